@@ -1,0 +1,241 @@
+"""The view of an adversary: what it observes as a linear function of gradients and noise.
+
+    O = A G + B Z + known
+
+    | symbol | name here     | shape                     | meaning                                        |
+    |--------|---------------|---------------------------|------------------------------------------------|
+    | A      | contributions | (messages, contributions) | what each data-dependent vector adds to a row  |
+    | B      | noise         | (messages, sources)       | independent standard normal sources the        |
+    |        |               |                           | adversary does not know                        |
+    | M      | information   | (columns, columns)        | A_v^T (B B^T)^+ A_v for a victim's columns v   |
+
+A record that moves the columns v by vectors of norm at most b_k is told apart as well as two unit
+normals at distance mu, mu^2 <= sum_kl b_k b_l |M_kl|: directions are free and signs may align. Where
+a combination of messages cancels the noise and keeps a column of v, mu is infinite.
+
+The factorisation eliminates: a row with one noise source left determines that source, which is then
+subtracted from the other rows; only rows whose sources stay entangled go to a singular value
+decomposition, of B and never of B B^T, whose cut would be the square root too coarse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    Matrix = np.ndarray | csr_array
+
+_CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
+_CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
+
+
+class UnsupportedView(ValueError):
+    """A view for which no privacy statement can be proven."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One adversary's view of one round.
+
+    Attributes:
+        contributions: (messages, contributions) array, dense or sparse.
+        noise: (messages, sources) array, dense or sparse; columns are unit normals that the
+            adversary does not know.
+        messages: a name for each row, for naming what cancels.
+
+    Raises:
+        ValueError: shapes that disagree, or entries that are not finite.
+
+    >>> view = View(contributions=np.array([[1.0], [1e-6]]), noise=np.diag([1.0, 1e-7]))
+    >>> round(view.mu([0]) ** 2, 6)
+    101.0
+    """
+
+    contributions: Matrix
+    noise: Matrix
+    messages: Sequence[str] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Check shapes and values."""
+        a, b = self.contributions, self.noise
+        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[0]:
+            raise ValueError(
+                f"contributions {a.shape} and noise {b.shape} must be matrices with one row per "
+                "message each"
+            )
+        for name, matrix in (("contributions", a), ("noise", b)):
+            values = matrix if isinstance(matrix, np.ndarray) else matrix.data
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} holds a value that is not finite; rows must be numbers")
+        if self.messages and len(self.messages) != a.shape[0]:
+            raise ValueError(
+                f"{len(self.messages)} message names for {a.shape[0]} messages; give one for each"
+            )
+
+    @cached_property
+    def _factors(self) -> tuple[csr_array, csr_array, list[tuple[int, ...]]]:
+        return _factor(self.contributions, self.noise)
+
+    def information(self, columns: Sequence[int]) -> np.ndarray:
+        """M = A_v^T (B B^T)^+ A_v for the given columns, where it exists.
+
+        Raises:
+            UnsupportedView: noise cancels for one of the columns; see `leaks`.
+        """
+        if self.leaks(columns):
+            raise UnsupportedView(
+                f"no finite information: the noise cancels in {', '.join(self.leaks(columns))}"
+            )
+        whitened = self._factors[0][:, list(columns)]
+        return np.asarray((whitened.T @ whitened).toarray())
+
+    def leaks(self, columns: Sequence[int]) -> tuple[str, ...]:
+        """Name the messages whose combination shows one of the columns without noise."""
+        clean, sources = self._factors[1], self._factors[2]
+        touched = np.unique(clean[:, list(columns)].tocoo().coords[0])
+        if not len(touched):
+            return ()
+        rows = sources[min(touched, key=lambda row: (len(sources[row]), row))]
+        return tuple(self.messages[row] if self.messages else f"message {row}" for row in rows)
+
+    def mu(
+        self, columns: Sequence[int], clip_norm: float = 1.0, *, bounds: Sequence[float] = ()
+    ) -> float:
+        """Joint sensitivity over noise of one record that moves the given columns.
+
+        Args:
+            columns: indices of the victim's contributions.
+            clip_norm: bound on the norm of every contribution.
+            bounds: a bound for each of the columns in place of `clip_norm`.
+
+        Returns:
+            mu of Gaussian differential privacy; `inf` where noise cancels or a bound is infinite.
+
+        >>> rho = 0.5  # two releases of one record whose noise is correlated
+        >>> root = np.linalg.cholesky(np.array([[1, rho], [rho, 1]]))
+        >>> view = View(contributions=np.eye(2), noise=root)
+        >>> round(view.mu([0, 1]) ** 2, 6)
+        4.0
+        """
+        b = np.asarray(bounds if len(bounds) else [clip_norm] * len(columns), dtype=float)
+        if len(b) != len(columns) or not (b >= 0).all():
+            raise ValueError(f"bounds {b.tolist()} must be one number >= 0 for each column")
+        moved = [c for c, bound in zip(columns, b, strict=True) if bound > 0]
+        b = b[b > 0]
+        if self.leaks(moved):
+            return math.inf
+        information = np.abs(self.information(moved))
+        if not np.isfinite(b).all():
+            seen = information.sum(axis=0)[~np.isfinite(b)] > 0
+            if seen.any():
+                return math.inf
+            b = np.where(np.isfinite(b), b, 0.0)
+        return math.sqrt(float(b @ information @ b))
+
+
+def _factor(
+    contributions: Matrix, noise: Matrix
+) -> tuple[csr_array, csr_array, list[tuple[int, ...]]]:
+    """Whitened rows, noise-free rows, and for each noise-free row the messages that make it."""
+    from scipy.sparse import csr_array, diags_array, vstack
+
+    A, B = csr_array(contributions, dtype=float), csr_array(noise, dtype=float)
+    size = np.sqrt(_square_sums(A) + _square_sums(B))
+    scale = diags_array(1.0 / np.where(size > 0, size, 1.0)).tocsr()
+    A, B = scale @ A, scale @ B
+    B.data[np.abs(B.data) < _CUT] = 0.0
+    B.eliminate_zeros()
+    rows = np.arange(A.shape[0])
+    used: dict[int, tuple[int, ...]] = {int(r): (int(r),) for r in rows}
+    magnitude = abs(A)  # running bound on what rounding is measured against
+    pivots: dict[int, int] = {}
+    white: list[Any] = []
+    clean: list[Any] = []
+    names: list[tuple[int, ...]] = []
+
+    while True:
+        count = np.diff(B.indptr)
+        empty = count == 0
+        if empty.any():
+            rest, of = _above_rounding(A[empty], magnitude[empty]), rows[empty]
+            clean.append(rest)
+            names += [used[int(r)] for r in of]
+            A, B, magnitude, rows = A[~empty], B[~empty], magnitude[~empty], rows[~empty]
+            count = count[~empty]
+        single = np.flatnonzero(count == 1)
+        if not len(single):
+            break
+        source, value = B.indices[B.indptr[single]], B.data[B.indptr[single]]
+        order = np.lexsort((-np.abs(value), source))  # the strongest row fixes its source
+        first = order[np.r_[True, np.diff(source[order]) != 0]]
+        pivot, at, by = single[first], source[first], value[first]
+        solved = diags_array(1.0 / by).tocsr() @ A[pivot]
+        solved_size = diags_array(1.0 / np.abs(by)).tocsr() @ magnitude[pivot]
+        white.append(solved)
+        pivots.update(zip(at.tolist(), rows[pivot].tolist(), strict=True))
+        keep = np.ones(len(rows), dtype=bool)
+        keep[pivot] = False
+        A, B, magnitude, rows = A[keep], B[keep], magnitude[keep], rows[keep]
+        weight = B[:, at]
+        for row, col in zip(*weight.tocoo().coords, strict=True):
+            key = int(rows[row])
+            if len(used[key]) < 8:  # enough to name what cancels
+                used[key] = (*used[key], pivots[int(at[col])])
+        A = csr_array(A - weight @ solved)
+        magnitude = csr_array(magnitude + abs(weight) @ solved_size)
+        known = np.zeros(B.shape[1], dtype=bool)
+        known[at] = True
+        B = B @ diags_array((~known).astype(float)).tocsr()
+        B.eliminate_zeros()
+
+    if len(rows):
+        whitened, noiseless, size = _factor_core(A, B, magnitude)
+        white.append(whitened)
+        clean.append(_above_rounding(noiseless, size))
+        names += [tuple(rows[:8].tolist())] * noiseless.shape[0]
+    width = A.shape[1]
+    none = csr_array((0, width))
+    return (
+        csr_array(vstack([none, *white])),
+        csr_array(vstack([none, *clean])),
+        names,
+    )
+
+
+def _factor_core(
+    A: csr_array, B: csr_array, magnitude: csr_array
+) -> tuple[csr_array, csr_array, csr_array]:
+    """Rows whose noise no elimination disentangles: through the singular values of B itself."""
+    from scipy.linalg import svd
+    from scipy.sparse import csr_array
+
+    if B.shape[0] > _CORE_LIMIT:
+        raise UnsupportedView(
+            f"{B.shape[0]} messages share entangled noise, more than the {_CORE_LIMIT} that can be "
+            "factorised; account for a smaller graph"
+        )
+    live = np.unique(B.indices)
+    u, s, _ = svd(B[:, live].toarray(), full_matrices=True, lapack_driver="gesvd")
+    rank = int((s > _CUT).sum())
+    rotated = csr_array(u.T @ A.toarray())
+    size = csr_array(np.abs(u.T) @ magnitude.toarray())
+    return csr_array(rotated[:rank].toarray() / s[:rank, None]), rotated[rank:], size[rank:]
+
+
+def _above_rounding(A: csr_array, magnitude: csr_array) -> csr_array:
+    from scipy.sparse import csr_array
+
+    bound = csr_array(magnitude * _CUT)
+    return csr_array(A * (abs(A) > bound))
+
+
+def _square_sums(matrix: csr_array) -> np.ndarray:
+    return np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()
