@@ -4,11 +4,7 @@ A graph is its matrix W: ``weights[i, j]`` is the weight that agent i gives to t
 j, and a link j -> i exists exactly where it is not zero. Every agent keeps a share of its own
 value, so each has a self-loop.
 
-Metropolis-Hastings weights (Xiao, Boyd, Kim: "Distributed average consensus with least-mean-square
-deviation", 2007) make W symmetric and doubly stochastic on any undirected graph::
-
-    W[i, j] = 1 / (1 + max(deg_i, deg_j))      for neighbours i != j, deg without the self-loop
-    W[i, i] = 1 - sum_j W[i, j]
+The weights themselves are in `mixing`.
 
 ======  =============================================  ============
 Symbol  Meaning                                        Shape
@@ -24,12 +20,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .graph_file import read_graph_file
+from .mixing import WeightScheme, check_mixing, mixing_weights, name_pieces, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,10 +45,6 @@ __all__ = [
     "ring",
     "star",
 ]
-
-WeightScheme = Literal["metropolis", "uniform"]
-
-_SUM_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -85,9 +78,8 @@ class Graph:
 
     def __post_init__(self) -> None:
         weights = np.array(self.weights, dtype=np.float64)  # (A, A), a copy of its own
-        _check_weights(self.name, weights)
+        check_mixing(self.name, weights)
         receivers, senders = np.nonzero(weights)  # row-major, so already (receiver, sender)
-        _check_connected(self.name, weights)
         derived = {
             "weights": weights,
             "receivers": receivers.astype(np.int64),
@@ -100,7 +92,7 @@ class Graph:
     @property
     def agents(self) -> int:
         """A, the number of agents."""
-        return self.weights.shape[0]
+        return int(self.weights.shape[0])
 
     @property
     def edge_weights(self) -> NDArray[np.float64]:
@@ -234,7 +226,7 @@ def erdos_renyi(
     Examples:
         >>> graph = erdos_renyi(20, 0.3, seed=1)
         >>> int(graph.degrees.sum() - 20) // 2  # links; 57 are expected
-        55
+        58
     """
     import networkx as nx
 
@@ -246,11 +238,11 @@ def erdos_renyi(
     for i, j in drawn.edges:
         adjacency[i, j] = True
     name = "erdos-renyi"
-    pieces = _pieces(adjacency)
-    if len(pieces) > 1:
+    found = pieces(adjacency)
+    if len(found) > 1:
         raise ValueError(
             f"{name} with agents={agents}, edge_probability={edge_probability}, seed={seed} falls "
-            f"into {len(pieces)} pieces ({_name_pieces(pieces)}); raise edge_probability above "
+            f"into {len(found)} pieces ({name_pieces(found)}); raise edge_probability above "
             f"ln(A)/A = {math.log(agents) / agents:.3f} or take another seed"
         )
     return _weighted(name, adjacency, scheme=weights)
@@ -348,74 +340,9 @@ def build_graph(
 
 
 def _weighted(name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme) -> Graph:
-    """The undirected graph of an adjacency matrix (either triangle counts), with its weights."""
-    if scheme not in get_args(WeightScheme):
-        raise ValueError(f"weights={scheme!r} must be one of {', '.join(get_args(WeightScheme))}")
-    links = adjacency | adjacency.T
-    np.fill_diagonal(links, val=False)
-    degree = links.sum(axis=1)  # (A,), without the self-loop
-    if scheme == "uniform" and np.ptp(degree) > 0:
-        low, high = int(degree.argmin()), int(degree.argmax())
-        raise ValueError(
-            f"weights='uniform' needs equal degrees, but in {name!r} agent {low} hears "
-            f"{degree[low]} others and agent {high} hears {degree[high]}, so columns would not sum "
-            "to 1 and mixing would move the mean; use weights='metropolis'"
-        )
-    # With equal degrees both schemes give 1/n_i.
-    weights = links / (1.0 + np.maximum.outer(degree, degree))  # (A, A)
-    np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
-    return Graph(name=name, weights=weights)
+    return Graph(name=name, weights=mixing_weights(name, adjacency, scheme=scheme))
 
 
 def _check_agents(name: str, agents: int, *, least: int) -> None:
     if agents < least:
         raise ValueError(f"agents={agents} is too few for {name!r}; it needs at least {least}")
-
-
-def _check_weights(name: str, weights: NDArray[np.float64]) -> None:
-    if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or weights.shape[0] == 0:
-        raise ValueError(f"weights of {name!r} have shape {weights.shape}, must be square (A, A)")
-    for fault, where in (("not finite", ~np.isfinite(weights)), ("negative", weights < 0)):
-        if where.any():
-            i, j = np.argwhere(where)[0]
-            raise ValueError(f"weights[{i}, {j}]={weights[i, j]} of {name!r} is {fault}")
-    for axis, word in ((1, "row"), (0, "column")):
-        sums = weights.sum(axis=axis)
-        worst = int(np.abs(sums - 1).argmax())
-        if abs(sums[worst] - 1) > _SUM_TOLERANCE:
-            raise ValueError(
-                f"{word} {worst} of the weights of {name!r} sums to {sums[worst]:.12g}, must be 1 "
-                "(rows and columns alike, or mixing would move the mean); give a list of edges to "
-                "get metropolis weights"
-            )
-    if (weights.diagonal() <= 0).any():
-        i = int(weights.diagonal().argmin())
-        raise ValueError(
-            f"weights[{i}, {i}]=0 of {name!r} must be positive: agent {i} would drop its own model"
-        )
-
-
-def _check_connected(name: str, weights: NDArray[np.float64]) -> None:
-    pieces = _pieces(weights != 0)
-    if len(pieces) > 1:
-        raise ValueError(
-            f"graph {name!r} falls into {len(pieces)} pieces ({_name_pieces(pieces)}) that never "
-            "hear each other; join them, or run them separately"
-        )
-
-
-def _pieces(links: NDArray[np.bool_]) -> list[list[int]]:
-    """The connected pieces; for doubly stochastic weights weak and strong connection agree."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    count, labels = connected_components(csr_array(links), directed=True, connection="weak")
-    return [np.flatnonzero(labels == piece).tolist() for piece in range(count)]
-
-
-def _name_pieces(pieces: list[list[int]]) -> str:
-    shown = []
-    for piece in pieces[:4]:
-        more = f", ... {len(piece) - 6} more" if len(piece) > 6 else ""
-        shown.append("{" + ", ".join(map(str, piece[:6])) + more + "}")
-    return ", ".join(shown) + (", ..." if len(pieces) > 4 else "")

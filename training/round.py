@@ -17,8 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, Self, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from .graph import Graph
 
 
 class UndeclaredOperation(TypeError):
@@ -36,7 +39,7 @@ class Rows(Protocol):
     def __getitem__(self, index: Any, /) -> Any: ...
 
 
-_REMEDY = (
+REMEDY = (
     "declare it: round.postprocess(fn, ...) for a function of released values, "
     "round.bounded(fn, secret, ...) for one of a secret"
 )
@@ -79,7 +82,7 @@ class Value:
         if isinstance(factor, Tensor):
             return type(self)(self.rows * factor)
         raise UndeclaredOperation(
-            f"{type(self).__name__} {operation} {type(factor).__name__}: {_REMEDY}"
+            f"{type(self).__name__} {operation} {type(factor).__name__}: {REMEDY}"
         )
 
     def __add__(self, other: object) -> Self:
@@ -101,15 +104,15 @@ class Value:
         if isinstance(divisor, Value):
             self._same(divisor, "/")
             if not isinstance(divisor.base, Tensor):
-                raise UndeclaredOperation(f"dividing by a private value: {_REMEDY}")
+                raise UndeclaredOperation(f"dividing by a private value: {REMEDY}")
             return self * type(self)(1.0 / divisor.rows)
         if isinstance(divisor, int | float | Tensor):
             return self * (1.0 / divisor)
-        raise UndeclaredOperation(f"/ by {type(divisor).__name__}: {_REMEDY}")
+        raise UndeclaredOperation(f"/ by {type(divisor).__name__}: {REMEDY}")
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UndeclaredOperation(
-            f"a step may not read, compare or iterate over {type(self).__name__}: {_REMEDY}"
+            f"a step may not read, compare or iterate over {type(self).__name__}: {REMEDY}"
         )
 
     __bool__ = __float__ = __int__ = __iter__ = __len__ = __getitem__ = _refuse
@@ -125,7 +128,7 @@ class Value:
         if name in ("mul", "__mul__", "__rmul__") and len(args) == 2:
             left, right = args
             return right * left if isinstance(right, Value) else left * right
-        raise UndeclaredOperation(f"torch.{name} of a {cls.__name__}: {_REMEDY}")
+        raise UndeclaredOperation(f"torch.{name} of a {cls.__name__}: {REMEDY}")
 
 
 class Agents(Value):
@@ -150,6 +153,17 @@ class Batch:
     call: int
     sampling_rate: float | None
     records: Sequence[Any] = ()
+
+
+def reply_order(graph: Graph) -> Tensor:
+    """(E,) for each edge d -> m the position of the edge m -> d, along which a reply came.
+
+    Raises:
+        ValueError: some link has no way back.
+    """
+    if not graph.symmetric:
+        raise ValueError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
+    return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
 
 
 class Round(ABC):

@@ -1,0 +1,157 @@
+"""Inputs that algebra gives away before any optimisation: the first linear layer.
+
+For h = W x + b on the flattened input, one record's gradient of [W, b] is delta [x, 1]^T: rank 1,
+and its right factor is the input. Phong et al. (2018), "Privacy-Preserving Deep Learning via
+Additively Homomorphic Encryption", divide a row of W's gradient by b's entry.
+
+    u s v^T = leading term of [dW, db],   x = v_x / v_b
+
+Where we differ from the paper: the top singular vector uses every row at once, so noise is
+averaged over the rows instead of divided by one entry; a leading value inside the noise's spectrum
+(below noise_std (sqrt(rows) + sqrt(columns))) yields nothing rather than noise; and the estimate
+is drawn towards the box's centre (or a public image) by the ratio of its variance to the prior's.
+
+A recovered input is accepted by `residual`, which compares the gradient it would have sent with
+the observation and does not know the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .observation import Observation, named, sent_gradient
+from .prior import Box
+
+
+def first_linear_input(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    input_shape: Sequence[int],
+    box: Box,
+    prior_image: Tensor | None = None,
+) -> Tensor | None:
+    """The input of a batch of one, from the first layer's gradient.
+
+    Args:
+        observation: one batch's gradient.
+        model: network whose first parametrised layer may be linear on the flattened input.
+        input_shape: shape of one record.
+        box: range of the inputs; the result is clamped into it.
+        prior_image: (*input_shape) public guess, in normalised units, that a noisy estimate is
+            drawn to; the centre of the box where None.
+
+    Returns:
+        (1, *input_shape) input, or None where the batch has several records, the first layer is of
+        another kind or has no bias, or its gradient does not stand out of the noise.
+
+    Examples:
+        >>> from overhear.attacks.observation import observe
+        >>> model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(1, 3)
+        >>> flat = torch.cat([p.flatten() for p in model.parameters()])
+        >>> seen = observe(
+        ...     model, flat, inputs=x, targets=torch.tensor([0]), clip_norm=0.1, noise_std=0.0,
+        ...     generator=torch.Generator(),
+        ... )
+        >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+        >>> found = first_linear_input(seen, model, input_shape=(3,), box=box)
+        >>> round((found - x).abs().max().item(), 4)
+        0.0
+    """
+    name = _first_linear(model, observation.model, input_shape)
+    if observation.records != 1 or name is None:
+        return None
+    gradients = named(model, observation.gradient)
+    prefix = f"{name}." if name else ""
+    joint = torch.cat(
+        [gradients[f"{prefix}weight"], gradients[f"{prefix}bias"][:, None]], dim=1
+    ).double()
+    _, values, right = torch.linalg.svd(joint, full_matrices=False)
+    strength, direction = float(values[0]), right[0]
+    edge = observation.noise_std * (math.sqrt(joint.shape[0]) + math.sqrt(joint.shape[1]))
+    if strength <= edge or abs(float(direction[-1])) < 1e-12:
+        return None
+    found = (direction[:-1] / direction[-1]).reshape(tuple(input_shape)).to(box.span.dtype)
+    error = observation.noise_std / (strength * abs(float(direction[-1])))
+    drawn = _draw_to_prior(found, box=box, error=error, prior_image=prior_image)
+    return box.inputs(box.pixels(drawn).clamp(0, 1))[None]
+
+
+def residual(
+    observation: Observation, model: nn.Module, *, inputs: Tensor, targets: Tensor
+) -> float:
+    """Relative residual ||g - o|| / ||o|| of the gradient that a candidate batch would have sent.
+
+    Args:
+        observation: supplies o, the model and the clip.
+        model: network with logits as output.
+        inputs: (B, *shape) candidate.
+        targets: (B,) class indices.
+
+    Returns:
+        A number near 0 for the true batch where there is no noise, whatever the truth looks like.
+
+    Examples:
+        >>> from overhear.attacks.observation import observe
+        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+        >>> seen = observe(
+        ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
+        ...     generator=torch.Generator(),
+        ... )
+        >>> residual(seen, model, inputs=x, targets=y)
+        0.0
+    """
+    candidate = sent_gradient(
+        model, observation.model, inputs=inputs, targets=targets, clip_norm=observation.clip_norm
+    ).detach()
+    size = torch.linalg.vector_norm(observation.gradient).clamp_min(1e-300)
+    return float(torch.linalg.vector_norm(candidate - observation.gradient) / size)
+
+
+def _draw_to_prior(found: Tensor, *, box: Box, error: float, prior_image: Tensor | None) -> Tensor:
+    if error == 0:
+        return found
+    centre = box.inputs(torch.full_like(found, 0.5))
+    target = centre if prior_image is None else prior_image.to(found)
+    # v_x and v_b carry the same noise: the quotient's error grows with the input itself.
+    noise = error**2 * (1 + found.square())
+    spread = box.span.square() / 12  # variance of a uniform value in the box
+    return target + (found - target) * spread / (spread + noise)
+
+
+def _first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> str | None:
+    """Name of the first parametrised layer if it is linear, biased and fed the raw input."""
+    for name, module in model.named_modules():
+        if next(module.parameters(recurse=False), None) is None:
+            continue
+        if not isinstance(module, nn.Linear) or module.bias is None:
+            return None
+        return name if _is_fed_raw(model, module, flat, input_shape) else None
+    return None
+
+
+def _is_fed_raw(
+    model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
+) -> bool:
+    """Whether the layer's input is the flattened record, seen on a probe."""
+    count = math.prod(input_shape)
+    if layer.in_features != count:
+        return False
+    probe = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape)
+    fed: list[Tensor] = []
+
+    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        fed.append(inputs[0])
+
+    handle = layer.register_forward_pre_hook(note)
+    try:
+        with torch.no_grad():
+            functional_call(model, named(model, flat), (probe,))
+    finally:
+        handle.remove()
+    return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))

@@ -1,0 +1,119 @@
+"""What an attacker knows of a picture before it sees a gradient: its box and its smoothness.
+
+Everything that is optimised lives on the unit box, where a pixel runs from 0 to 1 whatever the
+data set's normalisation is; `Box` translates. Weights of the priors therefore mean the same for
+every data set.
+
+Shape letters: R restarts, B records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Box:
+    """The range of each input coordinate, in normalised units.
+
+    Attributes:
+        low: least value, broadcastable to one record.
+        span: greatest less least value, broadcastable to one record.
+
+    Examples:
+        >>> box = Box(low=torch.tensor(-1.0), span=torch.tensor(4.0))
+        >>> box.inputs(torch.tensor([0.0, 0.5, 1.0])).tolist()
+        [-1.0, 1.0, 3.0]
+    """
+
+    low: Tensor
+    span: Tensor
+
+    def __post_init__(self) -> None:
+        if not bool((self.span > 0).all()):
+            raise ValueError("span must be positive everywhere; bounds are (low, high), low < high")
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """Normalised inputs of pixels in [0, 1]."""
+        return self.low + self.span * pixels
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Pixels in [0, 1] of normalised inputs (outside it where the inputs leave the box)."""
+        return (inputs - self.low) / self.span
+
+
+def build_box(
+    bounds: tuple[Tensor, Tensor], input_shape: Sequence[int], *, dtype: torch.dtype
+) -> Box:
+    """The box of one record from bounds per channel.
+
+    Args:
+        bounds: (low, high), each a scalar, one value per channel, or one per coordinate.
+        input_shape: shape of one record, channels first.
+        dtype: of the box.
+
+    Returns:
+        A box that broadcasts over (..., *input_shape).
+
+    Raises:
+        ValueError: a bound has none of these shapes, or low is not below high.
+
+    Examples:
+        >>> low, high = torch.tensor([-1.0, 0.0, 0.0]), torch.tensor([1.0, 1.0, 2.0])
+        >>> tuple(build_box((low, high), (3, 8, 8), dtype=torch.float64).span.shape)
+        (3, 1, 1)
+    """
+    shape = tuple(input_shape)
+    low, high = (_spread(torch.as_tensor(bound, dtype=dtype), shape) for bound in bounds)
+    return Box(low=low, span=high - low)
+
+
+def _spread(bound: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if bound.numel() == 1:
+        return bound.reshape(())
+    if tuple(bound.shape) == shape:
+        return bound
+    if bound.numel() == shape[0]:
+        return bound.reshape(-1, *(1 for _ in shape[1:]))
+    raise ValueError(
+        f"bound of shape {tuple(bound.shape)} must be a scalar, ({shape[0]},) or {shape}"
+    )
+
+
+def total_variation(pixels: Tensor, *, isotropic: bool = False) -> Tensor:
+    """Sum of the differences of neighbouring pixels of each image.
+
+    Args:
+        pixels: (..., channels, height, width).
+        isotropic: True for the length of each pixel's gradient vector, False for the sum of the
+            absolute horizontal and vertical differences.
+
+    Returns:
+        (...,) total variation; summed over channels.
+
+    Raises:
+        ValueError: `pixels` has fewer than 3 dimensions.
+
+    Examples:
+        >>> step = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+        >>> total_variation(step).item()
+        2.0
+    """
+    if pixels.ndim < 3:
+        raise ValueError(
+            f"pixels of shape {tuple(pixels.shape)} must be (..., channels, height, width)"
+        )
+    down = pixels[..., 1:, :] - pixels[..., :-1, :]
+    right = pixels[..., :, 1:] - pixels[..., :, :-1]
+    if not isotropic:
+        return down.abs().sum(dim=(-3, -2, -1)) + right.abs().sum(dim=(-3, -2, -1))
+    # The last row and column have one neighbour; 1e-12 keeps the root differentiable at 0.
+    inner = (down[..., :, :-1] ** 2 + right[..., :-1, :] ** 2 + 1e-12).sqrt()
+    edge = down[..., :, -1:].abs().sum(dim=(-3, -2, -1)) + right[..., -1:, :].abs().sum(
+        dim=(-3, -2, -1)
+    )
+    return inner.sum(dim=(-3, -2, -1)) + edge

@@ -1,0 +1,268 @@
+"""The privacy loss of many rounds together, from above, by a tilted Fourier transform.
+
+    Koskela, Jalko, Honkela. Computing tight DP guarantees using FFT. AISTATS 2020,
+        arXiv:1906.03049: losses of adaptive rounds add up; delta from their distribution.
+    Alghamdi et al. The saddle-point method in differential privacy. ICML 2023,
+        arXiv:2208.09595: tilting by exp(t loss) centres the distribution on epsilon.
+
+    for each kind of round g:  p_g <- loss atoms on the grid h Z, mass split upwards
+                               p~_g(l) = p_g(l) e^(t l) / M_g,   M_g = sum_l p_g(l) e^(t l)
+    p~ = inverse FFT of prod_g FFT(p~_g)^count_g, on a window that holds all but e^-28 of p~
+    p(s) = p~(s) prod_g M_g^count_g e^(-t s)
+    delta(epsilon) = missing + sum_{s > epsilon} (1 - e^(epsilon - s)) p(s)
+
+| symbol | name here | unit |
+|---|---|---|
+| h | grid | nats |
+| t | tilt | 1/nats |
+| s | (start + index) * grid | nats |
+
+Where we differ from the paper: rounding errors of an untilted transform are about 1e-16 whatever
+delta is, and reach a delta of 1e-10 after 10^6 rounds. Here they are relative to delta itself.
+The grid follows the standard deviation of the tilted loss, not an absolute constant, so a rate of
+10^-4 gets as many points as one of 1. Every truncation adds to delta and none is subtracted.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .loss_atoms import Atoms
+
+__all__ = ["LossDistribution", "compose", "tilt_for_delta", "tilt_for_epsilon"]
+
+Array = NDArray[np.float64]
+_LOG_OUTSIDE = -28.0  # log of the tilted probability allowed on each side of a window
+_VARIANCE_ADDED = 2e-5  # share of the loss variance that the grid may add
+_GRID_POINTS = (1 << 14, 1 << 20)  # fewest and most points of a composed window
+_CHUNK = 64  # distinct rounds that share one small transform before the large one
+_SLACK = 1e-6  # relative allowance on delta for floating-point rounding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossDistribution:
+    """Composed loss on a grid: mass of (start + i) * grid is exp(log_scale - tilt s) tilted[i].
+
+    Attributes:
+        grid: spacing in nats.
+        start: grid index of tilted[0].
+        tilted: (N,) probabilities after tilting.
+        tilt: the tilt t.
+        log_scale: sum of count_g log M_g.
+        infinite: probability counted as an infinite loss.
+        complete: no loss lies below the window.
+    """
+
+    grid: float
+    start: int
+    tilted: Array
+    tilt: float
+    log_scale: float
+    infinite: float
+    complete: bool
+
+    def delta(self, epsilon: float) -> float | None:
+        """Upper bound on delta(epsilon); None if epsilon lies below the window."""
+        first = math.floor(epsilon / self.grid) + 1 - self.start
+        if first < 0 and not self.complete:
+            return None
+        losses, masses = self._masses(max(first, 0))
+        total = float(-np.expm1(epsilon - losses) @ masses) if losses.size else 0.0
+        return min(1.0, (max(total, 0.0) + self.infinite) * (1.0 + _SLACK))
+
+    def epsilon(self, delta: float) -> float | None:
+        """Smallest epsilon >= 0 whose upper bound is at most delta; None if it lies below."""
+        goal = delta / (1.0 + _SLACK) - self.infinite
+        if goal <= 0.0:
+            return math.inf
+        losses, masses = self._masses(max(0, -self.start))
+        above = np.cumsum(masses[::-1])[::-1]
+        if not losses.size or above[0] <= goal:
+            return 0.0 if self.complete or self.start <= 0 else None
+        # epsilon is at most the last loss that more than `goal` reaches, and not far below it;
+        # the narrow range keeps exp(losses - centre) finite.
+        last = int(np.flatnonzero(above > goal)[-1])
+        centre = float(losses[last])
+        first = int(np.searchsorted(losses, centre - 300.0))
+        losses, masses, above = losses[first:], masses[first:], above[first:]
+        below = np.cumsum((masses * np.exp(centre - losses))[::-1])[::-1]
+        # Between losses[i-1] and losses[i], delta is above[i] - exp(epsilon - centre) below[i].
+        reached = above - np.exp(np.minimum(losses - centre, 700.0)) * below > goal
+        index = int(np.flatnonzero(reached)[-1]) + 1 if reached.any() else 0
+        if index == 0 and self.start > 0 and not (self.complete and first == 0):
+            return None
+        return max(0.0, centre + math.log((above[index] - goal) / below[index]))
+
+    def _masses(self, first: int) -> tuple[Array, Array]:
+        losses = (self.start + np.arange(first, self.tilted.size)) * self.grid
+        exponents = np.minimum(self.log_scale - self.tilt * losses, 700.0)
+        return losses, self.tilted[first:] * np.exp(exponents)
+
+
+def tilt_for_epsilon(atoms: Sequence[Atoms], epsilon: float) -> float:
+    """The tilt whose mean composed loss is epsilon: the minimiser of Chernoff's bound on delta."""
+    return _tilt(atoms, lambda _tilt, _log_moment, mean: mean - epsilon)
+
+
+def tilt_for_delta(atoms: Sequence[Atoms], delta: float) -> float:
+    """The tilt of the smallest epsilon for which Chernoff's bound meets delta."""
+    return _tilt(atoms, lambda tilt, log_moment, mean: tilt * mean - log_moment + math.log(delta))
+
+
+def compose(atoms: Sequence[Atoms], *, tilt: float) -> LossDistribution:
+    """Compose independent rounds, each `count` times.
+
+    Args:
+        atoms: one entry per distinct round.
+        tilt: where to be precise; `tilt_for_epsilon` or `tilt_for_delta`. Any value is safe.
+
+    Returns:
+        The composed loss: `delta` and `epsilon` of it are upper bounds.
+
+    >>> from .loss_atoms import Pair, Round, loss_atoms
+    >>> full = Round(noise_multiplier=2.0, sampling_rate=1.0, count=4)  # together mu = 1
+    >>> rounds = [loss_atoms(full, Pair.REMOVE, missing=1e-20)]
+    >>> epsilon = compose(rounds, tilt=tilt_for_delta(rounds, 1e-5)).epsilon(1e-5)
+    >>> round(epsilon, 3)  # epsilon_from_mu(1.0, 1e-5) is 4.3772
+    4.377
+    """
+    counts = np.array([a.count for a in atoms], dtype=np.float64)
+    moments = np.array([a.cumulants(tilt) for a in atoms])  # (groups, 3)
+    deviation = math.sqrt(float(counts @ moments[:, 2])) or 1e-300
+    # A geometric list of further tilts is enough for Chernoff's bound: a factor of two between
+    # them costs 6 % of the width.
+    offsets = np.concatenate([-(2.0 ** np.arange(9, -3, -1)), 2.0 ** np.arange(-2, 10)]) / deviation
+    rises = np.array([[a.cumulants(tilt + o)[0] for o in offsets] for a in atoms])
+    rises -= moments[:, :1]  # (groups, offsets)
+    low, high = _window(counts @ rises, offsets, _full_range(atoms))
+    grid = math.sqrt(6.0 * _VARIANCE_ADDED * deviation**2 / float(counts.sum()))
+    grid = min(max(grid, (high - low) / _GRID_POINTS[1]), (high - low) / _GRID_POINTS[0])
+    pieces = [_on_grid(a, grid, tilt) for a in atoms]
+    log_scale = float(counts @ np.array([piece.log_moment for piece in pieces]))
+    if len(pieces) > _CHUNK:
+        pieces = [
+            _convolve(
+                pieces[i : i + _CHUNK],
+                grid,
+                _window(
+                    counts[i : i + _CHUNK] @ rises[i : i + _CHUNK],
+                    offsets,
+                    _full_range(atoms[i : i + _CHUNK]),
+                ),
+            )
+            for i in range(0, len(pieces), _CHUNK)
+        ]
+    total = _convolve(pieces, grid, (low, high))
+    end = float(total.index[-1] + 1) * grid
+    beyond = math.exp(min(log_scale + _LOG_OUTSIDE - tilt * end, 0.0))
+    return LossDistribution(
+        grid=grid,
+        start=int(total.index[0]),
+        tilted=total.masses,
+        tilt=tilt,
+        log_scale=log_scale,
+        infinite=sum(a.count * a.missing for a in atoms) + beyond,
+        complete=low <= _full_range(atoms)[0],
+    )
+
+
+def _tilt(atoms: Sequence[Atoms], slope: Callable[[float, float, float], float]) -> float:
+    """Zero of an increasing slope(tilt, log moment, mean); two digits are plenty."""
+    from scipy.optimize import brentq
+
+    # Only the precision depends on the tilt, so a sample of many distinct rounds will do.
+    stride = max(1, len(atoms) // _CHUNK)
+    sample = atoms[::stride]
+    scale = sum(a.count for a in atoms) / sum(a.count for a in sample)
+
+    def value(log_tilt: float) -> float:
+        tilt = math.exp(log_tilt)
+        cumulants = np.array([a.cumulants(tilt) for a in sample])
+        totals = scale * (np.array([a.count for a in sample]) @ cumulants)
+        return slope(tilt, float(totals[0]), float(totals[1]))
+
+    variance = sum(a.count * a.cumulants(0.0)[2] for a in sample) * scale
+    start = -0.5 * math.log(variance or 1e-300)
+    low, high = start - 1.0, start + 1.0
+    while value(low) > 0.0 and low > start - 12.0:
+        low, high = low - 2.0, low
+    while value(high) < 0.0 and high < start + 12.0:
+        low, high = high, high + 2.0
+    if value(low) > 0.0 or value(high) < 0.0:
+        return math.exp(low if value(low) > 0.0 else high)
+    return math.exp(float(brentq(value, low, high, xtol=0.02, rtol=1e-3)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Piece:
+    """Tilted masses at grid indices (repeats add up), to be convolved `count` times."""
+
+    index: NDArray[np.int64]
+    masses: Array
+    count: int
+    log_moment: float
+
+
+def _on_grid(atoms: Atoms, grid: float, tilt: float) -> _Piece:
+    """Split every atom on its two grid neighbours, keeping P and Q, then tilt."""
+    position = atoms.losses / grid
+    index = np.floor(position).astype(np.int64)
+    upper = np.clip(np.expm1((index - position) * grid) / math.expm1(-grid), 0.0, 1.0)
+    # Tilting the shares before they are added keeps atoms that would underflow untilted.
+    exponents = atoms.log_masses + tilt * (index * grid)
+    top = float(exponents.max())
+    weights = np.exp(exponents - top)
+    lifted = weights * upper * math.exp(min(tilt * grid, 700.0))
+    masses = np.concatenate([weights * (1.0 - upper), lifted])
+    total = float(masses.sum())
+    return _Piece(
+        index=np.concatenate([index, index + 1]),
+        masses=masses / total,
+        count=atoms.count,
+        log_moment=top + math.log(total),
+    )
+
+
+def _convolve(pieces: Sequence[_Piece], grid: float, window: tuple[float, float]) -> _Piece:
+    """Circular convolution on the window; what lies outside wraps into it."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    first = math.floor(window[0] / grid) - 1
+    size = next_fast_len(math.ceil(window[1] / grid) + 1 - first, real=True)
+    spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
+    for piece in pieces:
+        factor = rfft(np.bincount(piece.index % size, piece.masses, size))
+        spectrum *= factor if piece.count == 1 else _power(factor, piece.count)
+    masses = np.roll(irfft(spectrum, size), -(first % size))
+    return _Piece(
+        index=first + np.arange(size), masses=np.maximum(masses, 0.0), count=1, log_moment=0.0
+    )
+
+
+def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """values**count, zero where the result is below 1e-26."""
+    result = np.zeros_like(values)
+    large = np.abs(values) > math.exp(-60.0 / count)
+    result[large] = np.exp(count * np.log(values[large]))
+    return result
+
+
+def _window(
+    rises: Array, offsets: Array, limits: tuple[float, float]
+) -> tuple[float, float]:
+    """Losses outside of which the tilted probability is below exp(_LOG_OUTSIDE) on each side."""
+    bounds = (rises - _LOG_OUTSIDE) / offsets
+    finite = np.isfinite(bounds)
+    low = max(float(bounds[finite & (offsets < 0.0)].max()), limits[0])
+    high = min(float(bounds[finite & (offsets > 0.0)].min()), limits[1])
+    margin = 1e-3 * (high - low)  # the grid widens every loss a little
+    return low - margin, high + margin
+
+
+def _full_range(atoms: Sequence[Atoms]) -> tuple[float, float]:
+    """Smallest and largest composed loss."""
+    low = sum(a.count * float(a.losses[0]) for a in atoms)
+    return low, sum(a.count * float(a.losses[-1]) for a in atoms)

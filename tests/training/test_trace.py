@@ -1,0 +1,260 @@
+"""The trace: what the code sends, as rows over gradients and noise."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.view import UnsupportedView
+from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
+from overhear.training.engine import Engine, Setting
+from overhear.training.graph import Graph, bipartite, full, ring, star
+from overhear.training.randomness import SecretRandomness
+from overhear.training.round import Agents, Round, UndeclaredOperation
+from overhear.training.sources import Contributions, Known, Messages, NoiseSources
+from overhear.training.tensor_round import Examples, Sources
+from overhear.training.trace import RoundTrace, trace
+from overhear.training.transcript import Transcript
+
+ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,9", "final-models")
+NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
+
+
+def traced(init, step, graph: Graph) -> RoundTrace:
+    return trace(init, step, graph=graph, rounds=5).rounds[0][0]
+
+
+def dpdl_trace(graph: Graph, form: Form, alpha: float) -> RoundTrace:
+    step = functools.partial(dpdl.step, form=form, alpha=alpha, momentum=0.9, **NUMBERS)
+    return traced(dpdl.init, step, graph)
+
+
+def joint(round_trace: RoundTrace, adversary: str, victim: int = 0) -> float:
+    who = parse_adversary(adversary, round_trace.record.agents)
+    (only,) = round_trace.sensitivities(who, victim)
+    return only.mu
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"), [(ring(10), math.sqrt(3)), (full(10), math.sqrt(10))], ids=["ring", "full"]
+)
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_repaired_dpdl_costs_sqrt_of_the_neighbourhood(graph, expected, adversary):
+    assert joint(dpdl_trace(graph, Form.REPAIRED, 1.0), adversary) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("graph", "alpha", "expected"),
+    [
+        (ring(10), 1.0, 5.5592),
+        (ring(30), 1.0, 14.1995),
+        (ring(10), 0.1, 2.0166),
+        (full(10), 1.0, 4.5321),
+        (full(10), 0.1, 3.2461),
+    ],
+)
+def test_published_dpdl_costs_what_its_calibration_adds(graph, alpha, expected):
+    published = dpdl_trace(graph, Form.PUBLISHED, alpha)
+    assert joint(published, "eavesdropper") == pytest.approx(expected, abs=5e-5)
+    assert published.blames
+
+
+def test_the_published_factor_follows_its_closed_form_on_an_irregular_graph():
+    graph = bipartite(7)
+    published = dpdl_trace(graph, Form.PUBLISHED, 0.7)
+    for agent in range(7):
+        own = graph.weights[agent, agent]
+        kappa = 1 + 0.7 * dpdl.calibration_gain() * math.sqrt(own) * 7
+        expected = math.sqrt(graph.degree(agent) - 1 + kappa**2)
+        assert joint(published, "eavesdropper", agent) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("order", list(dp_dpsgd.Order))
+def test_dp_dpsgd_is_one_release_a_round_for_whoever_reads_links(order):
+    step = functools.partial(dp_dpsgd.step, order=order, **NUMBERS)
+    one = traced(dp_dpsgd.init, step, ring(10))
+    for adversary in ("eavesdropper", "neighbour:1", "coalition:1,9"):
+        assert joint(one, adversary) == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("graph", "mu_squared"), [(full(10), 0.1), (ring(30), 14 / 15), (ring(10), 1.0)]
+)
+def test_final_models_of_step_then_mix_see_what_mixing_leaves(graph, mu_squared):
+    step = functools.partial(dp_dpsgd.step, order=dp_dpsgd.Order.STEP_THEN_MIX, **NUMBERS)
+    one = traced(dp_dpsgd.init, step, graph)
+    assert joint(one, "final-models") ** 2 == pytest.approx(mu_squared, abs=1e-9)
+
+
+def test_the_worst_victim_of_a_star_under_the_published_form_is_a_leaf():
+    one = dpdl_trace(star(10), Form.PUBLISHED, 1.0)
+    hub, leaf = joint(one, "eavesdropper", 0), joint(one, "eavesdropper", 3)
+    assert (round(hub, 2), round(leaf, 2)) == (4.53, 8.25)
+
+
+class _X(NamedTuple):
+    x: Agents
+
+
+def _start(round: Round) -> _X:
+    return _X(round.initial())
+
+
+def _clean_local_model(state: _X, round: Round) -> _X:
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+    local = state.x - 0.1 * sums
+    round.broadcast(local + round.noise(local, std=1.0), kind="noisy model")
+    return _X(local)
+
+
+def test_noise_on_messages_with_a_clean_local_model_is_infinite():
+    one = traced(_start, _clean_local_model, ring(5))
+    who = parse_adversary("eavesdropper", 5)
+    (found,) = one.sensitivities(who, 0)
+    assert found.mu == math.inf
+    assert "state x" in found.because
+
+
+def _seed_reused(state: _X, round: Round) -> _X:
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+    z = round.noise(sums, std=1.0)
+    round.broadcast(2.0 * sums + z, kind="first")
+    return _X(round.mix(sums + z, kind="second"))
+
+
+def test_one_noise_in_two_different_messages_cancels_and_both_are_named():
+    (found,) = traced(_start, _seed_reused, ring(5)).sensitivities(parse_adversary("eavesdropper", 5), 0)
+    assert found.mu == math.inf
+    assert "first" in found.because
+    assert "second" in found.because
+
+
+def test_a_message_scaled_down_costs_the_same():
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return _X(1e-8 * round.mix(sums + round.noise(sums, std=1.0), kind="tiny"))
+
+    assert joint(traced(_start, step, ring(5)), "eavesdropper") == pytest.approx(1.0, abs=1e-9)
+
+
+def test_two_batches_that_share_noise_are_refused():
+    def step(state, round):
+        first = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        second = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        noisy = first + second + round.noise(first, std=1.0)
+        return _X(round.mix(noisy, kind="sum"))
+
+    one = traced(_start, step, ring(5))
+    with pytest.raises(UnsupportedView, match="two batches"):
+        one.sensitivities(parse_adversary("eavesdropper", 5), 0)
+
+
+def test_noise_that_an_agent_made_does_not_protect_from_it():
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        shared = round.noise(sums, std=1.0, known_to=[frozenset({1})] * round.agents)
+        return _X(round.mix(sums + shared, kind="masked"))
+
+    one = traced(_start, step, ring(5))
+    assert joint(one, "eavesdropper") == pytest.approx(1.0, abs=1e-9)
+    assert joint(one, "neighbour:1") == math.inf
+
+
+def test_a_victim_inside_the_coalition_is_refused():
+    one = dpdl_trace(ring(5), Form.REPAIRED, 1.0)
+    with pytest.raises(UnsupportedView, match="contains the victim"):
+        joint(one, "coalition:0,1")
+
+
+@pytest.mark.parametrize(
+    ("misuse", "named"),
+    [
+        (lambda sums, _: torch.tanh(sums), "tanh"),
+        (lambda sums, _: sums * sums, "product of two private"),
+        (lambda sums, _: sums + torch.ones(5, 3), "Agents"),
+        (lambda sums, _: sums if sums else sums, "compare"),
+        (lambda sums, _: sums.rows.norm(), "norm"),
+        (lambda sums, _: sums.rows + torch.ones(5, 3), "adding Tensor"),
+        (lambda sums, _: torch.relu(sums.rows), "relu"),
+        (lambda sums, _: sums / sums, "dividing by a private"),
+        (lambda sums, round: round.spread(sums) + sums, "another holder"),
+        (lambda sums, _: sums * torch.ones(5, 3), "one number a row"),
+    ],
+)
+def test_an_undeclared_operation_is_refused_and_named(misuse, named):
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return _X(misuse(sums, round))
+
+    with pytest.raises(UndeclaredOperation, match=named):
+        traced(_start, step, ring(5))
+
+
+def _setting(graph: Graph) -> Setting:
+    rng = torch.Generator().manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    for p in net.parameters():
+        p.data.normal_(generator=rng)
+    shards = [
+        Examples(torch.randn(9, 4, generator=rng), torch.randint(2, (9,), generator=rng))
+        for _ in range(graph.agents)
+    ]
+    return Setting(
+        graph=graph,
+        model=net,
+        shards=shards,
+        sampling_rate=0.5,
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+    )
+
+
+@pytest.mark.parametrize("graph", [ring(5), full(4), star(5)], ids=lambda g: g.name)
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_message_and_end_state_equals_its_row(name, form, graph):
+    algorithm = ALGORITHMS[name]
+    numbers = {"learning_rate": 0.3, "clip_norm": 0.2, "noise_std": 0.4, "batch_size": 4.5}
+    bound = bind(algorithm, algorithm.settings(), form=form, **numbers)
+    record = traced(bound.init, bound.step, graph)
+    transcript = Transcript()
+    engine = Engine(_setting(graph), bound, randomness=SecretRandomness(5), taps=[transcript])
+    engine.start()
+    for _ in range(3):
+        before, sources = engine.snapshot(), Sources()
+        engine.advance(sources=sources)
+    sent = transcript.of(round=engine.round)
+
+    contributions, noise = iter(sources.contributions), iter(sources.noise)
+    known, messages = iter([*before.values(), *sources.known]), iter(sent)
+    values = []
+    for group in record.groups:
+        if isinstance(group, Contributions):
+            values.append(next(contributions))
+        elif isinstance(group, NoiseSources):
+            values.append(next(noise))
+        elif isinstance(group, Known):
+            values.append(next(known))
+        elif isinstance(group, Messages):
+            message = next(messages)
+            assert message.kind == group.kind
+            assert message.senders.tolist() == group.senders.tolist()
+            assert message.links.tolist() == group.links.tolist()
+            values.append(message.rows)
+    columns = torch.cat(values).numpy()
+    for exhausted in (contributions, noise, known, messages):
+        assert next(exhausted, None) is None
+    for group, message in zip(record.messages, sent, strict=True):
+        held = np.asarray(group.rows @ columns[: group.rows.shape[1]])
+        np.testing.assert_allclose(held, message.rows.numpy(), rtol=1e-12, atol=1e-13)
+    for (field, rows), value in zip(
+        record.record.end_state.items(), engine.snapshot().values(), strict=True
+    ):
+        np.testing.assert_allclose(
+            np.asarray(rows @ columns[: rows.shape[1]]), value.numpy(), rtol=1e-12, atol=1e-13
+        ), field

@@ -1,0 +1,39 @@
+"""D-PSGD without privacy: the reference that every private algorithm is compared with.
+
+X. Lian et al., "Can decentralized algorithms outperform centralized algorithms?", NeurIPS 2017.
+
+    x_i <- sum_j W_ij x_j - eta * grad F(x_i; batch_i)
+
+| symbol | name here     | shape  | meaning                                    |
+|--------|---------------|--------|--------------------------------------------|
+| x      | x             | (A, D) | models                                     |
+| W      | round.weights | (E, 1) | mixing weights                             |
+| eta    | learning_rate | scalar | step size                                  |
+| B      | batch_size    | scalar | public normaliser: the expected batch size |
+
+Where we differ from the paper: batches are Poisson samples and the mean divides by their expected
+size. Nothing is clipped and no noise is added, so epsilon is infinite for every adversary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..round import Agents, Round
+
+
+class State(NamedTuple):
+    """The models, (A, D)."""
+
+    x: Agents
+
+
+def init(round: Round) -> State:  # noqa: A002 - the name of the argument is the interface
+    """Every agent starts from the same public model."""
+    return State(round.initial())
+
+
+def step(state: State, round: Round, *, learning_rate: float, batch_size: float) -> State:  # noqa: A002
+    """One round: mix, then step along the local gradient."""
+    gradient = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None) / batch_size
+    return State(round.mix(state.x, kind="model") - learning_rate * gradient)

@@ -1,0 +1,160 @@
+"""Clipped gradient sums from one forward and one backward pass to the layers' outputs.
+
+Bu, Wang, Zha, Karypis, "Differentially Private Optimization on Large Model at Small Cost", ICML
+2023, arXiv:2210.00038, with the ghost norms of Goodfellow 2015, arXiv:1510.01799.
+
+    keep each layer's inputs a_b in the forward pass
+    take u_b = d loss_b / d layer output, all layers at once      # and no parameter's gradient
+    f_b = min(1, C / |G_b|),  G_b = u_b^T a_b over all layers     # layers.squared_norms
+    row of the pair += sum_b f_b G_b                              # layers.add_sum
+
+Symbols and shapes: `overhear.training.layers`.
+
+Where we differ from the paper: one pass takes the data of all neighbours of a model, and the
+patches of the network's input are cut once for all models that meet it; images have their channels
+innermost; a layer that is called twice is refused rather than summed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .clipping import ELEMENTS_AT_ONCE, Examples, Span, clip_factors, gather
+from .layers import Layer, add_sum, cut_patches, factor, find_layers, squared_norms
+from .models import flatten, unflatten
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """What a layer read and returned in one forward pass."""
+
+    layer: Layer
+    inputs: Tensor
+    outputs: Tensor
+
+
+class BookKeeping:
+    """Layout for models whose parameters all belong to layers that `unsupported_layer` passes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = copy.deepcopy(model)
+        for module in self._model.modules():
+            # An activation that overwrites a layer's output would overwrite what is kept.
+            if getattr(module, "inplace", False):
+                module.inplace = False  # type: ignore[assignment]  # a flag, not a submodule
+        self._calls: list[_Call] = []
+        for layer in find_layers(self._model):
+            layer.module.register_forward_hook(_keep(layer, self._calls))
+        self._elements = 0
+        self._first: nn.Conv2d | None = None
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:
+        """Put images' channels innermost, and cut their patches if more models than one use them.
+
+        Args:
+            examples: The stack.
+            uses: Examples summed over all pairs.
+        """
+        count = len(examples.targets)
+        if examples.inputs.ndim == 4:
+            examples = replace(examples, inputs=_channels_last(examples.inputs))
+        if not self._elements:
+            self._measure(examples.inputs[:1], examples.targets[:1])
+        if self._first is None or uses <= count or count * self._elements > ELEMENTS_AT_ONCE:
+            return examples
+        return replace(examples, patches=cut_patches(self._first, examples.inputs))
+
+    def examples_at_once(self) -> int:
+        """Most examples of one pass."""
+        return max(ELEMENTS_AT_ONCE // self._elements, 1)
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        spans: Sequence[Span],
+        coefficients: Sequence[float],
+        clip_norm: float | None,
+    ) -> None:
+        """Add the sums at one point, points (1, D), to the rows (E, D) that the spans name."""
+        inputs = gather(examples.inputs, spans)
+        layers = []
+        for call, signals in self._signals(points[0], inputs, gather(examples.targets, spans)):
+            shared = examples.patches is not None and call.inputs is inputs
+            patches = (
+                gather(examples.patches, spans) if shared and examples.patches is not None else None
+            )
+            layers.append(
+                factor(
+                    call.layer,
+                    call.inputs,
+                    signals=signals if coefficients[0] == 1 else signals * coefficients[0],
+                    measured=clip_norm is not None,
+                    patches=patches,
+                )
+            )
+        factors = None
+        if clip_norm is not None:
+            squares = torch.stack([squared_norms(layer) for layer in layers]).sum(0)
+            factors = clip_factors(squares, clip_norm)  # (B,)
+        begin = 0
+        for span in spans:
+            here = slice(begin, begin + span.stop - span.start)
+            for layer in layers:
+                add_sum(out[span.row], layer, weights=factors, examples=here)
+            begin = here.stop
+
+    def _signals(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> list[tuple[_Call, Tensor]]:
+        parameters = {
+            name: part.contiguous(memory_format=torch.channels_last) if part.ndim == 4 else part
+            for name, part in unflatten(self._model, flat).items()
+        }
+        self._calls.clear()
+        with torch.enable_grad():
+            logits = torch.func.functional_call(self._model, parameters, (inputs,))
+            loss = cross_entropy(logits, targets, reduction="sum")
+        calls = list(self._calls)
+        self._calls.clear()
+        names = [call.layer.name for call in calls]
+        if len(set(names)) < len(names):
+            raise ValueError(f"layers {names} are called, one more than once; use layout='vmap'")
+        signals = torch.autograd.grad(loss, [c.outputs for c in calls], materialize_grads=True)
+        return list(zip(calls, signals, strict=True))
+
+    def _measure(self, inputs: Tensor, targets: Tensor) -> None:
+        """Count the elements one example keeps; find a convolution that reads the input."""
+        for call, signals in self._signals(flatten(self._model), inputs, targets):
+            found = factor(call.layer, call.inputs, signals=signals, measured=True)
+            self._elements += found.inputs.numel() + found.signals.numel()
+            self._elements += 0 if found.gradients is None else found.gradients.numel()
+            if call.inputs is inputs and isinstance(call.layer.module, nn.Conv2d):
+                self._first = call.layer.module
+
+
+def _keep(
+    layer: Layer, calls: list[_Call]
+) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+    """Forward hook that records a call and makes its output a place to differentiate by."""
+
+    def hook(_module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+        if not outputs.requires_grad:
+            outputs.requires_grad_()
+        calls.append(_Call(layer=layer, inputs=inputs[0], outputs=outputs))
+
+    return hook
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """The same images with channels innermost, in the strides too where there is one channel."""
+    rows = images.permute(0, 2, 3, 1).contiguous()  # (B, height, width, channels)
+    _, height, width, channels = rows.shape
+    strides = (height * width * channels, 1, width * channels, channels)
+    return rows.as_strided(images.shape, strides)

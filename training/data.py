@@ -1,0 +1,306 @@
+"""Data sets: records, labels and the public constants that normalise them.
+
+Normalising by a mean and deviation of the private records would release them without noise, so
+every set has constants of its own, known before anybody looks at the data::
+
+    inputs = (pixels - mean) / std        per channel, pixels in [0, 1]
+
+=================  ========================================  ===============  ==================
+Name               Where                                     Shape            mean / std
+=================  ========================================  ===============  ==================
+``digits``         in scikit-learn                           1x8x8            .3053 / .3760
+``faces``          in scikit-image (label 1: a face)         1x25x25          .5 / .5
+``mnist``          ROOT/MNIST/raw or ROOT, idx files         1x28x28          .1307 / .3081
+``fashion-mnist``  ROOT/FashionMNIST/raw or ROOT, idx files  1x28x28          .2860 / .3530
+``cifar10``        ROOT/cifar-10-batches-py                  3x32x32          per channel, below
+``image-folder``   ROOT/train/CLASS, ROOT/test/CLASS         as stored        .5 / .5
+``libsvm``         ROOT is the file, ROOT.t its test set     (features,)      0 / 1
+=================  ========================================  ===============  ==================
+
+A set without a test part of its own gives up a fifth of its records, the same ones every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .image_folder import read_image_folder
+from .partition import partition, poisson_batch
+from .readers import Records, read_cifar10, read_idx_folder, read_libsvm
+
+__all__ = ["DATASET_NAMES", "Dataset", "load_dataset", "partition", "poisson_batch"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Dataset:
+    """Records in memory, normalised by public constants.
+
+    Args:
+        name: What reports call the set.
+        inputs: (N, *shape) float32, contiguous.
+        targets: (N,) int64 in [0, classes).
+        test_inputs: (M, *shape) float32, contiguous.
+        test_targets: (M,) int64.
+        classes: Number of classes, at least 2.
+        mean: Public constants, one per channel (one in all if these are no images).
+        std: The same, positive.
+        image: Whether shape is (channels, height, width).
+
+    Raises:
+        ValueError: If shapes, types or ranges do not fit together.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    image: bool
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise ValueError(f"classes={self.classes} of {self.name!r} must be at least 2")
+        for part, inputs, targets in (
+            ("", self.inputs, self.targets),
+            ("test_", self.test_inputs, self.test_targets),
+        ):
+            _check_part(self, part, inputs, targets)
+        if self.test_inputs.shape[1:] != self.inputs.shape[1:]:
+            raise ValueError(
+                f"test_inputs of {self.name!r} have shape {tuple(self.test_inputs.shape[1:])} and "
+                f"inputs {self.input_shape}; they must be equal"
+            )
+        channels = self.input_shape[0] if self.image else 1
+        if self.image and len(self.input_shape) != 3:
+            raise ValueError(
+                f"input_shape={self.input_shape} of {self.name!r} must be (channels, height, "
+                "width); set image=False for other records"
+            )
+        if not len(self.mean) == len(self.std) == channels or not all(
+            0 < std < math.inf for std in self.std
+        ):
+            raise ValueError(
+                f"mean={self.mean} and std={self.std} of {self.name!r} must hold {channels} values "
+                "each, with std positive"
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return tuple(self.inputs.shape[1:])
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Normalised black and white, per channel: two tensors (channels,).
+
+        Raises:
+            ValueError: If these are no images; other records have no bounds that we know.
+        """
+        if not self.image:
+            raise ValueError(f"{self.name!r} holds no images and has no bounds; state your own")
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return (0 - mean) / std, (1 - mean) / std
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixels in [0, 1], (..., *shape), as inputs."""
+        mean, std = self._constants(pixels)
+        return (pixels - mean) / std
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """The inverse of `normalise`: inputs (..., *shape) as pixels, not cut to [0, 1]."""
+        mean, std = self._constants(inputs)
+        return inputs * std + mean
+
+    def _constants(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        shape = (-1, 1, 1) if self.image else (1,)
+        mean, std = (
+            torch.tensor(values, dtype=like.dtype, device=like.device).reshape(shape)
+            for values in (self.mean, self.std)
+        )
+        return mean, std
+
+
+def load_dataset(
+    name: str,
+    *,
+    root: str | Path | None = None,
+    features: int | None = None,
+    test: str | Path | None = None,
+) -> Dataset:
+    """Loads a data set from this machine; nothing is downloaded.
+
+    Args:
+        name: One of the names in the table at the head of this module.
+        root: Where the files are; not used by "digits" and "faces".
+        features: For "libsvm", and required there: the public number of features.
+        test: For "libsvm": the test file; by default ROOT.t if there is one.
+
+    Raises:
+        FileNotFoundError: If a file is missing; the message says where it was looked for.
+        ValueError: If the name is unknown, an option is missing or belongs to another set, or a
+            file cannot be read.
+
+    Examples:
+        >>> digits = load_dataset("digits")
+        >>> tuple(digits.inputs.shape), tuple(digits.test_inputs.shape), digits.classes
+        ((1438, 1, 8, 8), (359, 1, 8, 8), 10)
+    """
+    if name not in DATASET_NAMES:
+        raise ValueError(f"data name={name!r} is unknown; choose one of {', '.join(DATASET_NAMES)}")
+    for option, value in (("features", features), ("test", test)):
+        if value is not None and name != "libsvm":
+            raise ValueError(f"{option}={value!r} belongs to 'libsvm' and not to {name!r}")
+    if name in _BUNDLED:
+        if root is not None:
+            raise ValueError(f"root={str(root)!r} has no use: {name!r} comes with a library")
+        return _BUNDLED[name]()
+    if root is None:
+        raise ValueError(f"data {name!r} needs root, {_ROOT_HOLDS[name]}")
+    root = Path(root).expanduser()
+    if name == "libsvm":
+        test = None if test is None else Path(test).expanduser()
+        train, held_out, classes = read_libsvm(root, test, features=features)
+        return _dataset(name, train, held_out, classes=classes, mean=(0.0,), std=(1.0,))
+    if name == "image-folder":
+        train, held_out, classes = read_image_folder(root)
+        half = (0.5,) * train.inputs.shape[1]
+        return _dataset(name, train, held_out, classes=classes, mean=half, std=half)
+    if name == "cifar10":
+        train, held_out = read_cifar10(root)
+    else:
+        train, held_out = read_idx_folder(root, folder=_IDX_FOLDERS[name])
+    mean, std = _CONSTANTS[name]
+    return _dataset(name, train, held_out, classes=10, mean=mean, std=std)
+
+
+# The usual public constants; those of digits are its own, from scikit-learn's public copy.
+_CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "digits": ((0.3053,), (0.3760,)),
+    "faces": ((0.5,), (0.5,)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion-mnist": ((0.2860,), (0.3530,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+}
+
+_IDX_FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+
+_ROOT_HOLDS = {
+    "mnist": "the folder that holds MNIST/raw",
+    "fashion-mnist": "the folder that holds FashionMNIST/raw",
+    "cifar10": "the folder that holds cifar-10-batches-py",
+    "libsvm": "the training file itself",
+    "image-folder": "the folder that holds train/CLASS/*.png",
+}
+
+
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = (bunch.images / 16.0)[:, None]  # 17 shades of grey
+    records = Records(inputs=images, targets=bunch.target.astype(np.int64))
+    mean, std = _CONSTANTS["digits"]
+    return _dataset("digits", records, None, classes=10, mean=mean, std=std)
+
+
+def _faces() -> Dataset:
+    from skimage.data import lfw_subset
+
+    # scikit-image has no types. 100 faces come first, then 100 patches without one.
+    images = lfw_subset()[:, None]  # type: ignore[no-untyped-call]
+    targets = np.repeat(np.array([1, 0], dtype=np.int64), 100)
+    records = Records(inputs=images, targets=targets)
+    mean, std = _CONSTANTS["faces"]
+    return _dataset("faces", records, None, classes=2, mean=mean, std=std)
+
+
+_BUNDLED: dict[str, Callable[[], Dataset]] = {"digits": _digits, "faces": _faces}
+
+DATASET_NAMES = (*_BUNDLED, *_ROOT_HOLDS)
+
+
+def _dataset(
+    name: str,
+    train: Records,
+    test: Records | None,
+    *,
+    classes: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Dataset:
+    if test is None:
+        train, test = _hold_out(name, train)
+    image = train.inputs.ndim == 4
+    return Dataset(
+        name=name,
+        inputs=_normalised(train.inputs, mean, std),
+        targets=torch.from_numpy(train.targets),
+        test_inputs=_normalised(test.inputs, mean, std),
+        test_targets=torch.from_numpy(test.targets),
+        classes=classes,
+        mean=mean,
+        std=std,
+        image=image,
+    )
+
+
+_SPLIT_SEED = 20_000
+
+
+def _hold_out(name: str, records: Records) -> tuple[Records, Records]:
+    """Every fifth record by a fixed shuffle.
+
+    Labels are not looked at: a stratified split would let one record decide where another goes.
+    """
+    count = len(records.targets)
+    if count < 5:
+        raise ValueError(f"{name!r} holds {count} records, too few to hold a fifth out for testing")
+    order = np.random.default_rng(_SPLIT_SEED).permutation(count)
+    test, train = np.sort(order[: count // 5]), np.sort(order[count // 5 :])
+    parts = [
+        Records(inputs=records.inputs[part], targets=records.targets[part])
+        for part in (train, test)
+    ]
+    return parts[0], parts[1]
+
+
+def _normalised(
+    stored: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+) -> Tensor:
+    inputs = np.array(stored, dtype=np.float32, order="C")  # its own copy, changed in place
+    if stored.dtype == np.uint8:
+        inputs /= 255.0
+    shape = (-1, 1, 1) if stored.ndim == 4 else (1,)
+    inputs -= np.array(mean, dtype=np.float32).reshape(shape)
+    inputs /= np.array(std, dtype=np.float32).reshape(shape)
+    return torch.from_numpy(inputs)
+
+
+def _check_part(dataset: Dataset, part: str, inputs: Tensor, targets: Tensor) -> None:
+    where = f"{part}inputs of {dataset.name!r}"
+    if inputs.dtype != torch.float32 or not inputs.is_contiguous():
+        raise ValueError(f"{where} must be float32 and contiguous, not {inputs.dtype}")
+    if targets.dtype != torch.int64 or targets.shape != inputs.shape[:1]:
+        raise ValueError(
+            f"{part}targets of {dataset.name!r} must be {len(inputs)} int64 labels, not "
+            f"{tuple(targets.shape)} {targets.dtype}"
+        )
+    if not len(inputs):
+        raise ValueError(f"{where} are empty; there is nothing to train on or to test with")
+    if int(targets.min()) < 0 or int(targets.max()) >= dataset.classes:
+        raise ValueError(
+            f"{part}targets of {dataset.name!r} must lie in [0, {dataset.classes - 1}], found "
+            f"[{int(targets.min())}, {int(targets.max())}]"
+        )

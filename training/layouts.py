@@ -1,0 +1,140 @@
+"""The two general layouts of per-example gradients: one example at a time, and vmap.
+
+They take any deterministic network; `overhear.training.bookkeeping` is the third, for networks of
+fully connected layers and convolutions. `overhear.training.gradients` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .clipping import ELEMENTS_AT_ONCE, Examples, Span, clip_factors, gather
+from .models import unflatten
+
+
+class Kernel(Protocol):
+    """A layout: it adds the clipped gradients of one pass to the rows that its spans name."""
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:
+        """Do once what all passes share; ``uses`` counts the examples summed over all pairs."""
+        ...
+
+    def examples_at_once(self) -> int:
+        """Most examples of one pass."""
+        ...
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        spans: Sequence[Span],
+        coefficients: Sequence[float],
+        clip_norm: float | None,
+    ) -> None:
+        """Add to out (E, D) the clipped gradients at points (K, D) of the examples under spans."""
+        ...
+
+
+class Loop:
+    """One example, one backward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
+        """Nothing is shared."""
+        return examples
+
+    def examples_at_once(self) -> int:
+        """Any number: examples are taken one by one."""
+        return ELEMENTS_AT_ONCE
+
+    def _gradient(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = flat.detach().requires_grad_()
+            parameters = unflatten(self._model, point)
+            logits = torch.func.functional_call(self._model, parameters, (inputs,))
+            (gradient,) = torch.autograd.grad(cross_entropy(logits, targets), point)
+        return gradient
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        spans: Sequence[Span],
+        coefficients: Sequence[float],
+        clip_norm: float | None,
+    ) -> None:
+        """Add clipped gradients one by one."""
+        for span in spans:
+            for b in range(span.start, span.stop):
+                one = slice(b, b + 1)
+                gradient = torch.zeros_like(points[0])  # (D,)
+                for coefficient, point in zip(coefficients, points, strict=True):
+                    found = self._gradient(point, examples.inputs[one], examples.targets[one])
+                    gradient += coefficient * found
+                if clip_norm is not None:
+                    gradient *= clip_factors(gradient.square().sum(), clip_norm)
+                out[span.row] += gradient
+
+
+class Vmap:
+    """Per-example gradients by `torch.func`, the data of a model's neighbours stacked."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._parameters = sum(p.numel() for p in model.parameters())
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
+        """Nothing is shared."""
+        return examples
+
+    def examples_at_once(self) -> int:
+        """As many as have a gradient each within the bound on memory."""
+        return max(ELEMENTS_AT_ONCE // self._parameters, 1)
+
+    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        logits = torch.func.functional_call(self._model, parameters, (x.unsqueeze(0),))
+        return cross_entropy(logits, y.unsqueeze(0))
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        spans: Sequence[Span],
+        coefficients: Sequence[float],
+        clip_norm: float | None,
+    ) -> None:
+        """Add clipped gradients of all the spans' examples at once."""
+        x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
+        per_example = torch.func.vmap(torch.func.grad(self._loss), in_dims=(None, 0, 0))
+        gradients: list[Tensor] = []  # (B, d), one block a parameter
+        for coefficient, point in zip(coefficients, points, strict=True):
+            found = per_example(unflatten(self._model, point), x, y)
+            blocks = [coefficient * g.flatten(1) for g in found.values()]
+            gradients = (
+                [a + b for a, b in zip(gradients, blocks, strict=True)] if gradients else blocks
+            )
+        factors = torch.ones(len(y), device=out.device, dtype=out.dtype)  # (B,)
+        if clip_norm is not None:
+            squares = torch.stack([g.square().sum(1) for g in gradients]).sum(0)
+            factors = clip_factors(squares, clip_norm)
+        begin = 0
+        for span in spans:
+            here = slice(begin, begin + span.stop - span.start)
+            at = 0
+            for block in gradients:
+                out[span.row, at : at + block.shape[1]].addmv_(block[here].T, factors[here])
+                at += block.shape[1]
+            begin = here.stop

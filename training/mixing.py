@@ -1,0 +1,123 @@
+"""Mixing matrices: weights from links, and what every mixing matrix must satisfy.
+
+Metropolis-Hastings weights (Xiao, Boyd, Kim: "Distributed average consensus with least-mean-square
+deviation", 2007) make W symmetric and doubly stochastic on any undirected graph::
+
+    W[i, j] = 1 / (1 + max(deg_i, deg_j))      for neighbours i != j, deg without the self-loop
+    W[i, i] = 1 - sum_j W[i, j]
+
+======  ==============================================  ============
+Symbol  Meaning                                         Shape
+======  ==============================================  ============
+A       agents                                          scalar
+W       W[i, j] is agent i's weight on j's message      (A, A)
+deg_i   others that agent i hears                       scalar
+======  ==============================================  ============
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["WeightScheme", "check_mixing", "mixing_weights", "name_pieces", "pieces"]
+
+WeightScheme = Literal["metropolis", "uniform"]
+
+_SUM_TOLERANCE = 1e-9
+
+
+def mixing_weights(
+    name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme
+) -> NDArray[np.float64]:
+    """Doubly stochastic weights (A, A) on undirected links.
+
+    Args:
+        name: What errors call the graph.
+        adjacency: (A, A); a link is one entry in either triangle, the diagonal is ignored.
+        scheme: "metropolis", or "uniform" (1/n_i, self-loop counted) where all degrees are equal.
+
+    Raises:
+        ValueError: If the scheme is unknown or uniform weights would not be doubly stochastic.
+
+    Examples:
+        >>> path = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=bool)
+        >>> mixing_weights("path", path, scheme="metropolis").round(3).tolist()
+        [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
+    """
+    if scheme not in get_args(WeightScheme):
+        raise ValueError(f"weights={scheme!r} must be one of {', '.join(get_args(WeightScheme))}")
+    links = adjacency | adjacency.T
+    np.fill_diagonal(links, val=False)
+    degree = links.sum(axis=1)  # (A,), without the self-loop
+    if scheme == "uniform" and np.ptp(degree) > 0:
+        low, high = int(degree.argmin()), int(degree.argmax())
+        raise ValueError(
+            f"weights='uniform' needs equal degrees, but in {name!r} agent {low} hears "
+            f"{degree[low]} others and agent {high} hears {degree[high]}, so columns would not sum "
+            "to 1 and mixing would move the mean; use weights='metropolis'"
+        )
+    # With equal degrees both schemes give 1/n_i.
+    weights: NDArray[np.float64] = links / (1.0 + np.maximum.outer(degree, degree))  # (A, A)
+    np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
+    return weights
+
+
+def check_mixing(name: str, weights: NDArray[np.float64]) -> None:
+    """Refuses a matrix that would lose the mean, an agent's own model, or a part of the graph.
+
+    Raises:
+        ValueError: If W is not square, finite, nonnegative and doubly stochastic (to 1e-9), if an
+            agent gives itself no weight, or if the graph falls into pieces.
+    """
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or weights.shape[0] == 0:
+        raise ValueError(f"weights of {name!r} have shape {weights.shape}, must be square (A, A)")
+    for fault, where in (("not finite", ~np.isfinite(weights)), ("negative", weights < 0)):
+        if where.any():
+            i, j = np.argwhere(where)[0]
+            raise ValueError(f"weights[{i}, {j}]={weights[i, j]} of {name!r} is {fault}")
+    for axis, word in ((1, "row"), (0, "column")):
+        sums = weights.sum(axis=axis)
+        worst = int(np.abs(sums - 1).argmax())
+        if abs(sums[worst] - 1) > _SUM_TOLERANCE:
+            raise ValueError(
+                f"{word} {worst} of the weights of {name!r} sums to {sums[worst]:.12g}, must be 1 "
+                "(rows and columns alike, or mixing would move the mean); give a list of edges to "
+                "get metropolis weights"
+            )
+    if (weights.diagonal() <= 0).any():
+        i = int(weights.diagonal().argmin())
+        raise ValueError(
+            f"weights[{i}, {i}]=0 of {name!r} must be positive: agent {i} would drop its own model"
+        )
+    found = pieces(weights != 0)
+    if len(found) > 1:
+        raise ValueError(
+            f"graph {name!r} falls into {len(found)} pieces ({name_pieces(found)}) that never "
+            "hear each other; join them, or run them separately"
+        )
+
+
+def pieces(links: NDArray[np.bool_]) -> list[list[int]]:
+    """The agents of each connected piece.
+
+    Links count in both directions: for doubly stochastic weights weak and strong connection agree.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    receivers, senders = np.nonzero(links)
+    edges = coo_array((np.ones(receivers.size), (receivers, senders)), shape=links.shape)
+    count, labels = connected_components(edges, directed=True, connection="weak")
+    return [np.flatnonzero(labels == piece).tolist() for piece in range(count)]
+
+
+def name_pieces(found: list[list[int]]) -> str:
+    """The pieces as text, cut short when there are many."""
+    shown = []
+    for piece in found[:4]:
+        more = f", ... {len(piece) - 6} more" if len(piece) > 6 else ""
+        shown.append("{" + ", ".join(map(str, piece[:6])) + more + "}")
+    return ", ".join(shown) + (", ..." if len(found) > 4 else "")

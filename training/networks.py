@@ -1,0 +1,112 @@
+"""The reference networks: inputs (B, *input_shape) to logits (B, classes).
+
+================  ==========================================================================
+Name              Layers
+================  ==========================================================================
+``linear``        one fully connected layer: softmax regression
+``mlp``           one hidden ReLU layer of 4 sqrt(inputs) units (32 for 8x8, 112 for 28x28)
+``lenet``         LeNet-5 (LeCun et al., 1998), 61,706 parameters at 1x28x28, 10 classes
+``sigmoid-lenet`` three 5x5 convolutions with sigmoids: the network of DLG (Zhu et al., 2019)
+``cnn``           two 3x3 convolutions and two fully connected layers, ReLU
+================  ==========================================================================
+
+Where we differ from the papers: LeNet-5 has ReLU, max-pooling and full connections between its two
+convolutions, as is usual today; the sigmoid LeNet takes other input shapes than 3x32x32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+__all__ = ["NETWORKS", "Shape"]
+
+Shape = tuple[int, ...]
+
+
+def _linear(input_shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+
+
+def _mlp(input_shape: Shape, classes: int) -> nn.Module:
+    inputs = math.prod(input_shape)
+    hidden = max(8, 4 * math.isqrt(inputs))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+    )
+
+
+def _lenet(input_shape: Shape, classes: int) -> nn.Module:
+    channels, height, width = _image_shape("lenet", input_shape, least=12)
+    features = 16 * ((height // 2 - 4) // 2) * ((width // 2 - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
+
+
+def _sigmoid_lenet(input_shape: Shape, classes: int) -> nn.Module:
+    channels, height, width = _image_shape("sigmoid-lenet", input_shape, least=1)
+    # Two strides of 2 with padding 2 halve upwards: 32 -> 16 -> 8, 28 -> 14 -> 7, 25 -> 13 -> 7.
+    features = 12 * math.ceil(height / 4) * math.ceil(width / 4)
+    model = nn.Sequential(
+        nn.Conv2d(channels, 12, 5, padding=2, stride=2),
+        nn.Sigmoid(),
+        nn.Conv2d(12, 12, 5, padding=2, stride=2),
+        nn.Sigmoid(),
+        nn.Conv2d(12, 12, 5, padding=2),
+        nn.Sigmoid(),
+        nn.Flatten(),
+        nn.Linear(features, classes),
+    )
+    # DLG draws wide: with the default weights three sigmoids leave next to no gradient.
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return model
+
+
+def _cnn(input_shape: Shape, classes: int) -> nn.Module:
+    channels, height, width = _image_shape("cnn", input_shape, least=4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
+def _image_shape(name: str, input_shape: Shape, *, least: int) -> tuple[int, int, int]:
+    if len(input_shape) != 3 or min(input_shape[1:]) < least:
+        raise ValueError(
+            f"input_shape={input_shape} does not fit {name!r}, which needs (channels, height, "
+            f"width) with sides of at least {least}; use 'mlp' or 'linear' instead"
+        )
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    "linear": _linear,
+    "mlp": _mlp,
+    "lenet": _lenet,
+    "sigmoid-lenet": _sigmoid_lenet,
+    "cnn": _cnn,
+}

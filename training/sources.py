@@ -1,0 +1,195 @@
+"""Rows over sources: what a value is made of when a step runs on unit sources.
+
+A trace has columns of four kinds: contributions (a clipped sum, or a bounded function of one), noise
+sources, known values (public, or functions of what is seen), and messages (what was sent becomes a
+column of its own, to which later rows refer; a broadcast is one column with its receivers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from torch import Tensor
+
+from .round import REMEDY, UndeclaredOperation
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_ROUNDING = 4 * np.finfo(float).eps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contributions:
+    """Columns of data-dependent vectors: owner, bound on their norm, and batch of each."""
+
+    start: int
+    owners: np.ndarray
+    bounds: np.ndarray
+    batch: int
+    sampling_rate: float | None
+    blame: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of columns."""
+        return len(self.owners)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSources:
+    """Columns of independent standard normal vectors, and who knows each."""
+
+    start: int
+    known_to: Sequence[frozenset[int]]
+
+    @property
+    def size(self) -> int:
+        """The number of columns."""
+        return len(self.known_to)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """Columns of values that the closure counts as known."""
+
+    start: int
+    size: int
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """Columns of what was sent: its definition over earlier columns, sender, receivers.
+
+    `links` holds (message, receiver) pairs of those that cross a link; a value that an agent keeps
+    for itself is in none.
+    """
+
+    start: int
+    kind: str
+    rows: csr_array
+    senders: np.ndarray
+    links: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """The number of columns."""
+        return len(self.senders)
+
+    @property
+    def crossing(self) -> np.ndarray:
+        """A mask of the messages that cross at least one link."""
+        mask = np.zeros(self.size, dtype=bool)
+        mask[self.links[:, 0]] = True
+        return mask
+
+    def seen_by(self, agents: frozenset[int]) -> np.ndarray:
+        """A mask of the messages sent to or by one of `agents`."""
+        mask = np.isin(self.senders, list(agents)) & self.crossing
+        mask[self.links[np.isin(self.links[:, 1], list(agents)), 0]] = True
+        return mask
+
+    def name(self, row: int) -> str:
+        """The message in words."""
+        to = sorted(self.links[self.links[:, 0] == row, 1].tolist())
+        some = ", ".join(str(r) for r in to[:4]) + (", ..." if len(to) > 4 else "")
+        return f"{self.kind} of agent {self.senders[row]}" + (f" to {some}" if to else "")
+
+
+Group = Contributions | NoiseSources | Known | Messages
+
+
+class SourceRows:
+    """Rows over the columns of a trace; linear operations only."""
+
+    __slots__ = ("matrix",)
+
+    def __init__(self, matrix: csr_array) -> None:
+        self.matrix = matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, columns so far."""
+        return self.matrix.shape
+
+    def _combine(self, other: object, sign: float) -> SourceRows:
+        if not isinstance(other, SourceRows):
+            raise UndeclaredOperation(
+                f"adding {type(other).__name__} to a traced value: only values that the round's "
+                f"operations made can be added; {REMEDY}"
+            )
+        if self.shape[0] != other.shape[0]:
+            raise UndeclaredOperation(
+                f"adding {other.shape[0]} rows to {self.shape[0]}: both need one row each"
+            )
+        a, b = widened(self.matrix, other.shape[1]), widened(other.matrix, self.shape[1])
+        total = a + b if sign > 0 else a - b
+        # Differences that are rounding of equal coefficients are exactly zero.
+        size = abs(a) + abs(b)
+        return SourceRows(pruned(total, size))
+
+    def __add__(self, other: object) -> SourceRows:
+        return self._combine(other, 1.0)
+
+    def __sub__(self, other: object) -> SourceRows:
+        return self._combine(other, -1.0)
+
+    def __mul__(self, factor: object) -> SourceRows:
+        from scipy.sparse import csr_array, diags_array
+
+        if isinstance(factor, int | float):
+            return SourceRows(csr_array(self.matrix * float(factor)))
+        if isinstance(factor, Tensor):
+            by = factor.detach().cpu().double().numpy()
+            if by.ndim == 0:
+                return SourceRows(csr_array(self.matrix * float(by)))
+            if by.shape in ((self.shape[0], 1), (1, 1)):
+                column = np.broadcast_to(by[:, 0], (self.shape[0],))
+                return SourceRows(csr_array(diags_array(column).tocsr() @ self.matrix))
+            raise UndeclaredOperation(
+                f"scaling {self.shape[0]} rows by a tensor of shape {tuple(factor.shape)}: a "
+                f"public factor is a number or one number a row, ({self.shape[0]}, 1)"
+            )
+        raise UndeclaredOperation(
+            f"multiplying a traced value by {type(factor).__name__}: a product of two private "
+            f"values is not linear; {REMEDY}"
+        )
+
+    def __getitem__(self, index: Any) -> SourceRows:
+        pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
+        return SourceRows(self.matrix[pick])
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UndeclaredOperation(f".{name} of a traced value: {REMEDY}")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        """Refuse torch functions on a traced value."""
+        del types, args, kwargs
+        name = getattr(func, "__name__", str(func))
+        raise UndeclaredOperation(f"torch.{name} of a traced value: {REMEDY}")
+
+
+def widened(matrix: csr_array, columns: int) -> csr_array:
+    """The same rows over at least `columns` columns."""
+    from scipy.sparse import csr_array
+
+    width = max(matrix.shape[1], columns)
+    return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
+
+
+def pruned(matrix: csr_array, size: csr_array) -> csr_array:
+    """The matrix with entries that are rounding relative to `size` set to zero."""
+    from scipy.sparse import csr_array
+
+    kept = csr_array(matrix.multiply(abs(matrix) > size * _ROUNDING))
+    kept.eliminate_zeros()
+    return kept

@@ -1,0 +1,266 @@
+"""Run a step on unit sources: its messages and end states as rows, and any adversary's view.
+
+The view is closed. Besides the messages that an adversary sees it holds every value through which
+the past acts on the future: the models at which gradients are taken, the inputs of `postprocess`,
+the released inputs of `bounded`, and the whole state that the step returns. Then rounds compose
+adaptively and other agents' contributions may be held fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..privacy.adversary import Adversary, Sees
+from ..privacy.view import UnsupportedView, View
+from .graph import Graph
+from .round import Agents
+from .sources import Contributions, Group, Messages, NoiseSources, pruned, widened
+from .traced_round import RoundRecord, TracedRound
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Step = Callable[..., Any]
+
+
+class Sensitivity(NamedTuple):
+    """mu of one batch's releases for one victim, and what decided it."""
+
+    mu: float
+    sampling_rate: float | None
+    because: str
+
+
+class RoundTrace:
+    """One round as any adversary sees it.
+
+    Args:
+        record: what the round sent and returned, over its columns.
+    """
+
+    def __init__(self, record: RoundRecord) -> None:
+        self.record = record
+        self.groups = record.groups
+        self.blames = record.blames
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return sum(group.size for group in self.groups)
+
+    @property
+    def messages(self) -> list[Messages]:
+        """The messages, in the order of sending."""
+        return [g for g in self.groups if isinstance(g, Messages)]
+
+    def expand(self, rows: csr_array, *, unseen: Callable[[Messages], np.ndarray]) -> csr_array:
+        """Replace references to messages that `unseen` masks by what the messages hold."""
+        from scipy.sparse import csr_array
+
+        width = self.columns
+        rows = widened(rows, width)
+        for group in reversed(self.messages):
+            hidden = np.flatnonzero(unseen(group))
+            if not len(hidden):
+                continue
+            columns = group.start + hidden
+            weight = csr_array(rows[:, columns])
+            if not weight.nnz:
+                continue
+            mask = np.ones(width)
+            mask[columns] = 0.0
+            rest = csr_array(rows.multiply(mask[None, :]))
+            held = widened(csr_array(group.rows[hidden]), width)
+            total = csr_array(rest + weight @ held)
+            rows = pruned(total, csr_array(abs(rest) + abs(weight) @ abs(held)))
+        return rows
+
+    def view(self, adversary: Adversary) -> View:
+        """The closed view of an adversary, over all agents' contributions."""
+        rows, names, unseen = self._seen_rows(adversary)
+        rows = self.expand(rows, unseen=unseen)
+        keep = np.flatnonzero(np.diff(rows[:, self._private_columns(adversary)].indptr))
+        rows = rows[keep]
+        return View(
+            contributions=rows[:, self._contribution_columns()],
+            noise=rows[:, self._unknown_noise(adversary)],
+            messages=[names[i] for i in keep],
+        )
+
+    def _seen_rows(
+        self, adversary: Adversary
+    ) -> tuple[csr_array, list[str], Callable[[Messages], np.ndarray]]:
+        from scipy.sparse import csr_array, vstack
+
+        if adversary.sees is Sees.LINKS:
+            masks = {g.start: g.crossing for g in self.messages}
+        elif adversary.sees is Sees.OWN_LINKS:
+            masks = {g.start: g.seen_by(adversary.agents) for g in self.messages}
+        elif adversary.sees is Sees.END_STATES:
+            masks = {g.start: np.zeros(g.size, dtype=bool) for g in self.messages}
+        else:
+            raise UnsupportedView(f"{adversary.name} has no closed view; use single_message")
+        parts: list[Any] = [csr_array((0, self.columns))]
+        names: list[str] = []
+        for g in self.messages:
+            seen = np.flatnonzero(masks[g.start])
+            parts.append(widened(csr_array(g.rows[seen]), self.columns))
+            names += [g.name(int(i)) for i in seen] if len(seen) <= 10_000 else [g.kind] * len(seen)
+        for what, matrix in (*self.record.closure, *self.record.end_state.items()):
+            parts.append(widened(matrix, self.columns))
+            names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
+        return csr_array(vstack(parts)), names, lambda g: ~masks[g.start]
+
+    def _contribution_columns(self) -> np.ndarray:
+        return _columns(g for g in self.groups if isinstance(g, Contributions))
+
+    def _unknown_noise(self, adversary: Adversary) -> np.ndarray:
+        unknown = [
+            g.start + i
+            for g in self.groups
+            if isinstance(g, NoiseSources)
+            for i, knowers in enumerate(g.known_to)
+            if not knowers & adversary.agents
+        ]
+        return np.asarray(unknown, dtype=int)
+
+    def _private_columns(self, adversary: Adversary) -> np.ndarray:
+        return np.r_[self._contribution_columns(), self._unknown_noise(adversary)]
+
+    def _of_victim(self, victim: int) -> dict[int, tuple[list[int], list[float], float | None]]:
+        """Positions among the contributions, bounds and sampling rate, by batch."""
+        batches: dict[int, tuple[list[int], list[float], float | None]] = {}
+        position = 0
+        for g in self.groups:
+            if isinstance(g, Contributions):
+                columns, bounds, _ = batches.setdefault(g.batch, ([], [], g.sampling_rate))
+                mine = np.flatnonzero(g.owners == victim)
+                columns += (position + mine).tolist()
+                bounds += g.bounds[mine].tolist()
+                position += g.size
+        return batches
+
+    def sensitivities(self, adversary: Adversary, victim: int) -> list[Sensitivity]:
+        """mu of a record of `victim` for an adversary, one entry per batch drawn in the round.
+
+        Raises:
+            UnsupportedView: the victim is one of the adversary's agents, or the releases of two
+                batches share noise, so that they cannot be accounted for one by one.
+        """
+        return self.sensitivities_in(self.view(adversary), adversary, victim)
+
+    def sensitivities_in(self, view: View, adversary: Adversary, victim: int) -> list[Sensitivity]:
+        """As `sensitivities`, in a view that was already formed."""
+        if victim in adversary.agents:
+            raise UnsupportedView(f"{adversary.name} contains the victim {victim}; choose another")
+        batches = self._of_victim(victim)
+        if len(batches) > 1:
+            everything = [c for columns, _, _ in batches.values() for c in columns]
+            if not view.leaks(everything):
+                _check_blocks(view, [columns for columns, _, _ in batches.values()])
+        found = []
+        for columns, bounds, rate in batches.values():
+            mu = view.mu(columns, bounds=bounds) if columns else 0.0
+            found.append(Sensitivity(mu, rate, self._because(view, columns, bounds, mu)))
+        return found
+
+    def _because(self, view: View, columns: list[int], bounds: list[float], mu: float) -> str:
+        if math.isinf(mu):
+            if any(math.isinf(b) for b in bounds):
+                return "gradients are not clipped, so one record's influence has no bound"
+            leaks = view.leaks(columns)
+            if len(leaks) > 1:
+                return f"the noise cancels between: {'; '.join(leaks)}"
+            return f"sent or kept without noise: {leaks[0]}"
+        if self.blames:
+            return "; ".join(self.blames)
+        count = len(columns)
+        return (
+            "one contribution of the batch is released"
+            if count == 1
+            else f"{count} contributions of one batch are released, counted jointly"
+        )
+
+    def single_message(self, victim: int, *, kind: str | None = None) -> tuple[float, str]:
+        """The largest mu of one message alone, and the kind of that message.
+
+        Messages that hold a `bounded` contribution are passed over unless `kind` asks for them.
+        """
+        columns, heuristic = self._contribution_columns(), set[int]()
+        bounds = np.zeros(self.columns)
+        for g in self.groups:
+            if isinstance(g, Contributions):
+                bounds[g.start : g.start + g.size] = np.where(g.owners == victim, g.bounds, 0.0)
+                if g.blame:
+                    heuristic.update(range(g.start, g.start + g.size))
+        noise = _columns(g for g in self.groups if isinstance(g, NoiseSources))
+        worst, name = 0.0, "none"
+        for g in self.messages:
+            if kind is not None and g.kind != kind:
+                continue
+            sent = np.flatnonzero(g.crossing)
+            rows = self.expand(g.rows[sent], unseen=lambda m: np.ones(m.size, dtype=bool))
+            if kind is None and heuristic & set(rows.indices.tolist()):
+                continue
+            moved = np.asarray(abs(rows[:, columns]) @ bounds[columns]).ravel()
+            hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())
+            with np.errstate(divide="ignore", invalid="ignore"):
+                mu = np.where(moved > 0, moved / hidden, 0.0)
+            if mu.size and mu.max() > worst:
+                worst, name = float(mu.max()), g.kind
+        return worst, name
+
+
+def _columns(groups: Any) -> np.ndarray:
+    ranges = [np.arange(g.start, g.start + g.size) for g in groups]
+    return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
+
+
+def _check_blocks(view: View, blocks: Sequence[list[int]]) -> None:
+    columns = [c for block in blocks for c in block]
+    information = np.abs(view.information(columns))
+    of = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
+    across = of[:, None] != of[None, :]
+    if across.any() and information[across].max() > 1e-9 * information.max():
+        raise UnsupportedView(
+            "the releases of two batches of one round share noise, so they cannot be accounted "
+            "for batch by batch; give each batch its own noise"
+        )
+
+
+class AlgorithmTrace(NamedTuple):
+    """Traces of the start and of the rounds; one stands for all when rounds do not differ."""
+
+    start: RoundTrace
+    rounds: Sequence[tuple[RoundTrace, int]]
+
+
+def trace(init: Step, step: Step, *, graph: Graph, rounds: int) -> AlgorithmTrace:
+    """Run `init` and `step` on unit sources.
+
+    A step that reads `round.index` is traced in every round; otherwise one trace counts for all.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds={rounds} must be at least 1")
+    first = TracedRound(graph, index=0)
+    state = init(first)
+    start = RoundTrace(first.finish(state))
+
+    def one(index: int) -> RoundTrace:
+        traced = TracedRound(graph, index=index)
+        fields = {
+            name: traced.known(f"state {name}") if isinstance(value, Agents) else value
+            for name, value in state._asdict().items()
+        }
+        return RoundTrace(traced.finish(step(type(state)(**fields), traced)))
+
+    single = one(1)
+    if not single.record.reads_index:
+        return AlgorithmTrace(start, [(single, rounds)])
+    return AlgorithmTrace(start, [(one(index), 1) for index in range(1, rounds + 1)])
+
+
