@@ -50,7 +50,8 @@ class Adversary:
 EAVESDROPPER = Adversary(name="eavesdropper", sees=Sees.LINKS)
 FINAL_MODELS = Adversary(name="final-models", sees=Sees.END_STATES)
 SINGLE_MESSAGE = Adversary(name="single-message", sees=Sees.ONE_MESSAGE)
-WORST_NEIGHBOUR = "neighbour"
+WORST_NEIGHBOUR = "neighbour"  # the single agent that learns most
+ALL_OTHERS = "all-others"  # everybody but the victim, pooled
 _OUTSIDERS = {a.name: a for a in (EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE)}
 
 

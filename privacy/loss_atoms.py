@@ -79,7 +79,7 @@ class Atoms:
         return top + math.log(total), mean, variance
 
 
-def loss_atoms(round_: Round, pair: Pair, *, missing: float, step: float = 0.01) -> Atoms:
+def loss_atoms(round_: Round, pair: Pair, *, missing: float, step: float = 0.005) -> Atoms:
     """Discretise the loss of one round on cells of `step` noise standard deviations.
 
     Args:
@@ -157,7 +157,7 @@ def _cells(
 
 
 def _loss(z: Array, offset: float, rate: float, distance: float, pair: Pair) -> Array:
-    """log P/Q at offset + z, rising in z for each pair."""
+    """Log P/Q at offset + z, rising in z for each pair."""
     if pair is Pair.REMOVE:
         return _log_ratio(z, offset, rate, distance)
     if pair is Pair.ADD:

@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 
 from .loss_atoms import Atoms
 
-__all__ = ["LossDistribution", "compose", "tilt_for_delta", "tilt_for_epsilon"]
+__all__ = ["LossDistribution", "cell_step", "compose", "tilt_for_delta", "tilt_for_epsilon"]
 
 Array = NDArray[np.float64]
 _LOG_OUTSIDE = -28.0  # log of the tilted probability allowed on each side of a window
 _VARIANCE_ADDED = 2e-5  # share of the loss variance that the grid may add
+_LOG_DELTA_ADDED = 1e-4  # what the cells, and what the grid, may each add to log delta
 _GRID_POINTS = (1 << 14, 1 << 20)  # fewest and most points of a composed window
 _CHUNK = 64  # distinct rounds that share one small transform before the large one
 _SLACK = 1e-6  # relative allowance on delta for floating-point rounding
@@ -65,7 +66,7 @@ class LossDistribution:
     complete: bool
 
     def delta(self, epsilon: float) -> float | None:
-        """Upper bound on delta(epsilon); None if epsilon lies below the window."""
+        """Upper bound on delta at this epsilon; None if it lies below the window."""
         first = math.floor(epsilon / self.grid) + 1 - self.start
         if first < 0 and not self.complete:
             return None
@@ -97,7 +98,8 @@ class LossDistribution:
         return max(0.0, centre + math.log((above[index] - goal) / below[index]))
 
     def _masses(self, first: int) -> tuple[Array, Array]:
-        losses = (self.start + np.arange(first, self.tilted.size)) * self.grid
+        index = np.arange(self.start + first, self.start + self.tilted.size)
+        losses: Array = np.asarray(index * self.grid, dtype=np.float64)
         exponents = np.minimum(self.log_scale - self.tilt * losses, 700.0)
         return losses, self.tilted[first:] * np.exp(exponents)
 
@@ -134,11 +136,16 @@ def compose(atoms: Sequence[Atoms], *, tilt: float) -> LossDistribution:
     deviation = math.sqrt(float(counts @ moments[:, 2])) or 1e-300
     # A geometric list of further tilts is enough for Chernoff's bound: a factor of two between
     # them costs 6 % of the width.
-    offsets = np.concatenate([-(2.0 ** np.arange(9, -3, -1)), 2.0 ** np.arange(-2, 10)]) / deviation
+    powers = np.exp2(np.arange(-2.0, 10.0)) / np.float64(deviation)
+    offsets = np.concatenate([-powers[::-1], powers])
     rises = np.array([[a.cumulants(tilt + o)[0] for o in offsets] for a in atoms])
     rises -= moments[:, :1]  # (groups, offsets)
     low, high = _window(counts @ rises, offsets, _full_range(atoms))
-    grid = math.sqrt(6.0 * _VARIANCE_ADDED * deviation**2 / float(counts.sum()))
+    # Splitting on a grid of h adds about h^2/6 per round to the variance, and t (t + 1) / 2 times
+    # that to log delta.
+    total_count = float(counts.sum())
+    grid = deviation * math.sqrt(6.0 * _VARIANCE_ADDED / total_count)
+    grid = min(grid, math.sqrt(12.0 * _LOG_DELTA_ADDED / (tilt * (tilt + 1.0) * total_count)))
     grid = min(max(grid, (high - low) / _GRID_POINTS[1]), (high - low) / _GRID_POINTS[0])
     pieces = [_on_grid(a, grid, tilt) for a in atoms]
     log_scale = float(counts @ np.array([piece.log_moment for piece in pieces]))
@@ -167,6 +174,17 @@ def compose(atoms: Sequence[Atoms], *, tilt: float) -> LossDistribution:
         infinite=sum(a.count * a.missing for a in atoms) + beyond,
         complete=low <= _full_range(atoms)[0],
     )
+
+
+def cell_step(atoms: Sequence[Atoms], *, tilt: float, step: float) -> float:
+    """Cell width that adds little to log delta, from atoms made with cells of `step`."""
+    squares = 0.0  # sum over rounds of the tilted mean square of d loss / d noise
+    for a in atoms:
+        exponents = a.log_masses[:-1] + tilt * a.losses[:-1]
+        weights = np.exp(exponents - exponents.max())
+        squares += a.count * float(weights @ np.diff(a.losses) ** 2) / float(weights.sum())
+    added = tilt * (tilt + 1.0) * squares / step**2 / 12.0
+    return min(max(math.sqrt(_LOG_DELTA_ADDED / added), 1e-3), 0.01) if added > 0.0 else 0.01
 
 
 def _tilt(atoms: Sequence[Atoms], slope: Callable[[float, float, float], float]) -> float:
@@ -250,9 +268,7 @@ def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]
     return result
 
 
-def _window(
-    rises: Array, offsets: Array, limits: tuple[float, float]
-) -> tuple[float, float]:
+def _window(rises: Array, offsets: Array, limits: tuple[float, float]) -> tuple[float, float]:
     """Losses outside of which the tilted probability is below exp(_LOG_OUTSIDE) on each side."""
     bounds = (rises - _LOG_OUTSIDE) / offsets
     finite = np.isfinite(bounds)

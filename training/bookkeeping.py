@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .clipping import ELEMENTS_AT_ONCE, Examples, Span, clip_factors, gather
+from .clipping import ELEMENTS_AT_ONCE, Examples, Span, clip_factors, gather, joined
 from .layers import Layer, add_sum, cut_patches, factor, find_layers, squared_norms
 from .models import flatten, unflatten
 
@@ -86,12 +86,13 @@ class BookKeeping:
     ) -> None:
         """Add the sums at one point, points (1, D), to the rows (E, D) that the spans name."""
         inputs = gather(examples.inputs, spans)
+        # Patches that do not lie side by side are faster cut anew than copied together.
+        shared = None
+        if examples.patches is not None and joined(spans):
+            shared = gather(examples.patches, spans)
         layers = []
         for call, signals in self._signals(points[0], inputs, gather(examples.targets, spans)):
-            shared = examples.patches is not None and call.inputs is inputs
-            patches = (
-                gather(examples.patches, spans) if shared and examples.patches is not None else None
-            )
+            patches = shared if call.inputs is inputs else None
             layers.append(
                 factor(
                     call.layer,

@@ -137,8 +137,13 @@ def plan_passes(
     return passes
 
 
+def joined(spans: Sequence[Span]) -> bool:
+    """Whether the spans follow one another in the stack."""
+    return all(one.stop == following.start for one, following in pairwise(spans))
+
+
 def gather(stacked: Tensor, spans: Sequence[Span]) -> Tensor:
-    """Rows of ``stacked`` under the spans: a view where they follow one another, else a copy."""
-    if all(one.stop == following.start for one, following in pairwise(spans)):
+    """Rows of ``stacked`` under the spans: a view where they are joined, else a copy."""
+    if joined(spans):
         return stacked[spans[0].start : spans[-1].stop]
     return torch.cat([stacked[span.start : span.stop] for span in spans])

@@ -230,9 +230,7 @@ def _score(
 ) -> tuple[float, float]:
     parameters = {name: value.to(flat.device) for name, value in unflatten(model, flat).items()}
     right, loss = 0.0, 0.0
-    for x, y in zip(
-        examples.inputs.split(batch), examples.targets.split(batch), strict=True
-    ):
+    for x, y in zip(examples.inputs.split(batch), examples.targets.split(batch), strict=True):
         inputs, targets = x.to(flat.device, flat.dtype), y.to(flat.device)
         logits = torch.func.functional_call(model, parameters, (inputs,))
         loss += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))

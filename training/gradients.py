@@ -89,7 +89,7 @@ class PairGradients:
         self._asked = layout
         self._checked = layout in ("vmap", "loop") or reason is not None
         self._combined: Kernel = Loop(self._model) if layout == "loop" else Vmap(self._model)
-        self._kernel = self._combined if self._checked else BookKeeping(self._model)
+        self._kernel: Kernel = self._combined if self._checked else BookKeeping(self._model)
 
     @property
     def layout(self) -> Layout:

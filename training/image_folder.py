@@ -8,7 +8,6 @@ the owner of the data.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,8 @@ from .readers import Records
 __all__ = ["read_image_folder"]
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
+# Pillow's modes and their white: bits, grey, 16-bit grey, colour.
+_WHITE = {"1": 1, "L": 255, "I;16": 65_535, "RGB": 255}
 _LAYOUT = "ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png, or ROOT/CLASS/*.png"
 
 
@@ -86,19 +87,19 @@ def _read_classes(folder: Path, classes: list[str]) -> Records:
 
 
 def _read_image(path: Path) -> NDArray[np.float32]:
-    from skimage.io import imread
-    from skimage.util import img_as_float32
+    from PIL import Image
 
     try:
-        pixels: NDArray[Any] = np.asarray(
-            img_as_float32(imread(path))  # type: ignore[no-untyped-call]  # scikit-image has no types
-        )
-    except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: pillow, on a broken PNG
+        with Image.open(path) as opened:
+            mode = opened.mode
+            if mode == "P" and "transparency" not in opened.info:
+                mode = "RGB"  # a palette is only a way to store it
+            pixels = np.asarray(opened.convert(mode) if mode != opened.mode else opened)
+    except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: Pillow, on a broken PNG
         raise ValueError(f"cannot read {path} as an image: {error}") from error
-    if pixels.ndim == 2:
-        pixels = pixels[:, :, None]
-    if pixels.ndim != 3 or pixels.shape[2] not in {1, 3}:
+    if mode not in _WHITE:
         raise ValueError(
-            f"{path} has shape {pixels.shape}, must be grey or RGB without transparency; convert it"
+            f"{path} has mode {mode}, must be grey or RGB without transparency; convert it"
         )
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
+    pixels = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)  # (channels, height, width)
+    return np.ascontiguousarray(pixels / np.float32(_WHITE[mode]), dtype=np.float32)

@@ -1,14 +1,15 @@
 """A layer's per-example weight gradient as the product of two factors, signals^T inputs.
 
-| symbol  | name here       | shape     | unit                                       |
-|---------|-----------------|-----------|--------------------------------------------|
-| a       | ``inputs``      | (B, P, I) | layer input, a convolution's in patches    |
-| u       | ``signals``     | (B, P, O) | gradient of the loss by the layer's output |
-| G       | ``gradients``   | (B, O, I) | weight gradient of each example, u^T a     |
-| P, I, O |                 |           | positions, inputs and outputs of the layer |
+| symbol  | name here        | shape     | unit                                       |
+|---------|------------------|-----------|--------------------------------------------|
+| a       | ``inputs``       | (B, P, I) | layer input, a convolution's as patches    |
+| u       | ``signals``      | (B, P, O) | gradient of the loss by the layer's output |
+| G       | ``gradients``    | (B, O, I) | weight gradient of each example, u^T a     |
+|         | ``bias_signals`` | (B, O)    | bias gradient of each example, sum of u    |
+| P, I, O |                  |           | positions, inputs and outputs of the layer |
 
-At P = 1 the norm needs no product: |G| = |u| |a| (Goodfellow 2015, arXiv:1510.01799). At P > 1 it is
-that of G itself rather than of Gram matrices of positions (Bu et al. 2022, arXiv:2205.10683), whose
+At P = 1 the norm needs no product: |G| = |u| |a| (Goodfellow 2015, arXiv:1510.01799). At P > 1 it
+is that of G itself and not of Gram matrices of positions (Bu et al. 2022, arXiv:2205.10683), whose
 terms may cancel in float32: what is measured is what is added.
 """
 
@@ -38,6 +39,7 @@ class Factors:
     layer: Layer
     inputs: Tensor  # (B, P, I)
     signals: Tensor  # (B, P, O)
+    bias_signals: Tensor  # (B, O), summed over positions
     gradients: Tensor | None  # (B, O, I), formed where P > 1 and a norm is asked for
     rows_first: bool  # I counts (height, width, channel), not the weight's (channel, height, width)
 
@@ -114,6 +116,7 @@ def factor(
         layer=layer,
         inputs=inputs,
         signals=signals,
+        bias_signals=signals.sum(1) if signals.shape[1] > 1 else signals[:, 0],
         gradients=torch.bmm(signals.mT, inputs) if formed else None,
         rows_first=rows_first,
     )
@@ -128,7 +131,7 @@ def squared_norms(factors: Factors) -> Tensor:
     if factors.gradients is not None:
         squares = factors.gradients.square().sum((1, 2))
         if factors.layer.bias is not None:
-            squares = squares + factors.signals.sum(1).square().sum(1)
+            squares = squares + factors.bias_signals.square().sum(1)
         return squares
     # In double: the square of one factor may underflow while the product of the two does not.
     read = factors.inputs.double().square().sum((1, 2))
@@ -147,7 +150,7 @@ def add_sum(row: Tensor, factors: Factors, *, weights: Tensor | None, examples: 
     if weights is not None:
         weights = weights[examples]
     if layer.bias is not None:
-        summed = signals.sum(1)  # (B, O)
+        summed = factors.bias_signals[examples]
         bias = summed.sum(0) if weights is None else summed.T @ weights
         row[layer.bias : layer.bias + shape[0]].add_(bias)
     if factors.gradients is not None and weights is not None:

@@ -58,11 +58,12 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
             f"{path} starts with {content[:4].hex() or 'nothing'}, must start with {magic.hex()}: "
             f"it is no idx file of {'images' if dimensions == 3 else 'labels'}"
         )
+    if len(content) < header:
+        raise ValueError(f"{path} ends within its header of {header} bytes; fetch it again")
     shape = tuple(np.frombuffer(content[4:header], dtype=">u4").tolist())
-    expected = math.prod(shape)
-    if len(shape) != dimensions or len(content) - header != expected:
+    if len(content) - header != math.prod(shape):
         raise ValueError(
-            f"{path} announces {expected} bytes of data and holds {max(0, len(content) - header)}; "
+            f"{path} announces {math.prod(shape)} bytes of data and holds {len(content) - header}; "
             "fetch it again"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
@@ -246,12 +247,11 @@ def _read_libsvm_file(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     from sklearn.datasets import load_svmlight_file
 
+    load: Any = load_svmlight_file  # its types are guessed from its defaults, wrongly
     if not path.is_file():
         raise FileNotFoundError(f"no LIBSVM file at {path.absolute()}; set root to the file itself")
     try:
-        inputs, labels = load_svmlight_file(
-            path, n_features=features, zero_based=False, dtype=np.float32
-        )
+        inputs, labels = load(path, n_features=features, zero_based=False, dtype=np.float32)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"cannot read {path} as LIBSVM text: {error}") from error
     if features is None:

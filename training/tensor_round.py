@@ -50,9 +50,7 @@ class Links:
         self.spans = torch.from_numpy(graph.degrees).tolist()
         crosses = self.receivers != self.senders
         self.outgoing = torch.stack([self.senders[crosses], self.receivers[crosses]], dim=1)
-        self.replies = torch.stack(
-            [torch.nonzero(crosses).flatten(), self.senders[crosses]], dim=1
-        )
+        self.replies = torch.stack([torch.nonzero(crosses).flatten(), self.senders[crosses]], dim=1)
         self.back = reply_order(graph).to(device) if graph.symmetric else None
 
     def blocks(self, rows: Tensor) -> tuple[Tensor, ...]:

@@ -32,6 +32,7 @@ class Sensitivity(NamedTuple):
 
     mu: float
     sampling_rate: float | None
+    contributions: int
     because: str
 
 
@@ -56,6 +57,11 @@ class RoundTrace:
     def messages(self) -> list[Messages]:
         """The messages, in the order of sending."""
         return [g for g in self.groups if isinstance(g, Messages)]
+
+    @property
+    def has_contributions(self) -> bool:
+        """Whether the round touches data at all."""
+        return any(isinstance(g, Contributions) for g in self.groups)
 
     def expand(self, rows: csr_array, *, unseen: Callable[[Messages], np.ndarray]) -> csr_array:
         """Replace references to messages that `unseen` masks by what the messages hold."""
@@ -165,7 +171,9 @@ class RoundTrace:
         found = []
         for columns, bounds, rate in batches.values():
             mu = view.mu(columns, bounds=bounds) if columns else 0.0
-            found.append(Sensitivity(mu, rate, self._because(view, columns, bounds, mu)))
+            found.append(
+                Sensitivity(mu, rate, len(columns), self._because(view, columns, bounds, mu))
+            )
         return found
 
     def _because(self, view: View, columns: list[int], bounds: list[float], mu: float) -> str:
@@ -262,5 +270,3 @@ def trace(init: Step, step: Step, *, graph: Graph, rounds: int) -> AlgorithmTrac
     if not single.record.reads_index:
         return AlgorithmTrace(start, [(single, rounds)])
     return AlgorithmTrace(start, [(one(index), 1) for index in range(1, rounds + 1)])
-
-

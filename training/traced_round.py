@@ -258,5 +258,3 @@ class TracedRound(Round):
             reads_index=self._reads_index,
             agents=self.agents,
         )
-
-

@@ -44,25 +44,43 @@ class Transcript:
 
     Args:
         rounds: the rounds to keep; None keeps every one.
+        agents: keep only what these agents send or receive; None keeps all.
     """
 
-    def __init__(self, rounds: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, rounds: Sequence[int] | None = None, *, agents: Sequence[int] | None = None
+    ) -> None:
         self._rounds = None if rounds is None else frozenset(rounds)
+        self._agents = None if agents is None else torch.tensor(sorted(set(agents)))
         self._messages: list[Message] = []
 
     def __call__(self, message: Message) -> None:
         """Keep the message if its round is wanted; copies, so the run may go on in place."""
-        if self._rounds is None or message.round in self._rounds:
-            self._messages.append(
-                Message(
-                    round=message.round,
-                    call=message.call,
-                    kind=message.kind,
-                    senders=message.senders.cpu(),
-                    links=message.links.cpu(),
-                    rows=message.rows.detach().to("cpu", copy=True),
-                )
+        if self._rounds is not None and message.round not in self._rounds:
+            return
+        senders, links = message.senders.cpu(), message.links.cpu()
+        kept = torch.arange(len(senders))
+        if self._agents is not None:
+            touched = torch.isin(links[:, 1], self._agents)
+            mine = torch.isin(senders, self._agents)
+            mine[links[touched, 0]] = True
+            kept = torch.nonzero(mine).flatten()
+            links = links[mine[links[:, 0]]]
+            links = torch.stack([torch.searchsorted(kept, links[:, 0].contiguous()), links[:, 1]], 1)
+        self._messages.append(
+            Message(
+                round=message.round,
+                call=message.call,
+                kind=message.kind,
+                senders=senders[kept],
+                links=links,
+                rows=message.rows.detach()[kept.to(message.rows.device)].to("cpu", copy=True),
             )
+        )
+
+    def clear(self) -> None:
+        """Forget what was kept, once it is saved."""
+        self._messages.clear()
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self._messages)
@@ -85,7 +103,9 @@ class Transcript:
             hit = (receivers == receiver) & (message.senders[rows] == sender)
             if bool(hit.any()):
                 return message.rows[rows[hit][0]]
-        raise LookupError(f"no {kind!r} from agent {sender} to {receiver} was kept in round {round}")
+        raise LookupError(
+            f"no {kind!r} from agent {sender} to {receiver} was kept in round {round}"
+        )
 
     def save(self, folder: Path) -> list[Path]:
         """Write one safetensors file a round; never overwrites."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 from overhear.training.models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from torch import nn
-from torch.nn import functional as F
+from torch.nn.functional import dropout
 
 IMAGE = (3, 32, 32)
 
@@ -26,54 +26,6 @@ def _own(monkeypatch, function, name="build"):
     setattr(module, name, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return f"{module.__name__}:{name}"
-
-
-@pytest.mark.parametrize(
-    ("name", "input_shape", "classes", "parameters"),
-    [
-        ("lenet", (1, 28, 28), 10, 61_706),  # LeCun et al. 1998, with full connections
-        ("linear", (1, 28, 28), 10, 7_850),
-        ("linear", (123,), 2, 248),
-        ("mlp", (1, 8, 8), 10, 64 * 32 + 32 + 32 * 10 + 10),
-        ("mlp", (1, 28, 28), 10, 784 * 112 + 112 + 112 * 10 + 10),
-        ("cnn", (3, 32, 32), 10, 136_874),
-        # DLG: 3-12-12-12 convolutions, then 768-100.
-        ("sigmoid-lenet", (3, 32, 32), 100, 912 + 2 * 3_612 + 76_900),
-    ],
-)
-def test_parameter_counts_are_the_published_ones(name, input_shape, classes, parameters):
-    assert flatten(_build(name, input_shape, classes)).shape == (parameters,)
-
-
-@pytest.mark.parametrize("input_shape", [(1, 28, 28), (3, 32, 32), (1, 25, 25), (2, 13, 30)])
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_every_network_gives_logits_for_every_image_shape(name, input_shape):
-    model = _build(name, input_shape, classes=7)
-    assert model(torch.zeros(3, *input_shape)).shape == (3, 7)
-
-
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_examples_of_a_batch_do_not_touch_each_other(name):
-    model = _build(name).double()
-    inputs = torch.rand(4, *IMAGE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    alone = torch.cat([model(one[None]) for one in inputs])
-    assert torch.allclose(model(inputs), alone, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", MODEL_NAMES)
-def test_per_example_gradients_can_be_vectorised(name):
-    model = _build(name)
-    parameters = unflatten(model, flatten(model))
-
-    def loss(values, one, target):
-        logits = torch.func.functional_call(model, values, (one[None],))
-        return F.cross_entropy(logits, target[None])
-
-    inputs, targets = torch.rand(3, *IMAGE), torch.tensor([0, 1, 2])
-    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(
-        parameters, inputs, targets
-    )
-    assert all(gradients[key].shape == (3, *value.shape) for key, value in parameters.items())
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
@@ -110,13 +62,6 @@ def test_the_global_generator_is_restored_after_a_failure(monkeypatch):
     with pytest.raises(RuntimeError, match="no"):
         _build(_own(monkeypatch, broken), (4,))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_sigmoid_lenet_draws_from_minus_half_to_half():
-    flat = flatten(_build("sigmoid-lenet"))
-    assert flat.abs().max() <= 0.5
-    # 85,036 uniform values: the largest misses .5 by more than 1e-3 with probability e^-170.
-    assert flat.abs().max() > 0.499
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
@@ -244,7 +189,7 @@ class _Functional(nn.Module):
     "function",
     [
         lambda logits: logits - logits.mean(dim=0),
-        lambda logits: F.dropout(logits, p=0.5, training=True),
+        lambda logits: dropout(logits, p=0.5, training=True),
     ],
 )
 def test_mixing_and_chance_without_a_layer_are_found_by_running(monkeypatch, function):

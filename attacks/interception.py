@@ -1,0 +1,183 @@
+"""From intercepted messages to an observation of one victim's batch.
+
+    cross-gradient   the gradient on m's model that the victim d sent to m, as it crossed the link
+    momentum         v~_t - momentum * sum_j W_ij v~_{t-1}^j of the victim i, less the cross-gradients
+                     that crossed the links to it: what is left is made of its own gradient alone
+    update           (sum_j W_ij x_j - x_i') / eta, from models of two consecutive rounds
+
+For DPDL the momentum difference is
+
+    u = g[i, i] / (sqrt(W_ii) A) + alpha sum_d W_id c_d ghat_i
+
+In the repaired form ghat_i = g[i, i], so u is a multiple of it, and since c_d depends on directions
+alone the factor is known: the self-gradient, which never crosses a link, is recovered as sent. In
+the published form ghat_i is the noise-free gradient, so dividing by the same factor leaves an
+estimate with *less* noise than any message carries.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import torch
+from torch import Tensor
+
+from ..training.algorithms.dpdl import Settings as DpdlSettings
+from ..training.algorithms.form import Form
+from ..training.graph import Graph
+from ..training.transcript import Transcript
+from .observation import Observation
+
+
+class Scenario(enum.StrEnum):
+    """What is intercepted."""
+
+    CROSS_GRADIENT = "cross-gradient"
+    MOMENTUM = "momentum"
+    UPDATE = "update"
+
+
+def intercept_cross_gradient(
+    transcript: Transcript,
+    *,
+    round: int,  # noqa: A002
+    model_owner: int,
+    victim: int,
+    records: int,
+    batch_size: float,
+    clip_norm: float | None,
+    noise_std: float,
+) -> Observation:
+    """The cross-gradient that `victim` sent to `model_owner`.
+
+    Args:
+        transcript: what crossed the links.
+        round: the round.
+        model_owner, victim: the two ends of the link.
+        records: how many records the attacker takes the batch to hold.
+        batch_size: the public normaliser.
+        clip_norm: bound on one record's gradient; None where nothing is clipped.
+        noise_std: noise on the sum of clipped gradients.
+
+    Raises:
+        LookupError: the messages were not kept.
+    """
+    sent = transcript.sent(round=round, kind="cross-gradient", sender=victim, receiver=model_owner)
+    model = transcript.sent(round=round, kind="model", sender=model_owner, receiver=victim)
+    return Observation(
+        gradient=sent * (batch_size / records),
+        model=model,
+        noise_std=noise_std / records,
+        clip_norm=clip_norm,
+        records=records,
+    )
+
+
+def intercept_momentum(
+    transcript: Transcript,
+    *,
+    graph: Graph,
+    settings: DpdlSettings,
+    form: Form,
+    round: int,  # noqa: A002
+    victim: int,
+    records: int,
+    batch_size: float,
+    clip_norm: float | None,
+    noise_std: float,
+) -> Observation:
+    """The victim's own gradient, from DPDL's momenta and cross-gradients of two rounds.
+
+    Args are those of `intercept_cross_gradient`; round 1 needs no round before it.
+
+    Raises:
+        LookupError: a message of this or the previous round was not kept.
+        ValueError: the victim has no neighbour.
+    """
+    others = [j for j in graph.neighbours(victim) if j != victim]
+    if not others:
+        raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
+    to = others[0]
+    u = transcript.sent(round=round, kind="momentum", sender=victim, receiver=to).clone()
+    if round > 1:
+        for j in graph.neighbours(victim):
+            before = transcript.sent(
+                round=round - 1,
+                kind="momentum",
+                sender=j,
+                receiver=victim if j != victim else to,
+            )
+            u -= settings.momentum * float(graph.weights[victim, j]) * before
+    heard = {
+        d: transcript.sent(round=round, kind="cross-gradient", sender=d, receiver=victim)
+        for d in others
+    }
+    for d, g in heard.items():
+        u -= g / (math.sqrt(float(graph.weights[victim, d])) * graph.agents)
+    own = float(graph.weights[victim, victim])
+    direct = 1.0 / (math.sqrt(own) * graph.agents)
+    pull = own * _weight(torch.tensor(1.0)) + sum(
+        float(graph.weights[victim, d]) * _weight(_cosine(g, u)) for d, g in heard.items()
+    )
+    total = direct + settings.alpha * pull
+    noise = noise_std / records
+    if form is Form.PUBLISHED:
+        noise *= direct / total
+    return Observation(
+        gradient=u * (batch_size / (records * total)),
+        model=transcript.sent(round=round, kind="model", sender=victim, receiver=to),
+        noise_std=noise,
+        clip_norm=clip_norm,
+        records=records,
+    )
+
+
+def intercept_update(
+    transcript: Transcript,
+    *,
+    graph: Graph,
+    learning_rate: float,
+    round: int,  # noqa: A002
+    victim: int,
+    records: int,
+    batch_size: float,
+    clip_norm: float | None,
+    noise_std: float,
+) -> Observation:
+    """The victim's gradient from the models it and its neighbours sent in two rounds.
+
+    For steps x_i <- sum_j W_ij x_j - eta g_i whose models are sent at the start of a round. Args are
+    those of `intercept_cross_gradient`.
+
+    Raises:
+        LookupError: a model of this or the next round was not kept.
+        ValueError: the victim has no neighbour.
+    """
+    others = [j for j in graph.neighbours(victim) if j != victim]
+    if not others:
+        raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
+    models = {
+        j: transcript.sent(
+            round=round, kind="model", sender=j, receiver=victim if j != victim else others[0]
+        )
+        for j in graph.neighbours(victim)
+    }
+    after = transcript.sent(round=round + 1, kind="model", sender=victim, receiver=others[0])
+    mixed = sum(float(graph.weights[victim, j]) * x for j, x in models.items())
+    return Observation(
+        gradient=(mixed - after) * (batch_size / (learning_rate * records)),
+        model=models[victim],
+        noise_std=noise_std / records,
+        clip_norm=clip_norm,
+        records=records,
+    )
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    size = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
+    return a @ b / size if size > 0 else torch.tensor(0.0)
+
+
+def _weight(cosine: Tensor) -> float:
+    return float(torch.sigmoid(-cosine))

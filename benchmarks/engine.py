@@ -1,0 +1,201 @@
+"""Time of one round's gradients by layout, beside opacus and beside gradients without privacy.
+
+    OMP_NUM_THREADS=1 python benchmarks/engine.py            # the table below takes minutes
+    OMP_NUM_THREADS=1 python benchmarks/engine.py --quick    # two rounds, no loop
+
+LeNet (61,706 parameters, 1x28x28), 10 agents, 32 examples each, float32. A round is the clipped
+gradient sum of every pair: 30 pairs on a ring, 100 on a full graph, self-loops included. All rows
+are measured in turn within each round of measurement; the table has the median over the rounds of
+the process's CPU time with one thread. "Plain" rows give up the clip: the same sums by one forward
+and one backward a pair, and only one sum a model owner. With CUDA a column of wall time follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
+    GradSampleModuleFastGradientClipping,
+)
+from overhear.training.gradients import PairGradients
+from overhear.training.models import build_model, flatten, unflatten
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+AGENTS, EXAMPLES, CLIP_NORM = 10, 32, 0.5
+Pairs = tuple[list[int], list[int]]
+Batches = list[tuple[Tensor, Tensor]]
+Round = Callable[[], Tensor]
+
+
+def edges(graph: str) -> Pairs:
+    """Senders and receivers sorted by (receiver, sender)."""
+    near = {0, 1, AGENTS - 1} if graph == "ring" else set(range(AGENTS))
+    found = [(d, m) for d in range(AGENTS) for m in range(AGENTS) if (m - d) % AGENTS in near]
+    return [m for _, m in found], [d for d, _ in found]
+
+
+def fill(model: nn.Module, flat: Tensor) -> None:
+    """Copy flat parameters into a model."""
+    for name, part in unflatten(model, flat).items():
+        model.get_parameter(name).data.copy_(part)
+
+
+def grad_sample(model: nn.Module, models: Tensor, pairs: Pairs, batches: Batches) -> Tensor:
+    """Opacus with per-example gradients, pair by pair."""
+    wrapped = GradSampleModule(model, loss_reduction="sum")
+    parameters = list(wrapped.parameters())
+    out = torch.empty(len(pairs[0]), models.shape[1], device=models.device)
+    for e, (m, d) in enumerate(zip(*pairs, strict=True)):
+        fill(model, models[m])
+        inputs, targets = batches[d]
+        cross_entropy(wrapped(inputs), targets, reduction="sum").backward()
+        samples = [p.grad_sample for p in parameters]
+        norms = torch.stack([g.flatten(1).norm(2, dim=1) for g in samples], 1).norm(2, dim=1)
+        factors = (CLIP_NORM / (norms + 1e-6)).clamp(max=1.0)
+        out[e] = torch.cat([torch.einsum("b,b...", factors, g).flatten() for g in samples])
+        for p in parameters:
+            p.grad = p.grad_sample = None
+    wrapped.remove_hooks()
+    return out
+
+
+def ghost(model: nn.Module, models: Tensor, pairs: Pairs, batches: Batches) -> Tensor:
+    """Opacus with ghost clipping, pair by pair: two backward passes each."""
+    wrapped = GradSampleModuleFastGradientClipping(
+        model, loss_reduction="sum", max_grad_norm=CLIP_NORM, use_ghost_clipping=True
+    )
+    parameters = list(wrapped.parameters())
+    out = torch.empty(len(pairs[0]), models.shape[1], device=models.device)
+    for e, (m, d) in enumerate(zip(*pairs, strict=True)):
+        fill(model, models[m])
+        inputs, targets = batches[d]
+        losses = cross_entropy(wrapped(inputs), targets, reduction="none")
+        losses.sum().backward(retain_graph=True)
+        factors = wrapped.get_clipping_coef().detach()
+        for p in parameters:
+            p.grad = None
+        wrapped.disable_hooks()
+        (factors * losses).sum().backward()
+        wrapped.enable_hooks()
+        out[e] = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+        for p in parameters:
+            p.grad = None
+    wrapped.remove_hooks()
+    return out
+
+
+def plain(model: nn.Module, models: Tensor, pairs: Pairs, batches: Batches) -> Tensor:
+    """No clipping, one forward and backward a pair."""
+    parameters = list(model.parameters())
+    out = torch.empty(len(pairs[0]), models.shape[1], device=models.device)
+    for e, (m, d) in enumerate(zip(*pairs, strict=True)):
+        fill(model, models[m])
+        inputs, targets = batches[d]
+        loss = cross_entropy(model(inputs), targets, reduction="sum")
+        found = torch.autograd.grad(loss, parameters)
+        out[e] = torch.cat([g.flatten() for g in found])
+    return out
+
+
+def stacked(model: nn.Module, models: Tensor, pairs: Pairs, batches: Batches) -> Tensor:
+    """No clipping, only the sum over all the data a model owner meets."""
+    parameters = list(model.parameters())
+    out = torch.empty_like(models)
+    for m in range(len(models)):
+        fill(model, models[m])
+        near = [d for s, d in zip(*pairs, strict=True) if s == m]
+        inputs = torch.cat([batches[d][0] for d in near])
+        targets = torch.cat([batches[d][1] for d in near])
+        loss = cross_entropy(model(inputs), targets, reduction="sum")
+        out[m] = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+    return out
+
+
+def rows(graph: str, *, device: str, quick: bool) -> dict[str, Round]:
+    """What is measured, by its name in the table."""
+    generator = torch.Generator().manual_seed(0)
+    model = build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=generator)
+    model.to(device)
+    start = flatten(model)
+    noise = 0.02 * torch.randn(AGENTS, len(start), generator=generator)
+    models = start + noise.to(device)  # (A, D)
+    batches = [
+        (
+            torch.randn(EXAMPLES, 1, 28, 28, generator=generator).to(device),
+            torch.randint(10, (EXAMPLES,), generator=generator).to(device),
+        )
+        for _ in range(AGENTS)
+    ]
+    pairs = edges(graph)
+
+    def layout(name: str) -> Round:
+        engine = PairGradients(model, name)  # type: ignore[arg-type]  # the literals below
+        return lambda: engine.clipped_sums(models, pairs, batches, clip_norm=CLIP_NORM)
+
+    measured: dict[str, Round] = {} if quick else {"loop, one example at a time": layout("loop")}
+    return measured | {
+        "opacus GradSampleModule, a pair": lambda: grad_sample(model, models, pairs, batches),
+        "opacus ghost clipping, a pair": lambda: ghost(model, models, pairs, batches),
+        "vmap by model owner": layout("vmap"),
+        "book-keeping by model owner": layout("book-keeping"),
+        "plain, a pair": lambda: plain(model, models, pairs, batches),
+        "plain, only the sum by owner": lambda: stacked(model, models, pairs, batches),
+    }
+
+
+def measure(runs: dict[str, Round], *, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Median milliseconds of each, the runs taken in turn."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for name, run in runs.items():
+        if name != "loop, one example at a time":
+            run()
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = clock()
+            run()
+            times[name].append(1e3 * (clock() - start))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def cuda_clock() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def compare(runs: dict[str, Round]) -> float:
+    """Largest distance of a median pair between the clipped layouts, relative to its norm."""
+    ours = runs["book-keeping by model owner"]()
+    others = [runs[n]() for n in runs if n.startswith(("opacus", "vmap"))]
+    return max(float(((x - ours).norm(dim=1) / ours.norm(dim=1)).median()) for x in others)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="two rounds, without the loop")
+    quick = parser.parse_args().quick
+    warnings.filterwarnings("ignore", message="Full backward hook")
+    torch.set_num_threads(1)
+    devices = [("cpu", time.process_time, "CPU ms")]
+    if torch.cuda.is_available():
+        devices.append(("cuda", cuda_clock, "CUDA wall ms"))
+    for device, clock, unit in devices:
+        for graph in ("ring", "full"):
+            runs = rows(graph, device=device, quick=quick)
+            found = measure(runs, rounds=2 if quick else 7, clock=clock)
+            ours = found["book-keeping by model owner"]
+            print(f"\n| {graph}, {len(edges(graph)[0])} pairs | {unit} | times ours |")
+            print("|---|---:|---:|")
+            for name, milliseconds in found.items():
+                print(f"| {name} | {milliseconds:.0f} | {milliseconds / ours:.2f} |")
+            print(f"\nThe median pair agrees to {compare(runs):.0e} between the clipped layouts.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""From a run file to the objects that it names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..training.algorithms import ALGORITHMS, Algorithm, Form, bind
+from ..training.algorithms.algorithm import Bound
+from ..training.data import Dataset, load_dataset, partition
+from ..training.engine import Setting
+from ..training.graph import Graph, build_graph
+from ..training.models import build_model, validate_model
+from ..training.tensor_round import Examples
+from .config import RunFile
+
+
+def graph_of(config: RunFile) -> Graph:
+    """The graph of a run file."""
+    g = config.graph
+    return build_graph(
+        g.name,
+        config.data.agents,
+        weights=g.weights,
+        columns=g.columns,
+        edge_probability=g.edge_probability,
+        seed=g.seed,
+        path=g.path,
+    )
+
+
+def data_of(config: RunFile) -> Dataset:
+    """The data set of a run file."""
+    d = config.data
+    return load_dataset(d.name, root=d.root, features=d.features, test=d.test)
+
+
+def clip_norm_of(config: RunFile) -> float | None:
+    """The clip norm, None where nothing is clipped."""
+    if config.privacy is None or math.isinf(config.privacy.clip_norm):
+        return None
+    return config.privacy.clip_norm
+
+
+def sampling_rate_of(config: RunFile, data: Dataset | None) -> float:
+    """The sampling rate, from the expected batch size where that is given."""
+    t = config.training
+    if t.sampling_rate is not None:
+        return t.sampling_rate
+    if t.batch_size is None or data is None:
+        raise ValueError("[training] needs sampling_rate or batch_size")
+    rate = t.batch_size * config.data.agents / len(data.targets)
+    if rate > 1:
+        raise ValueError(
+            f"batch_size={t.batch_size:g} is more than the {len(data.targets)} records spread over "
+            f"{config.data.agents} agents can give; lower it or use sampling_rate=1"
+        )
+    return rate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """The objects of a run.
+
+    Attributes:
+        data: the data set.
+        setting: graph, model, shards, rate and device.
+        algorithm: what runs.
+        form, settings: published or repaired, and its own hyper-parameters.
+        batch_size: public normaliser: the expected batch size of an average agent.
+        clip_norm: None where nothing is clipped.
+    """
+
+    data: Dataset
+    setting: Setting
+    algorithm: Algorithm
+    form: Form
+    settings: Any
+    batch_size: float
+    clip_norm: float | None
+    learning_rate: float
+
+    def bound(self, noise_multiplier: float) -> Bound:
+        """The algorithm with all its numbers, at a noise multiplier."""
+        return bind(
+            self.algorithm,
+            self.settings,
+            form=self.form,
+            learning_rate=self.learning_rate,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std(noise_multiplier),
+            batch_size=self.batch_size,
+        )
+
+    def noise_std(self, noise_multiplier: float) -> float:
+        """Noise on the sum of clipped gradients."""
+        return 0.0 if self.clip_norm is None else noise_multiplier * self.clip_norm
+
+
+def build(config: RunFile) -> Built:
+    """Load the data, make the graph, the partition and the model."""
+    graph = graph_of(config)
+    data = data_of(config)
+    rate = sampling_rate_of(config, data)
+    seed = config.training.seed
+    parts = partition(
+        data.targets.numpy(),
+        graph.agents,
+        scheme=config.data.partition,
+        concentration=config.data.concentration,
+        shards=config.data.shards,
+        generator=np.random.default_rng(seed),
+    )
+    model = build_model(
+        config.model.name,
+        input_shape=data.input_shape,
+        classes=data.classes,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    validate_model(model)
+    shards = [
+        Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
+    ]
+    return Built(
+        data=data,
+        setting=Setting(
+            graph=graph,
+            model=model,
+            shards=shards,
+            sampling_rate=rate,
+            device=_device(config.training.device),
+        ),
+        algorithm=ALGORITHMS[config.algorithm.name],
+        form=Form(config.algorithm.form),
+        settings=config.algorithm.settings(),
+        batch_size=max(rate * len(data.targets) / graph.agents, math.ulp(1.0)),
+        clip_norm=clip_norm_of(config),
+        learning_rate=config.training.learning_rate,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' but no CUDA device is there; use device='auto' or 'cpu'")
+    return torch.device(name)

@@ -1,0 +1,102 @@
+"""Checks and defaults of a run file that need more than one table."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import RunFile
+    from .config_tables import PrivacyTable
+
+__all__ = ["resolve_tables"]
+
+
+def resolve_tables(run: RunFile) -> dict[str, Any]:
+    """The tables whose defaults depend on another table.
+
+    Raises:
+        ValueError: with one line for each problem.
+    """
+    privacy, problems = _privacy(run)
+    agents, rounds = run.data.agents, run.training.rounds
+    victim = privacy.victim if privacy is not None else None
+    kept = run.intercept.rounds
+    if kept is None:
+        kept = tuple(sorted({1, rounds}))
+    victims = run.intercept.victims
+    if victims is None:
+        victims = (0 if victim is None else victim,)
+    tried = kept if run.attack.rounds is None else run.attack.rounds
+    if victim is not None:
+        problems += _outside("[privacy] victim", (victim,), agents - 1, "agents count from 0")
+    problems += _outside("[intercept] victims", victims, agents - 1, "agents count from 0")
+    problems += _outside("[intercept] rounds", kept, rounds, "rounds count from 1")
+    problems += [
+        f"[attack] rounds names round {number}, which is not in [intercept] rounds; add it there"
+        for number in tried
+        if number not in kept
+    ]
+    if problems:
+        raise ValueError("\n".join(problems))
+    return {
+        "privacy": privacy,
+        "intercept": run.intercept.model_copy(update={"rounds": kept, "victims": victims}),
+        "attack": run.attack.model_copy(update={"rounds": tried}),
+    }
+
+
+def _privacy(run: RunFile) -> tuple[PrivacyTable | None, list[str]]:
+    from ..training.algorithms import ALGORITHMS
+
+    name, privacy = run.algorithm.name, run.privacy
+    private = ALGORITHMS[name].private
+    if privacy is None:
+        missing = "[privacy] is missing; give epsilon or noise_multiplier, and delta"
+        return None, [f"{missing}: {name} is private"] if private else []
+    names, problems = _adversaries(privacy, run.data.agents, links=run.graph.links)
+    privacy = privacy.model_copy(update={"adversaries": names})
+    if private:
+        return privacy, problems
+    remedy = "choose a private algorithm or leave [privacy] out"
+    if privacy.epsilon is not None:
+        problems.append(
+            f"[privacy] epsilon={privacy.epsilon} cannot be met: {name} adds no noise; {remedy}"
+        )
+    elif privacy.noise_multiplier:
+        problems.append(
+            f"[privacy] noise_multiplier={privacy.noise_multiplier} has no effect: {name} adds no "
+            f"noise; {remedy}"
+        )
+    if "clip_norm" in privacy.model_fields_set and privacy.clip_norm != math.inf:
+        problems.append(
+            f"[privacy] clip_norm={privacy.clip_norm} has no effect: {name} does not clip; leave "
+            "clip_norm out"
+        )
+    return privacy.model_copy(update={"clip_norm": math.inf}), problems
+
+
+def _adversaries(
+    privacy: PrivacyTable, agents: int, *, links: str
+) -> tuple[tuple[str, ...], list[str]]:
+    """The adversaries to account for, the target's first, and what is wrong with them."""
+    from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+    from ..training.accounting import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+
+    default = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
+    asked = default if privacy.adversaries is None else privacy.adversaries
+    names = tuple(dict.fromkeys((privacy.adversary, *asked)))
+    problems = []
+    for name in names:
+        if name not in (WORST_NEIGHBOUR, ALL_OTHERS):  # not one adversary, but the worst of several
+            try:
+                parse_adversary(name, agents)
+            except ValueError as error:
+                problems.append(f"[privacy] {error}")
+    return names, problems
+
+
+def _outside(what: str, found: tuple[int, ...], last: int, remedy: str) -> list[str]:
+    return [
+        f"{what}={number} must be at most {last}; {remedy}" for number in found if number > last
+    ]

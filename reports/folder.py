@@ -1,0 +1,106 @@
+"""The run folder: fixed names, nothing overwritten, no pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
+CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
+ATTACK, PRIVACY, REPORT, SUMS = "attacks/attack.json", "privacy.json", "report.html", "SHA256SUMS"
+_PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")
+
+
+def claim(folder: Path) -> None:
+    """Make a folder for a new run.
+
+    Raises:
+        FileExistsError: it holds something already.
+        ValueError: it cannot be made or written to.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(
+            f"{folder} already holds files; a run is never overwritten, choose another folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / RUN
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written to ({error.strerror})") from error
+
+
+def require(folder: Path, name: str) -> Path:
+    """The path of a file of a run.
+
+    Raises:
+        FileNotFoundError: it is missing, so this is no run folder or an unfinished one.
+    """
+    path = folder / name
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist; is {folder} the --out folder of a finished `overhear train`?"
+        )
+    return path
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as JSON, all at once; numbers that are not finite become strings."""
+    text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def finite(value: Any) -> Any:
+    """The value with infinite and undefined numbers as the strings that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {key: finite(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(held) for held in value]
+    return value
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions and the kind of machine, without names or paths."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "device": device,
+        "packages": versions,
+    }
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_sums(folder: Path) -> dict[str, str]:
+    """Write SHA256SUMS over every file of the run, in the format of sha256sum."""
+    sums = {
+        path.relative_to(folder).as_posix(): digest(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != SUMS
+    }
+    lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
+    (folder / SUMS).write_text(lines, encoding="utf-8")
+    return sums

@@ -1,0 +1,219 @@
+"""Before training: the noise multiplier for the target, and epsilon for every adversary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..privacy.guarantee import Guarantee, Status
+from ..privacy.view import UnsupportedView
+from ..training.accounting import (
+    CLEAR_DEFAULT,
+    ENCRYPTED_DEFAULT,
+    Exposure,
+    calibrated_multiplier,
+    exposures,
+    guarantee,
+)
+from ..training.algorithms import ALGORITHMS, Form, bind
+from ..training.graph import Graph
+from ..training.trace import trace
+from .build import clip_norm_of, data_of, graph_of, sampling_rate_of
+from .config import RunFile
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a run will cost.
+
+    Attributes:
+        noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
+        target: what the run file asks for.
+        guarantees: one for each adversary, worst first.
+        exposures: the same adversaries at noise multiplier 1, by name.
+        sampling_rate, rounds: what was accounted for.
+        message_kinds: what a round sends.
+        warnings: sentences for the reader.
+    """
+
+    noise_multiplier: float
+    target: dict[str, Any]
+    guarantees: Sequence[Guarantee]
+    exposures: dict[str, Exposure]
+    sampling_rate: float
+    rounds: int
+    message_kinds: Sequence[str]
+    warnings: Sequence[str]
+
+    def guarantee(self, adversary: str) -> Guarantee:
+        """The statement for one adversary."""
+        return next(g for g in self.guarantees if g.adversary == adversary)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `overhear plan --json` prints; infinite figures are the string "inf"."""
+        return {
+            "schema": SCHEMA,
+            "noise_multiplier": _number(self.noise_multiplier),
+            "target": self.target,
+            "adversaries": [
+                {
+                    "name": g.adversary,
+                    "victim": g.victim,
+                    "worst_adversary": g.worst_adversary,
+                    "joint_sensitivity": _number(g.joint_sensitivity),
+                    "effective_noise_multiplier": _number(g.effective_noise_multiplier),
+                    "mu_per_round": _number(g.mu_per_round),
+                    "epsilon": _number(g.epsilon),
+                    "delta": g.delta,
+                    "unit": str(g.unit),
+                    "adjacency": g.adjacency,
+                    "sampling": str(g.sampling),
+                    "status": str(g.status),
+                    "because": g.because,
+                }
+                for g in self.guarantees
+            ],
+            "published_bound": None,
+            "warnings": list(self.warnings),
+        }
+
+
+def make_plan(config: RunFile, *, graph: Graph | None = None) -> Plan:
+    """Account for a run file.
+
+    Args:
+        config: the run file.
+        graph: its graph, where it was made already.
+
+    Raises:
+        ValueError: a victim or adversary that does not exist.
+        UnsupportedView: no noise meets the target, or the view cannot be accounted for.
+    """
+    graph = graph or graph_of(config)
+    rounds, p = config.training.rounds, config.privacy
+    rate = sampling_rate_of(
+        config, data_of(config) if config.training.sampling_rate is None else None
+    )
+    delta = 1e-5 if p is None else p.delta
+    adjacency = "add-or-remove-one" if p is None else p.adjacency
+    accountant = "pld" if p is None else p.accountant
+    kinds, found = _exposures(config, graph, rate=rate)
+    multiplier, target = 0.0, {"epsilon": None, "delta": delta, "adversary": None}
+    if p is not None:
+        target = {"epsilon": p.epsilon, "delta": delta, "adversary": p.adversary}
+        if p.epsilon is not None:
+            multiplier = calibrated_multiplier(
+                found[p.adversary],
+                epsilon=p.epsilon,
+                delta=delta,
+                adjacency=adjacency,
+                accountant=accountant,
+            )
+        else:
+            multiplier = float(p.noise_multiplier or 0.0)
+    if multiplier > 0:
+        _, real = _exposures(config, graph, rate=rate, noise_multiplier=multiplier)
+        _check_scaling(found, real, multiplier)
+    every = [
+        guarantee(
+            name,
+            exposure,
+            noise_multiplier=multiplier,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+        )
+        for name, exposure in found.items()
+    ]
+    every.sort(key=lambda g: (-g.epsilon, -g.joint_sensitivity))
+    return Plan(
+        noise_multiplier=multiplier,
+        target=target,
+        guarantees=every,
+        exposures=found,
+        sampling_rate=rate,
+        rounds=rounds,
+        message_kinds=kinds,
+        warnings=_warnings(config, every),
+    )
+
+
+def _exposures(
+    config: RunFile, graph: Graph, *, rate: float, noise_multiplier: float = 1.0
+) -> tuple[list[str], dict[str, Exposure]]:
+    """What a round sends, and the exposures of the adversaries asked for and the target's."""
+    algorithm, clip_norm = ALGORITHMS[config.algorithm.name], clip_norm_of(config)
+    bound = bind(
+        algorithm,
+        config.algorithm.settings(),
+        form=Form(config.algorithm.form),
+        learning_rate=config.training.learning_rate,
+        clip_norm=clip_norm,
+        noise_std=noise_multiplier * (1.0 if clip_norm is None else clip_norm),
+        batch_size=1.0,
+    )
+    traces = trace(bound.init, bound.step, graph=graph, rounds=config.training.rounds)
+    encrypted = config.graph.links == "encrypted"
+    p = config.privacy
+    names = list(ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)
+    if p is not None:
+        names = list(p.adversaries or names)
+        names += [p.adversary] if p.adversary not in names else []
+    if graph.agents == 1:
+        names = [n for n in names if n not in ("neighbour", "all-others")]
+    victim = None if p is None else p.victim
+    kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
+    found = exposures(
+        traces,
+        list(dict.fromkeys(names)),
+        sampling_rate=rate,
+        victim=victim,
+        encrypted=encrypted,
+    )
+    return kinds, dict(found)
+
+
+def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
+    """The step as it will run must cost what multiplier 1 promised, divided by the multiplier."""
+    for name, exposure in real.items():
+        expected = unit[name].worst / multiplier
+        if not math.isclose(exposure.worst, expected, rel_tol=1e-6):
+            raise UnsupportedView(
+                f"the step's noise does not scale with noise_multiplier={multiplier:g}: "
+                f"{name} has mu {exposure.worst:g} a round where {expected:g} was expected"
+            )
+
+
+def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
+    said = []
+    if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
+        blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
+        mend = (
+            ' Use form = "repaired" for a proven figure.'
+            if config.algorithm.form == Form.PUBLISHED
+            else ""
+        )
+        said.append(f"Heuristic: {blame}.{mend}")
+    leaking = [g for g in guarantees if math.isinf(g.epsilon)]
+    if leaking:
+        said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
+    if config.privacy is not None and config.privacy.accountant == "gdp-clt":
+        said.append("accountant = gdp-clt is an approximation and may be too small.")
+    if config.training.evaluation_noise_seed is not None:
+        said.append(
+            "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
+        )
+    if config.graph.links == "encrypted":
+        said.append(
+            "links = encrypted: the eavesdropper is taken to see released final models, sizes and "
+            "timing; agents still see what is sent to them."
+        )
+    return said
+
+
+def _number(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value

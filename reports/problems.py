@@ -1,0 +1,148 @@
+"""What is wrong with a run file, one sentence for each problem."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+__all__ = ["did_you_mean", "sentences"]
+
+_KINDS = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "finite_number": "finite",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+    "dict_type": "a table",
+}
+_RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+_BATCH_SIZE = ("training", "sampling_rate")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A remedy to put behind a sentence, or nothing where no known word is close.
+
+    >>> did_you_mean("epsillon", ["epsilon", "delta"])
+    '; did you mean epsilon?'
+    """
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def sentences(error: ValidationError, schema: Mapping[str, Any]) -> list[str]:
+    """Each problem of a run file in the words of a run file.
+
+    Args:
+        error: what validation found.
+        schema: JSON schema of the run file; it knows the keys and their ranges.
+    """
+    found = [_sentence(details, schema) for details in error.errors(include_url=False)]
+    return [line for sentence in found for line in sentence.splitlines()]
+
+
+def _sentence(details: ErrorDetails, schema: Mapping[str, Any]) -> str:
+    loc = [str(part) for part in details["loc"]]
+    kind, value = details["type"], details["input"]
+    if kind == "value_error":
+        # Ours: already a sentence, which names the key inside its table.
+        words = str(details["ctx"]["error"])
+        return f"{_place(loc)} {words}" if loc else words
+    if kind == "extra_forbidden":
+        return _unknown(loc, schema)
+    if kind == "missing":
+        return f"[{loc[0]}] {loc[1]} is missing" if len(loc) > 1 else f"[{loc[0]}] is missing"
+    if len(loc) == 1:
+        return f"{loc[0]}={value!r} must be a table; write it as [{loc[0]}]"
+    name = loc[1] if len(loc) == 2 else f"{loc[1]}[{loc[2]}]"
+    return f"[{loc[0]}] {name}={_shown(value)} must {_demand(details, loc, schema)}"
+
+
+def _demand(details: ErrorDetails, loc: list[str], schema: Mapping[str, Any]) -> str:
+    kind, value = details["type"], details["input"]
+    if kind in _RANGES:
+        words = _interval(_property(loc, schema))
+        if tuple(loc) == _BATCH_SIZE and value > 1:
+            words += "; did you mean batch_size?"
+        return words
+    if kind == "literal_error":
+        allowed = _choices(_property(loc, schema))
+        remedy = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        return f"be one of {', '.join(allowed)}{remedy}"
+    return f"be {_KINDS[kind]}" if kind in _KINDS else f"be valid: {details['msg']}"
+
+
+def _unknown(loc: list[str], schema: Mapping[str, Any]) -> str:
+    tables = _keys_by_table(schema)
+    key = loc[-1]
+    homes = [name for name, keys in tables.items() if key in keys]
+    if len(loc) == 1:
+        if homes:
+            return f"{key} stands outside every table; put it under [{homes[0]}]"
+        close = difflib.get_close_matches(key, list(tables), n=1)
+        remedy = f"did you mean [{close[0]}]?" if close else f"the tables are {', '.join(tables)}"
+        return f"[{key}] is unknown; {remedy}"
+    table = loc[0]
+    remedy = did_you_mean(key, tables[table])
+    if homes and not remedy:
+        remedy = f"; it belongs under [{homes[0]}]"
+    return f"[{table}] {key} is unknown{remedy or '; known keys: ' + ', '.join(tables[table])}"
+
+
+def _keys_by_table(schema: Mapping[str, Any]) -> dict[str, list[str]]:
+    found = {}
+    for name, entry in schema["properties"].items():
+        references = [entry, *entry.get("anyOf", []), *entry.get("allOf", [])]
+        [target] = [part["$ref"].rpartition("/")[2] for part in references if "$ref" in part]
+        found[name] = list(schema["$defs"][target]["properties"])
+    return found
+
+
+def _property(loc: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Schema of one key, or of the items of a list."""
+    definition = schema["$defs"][f"{loc[0].capitalize()}Table"]
+    entry: dict[str, Any] = definition["properties"][loc[1]]
+    for part in entry.get("anyOf", []):
+        if part.get("type") != "null":
+            entry = part
+    return entry["items"] if len(loc) > 2 else entry
+
+
+def _choices(entry: Mapping[str, Any]) -> list[str]:
+    return [str(choice) for choice in entry.get("enum", [entry.get("const")])]
+
+
+def _interval(entry: Mapping[str, Any]) -> str:
+    """The bounds of a key, as a demand.
+
+    >>> _interval({"exclusiveMinimum": 0, "maximum": 1})
+    'lie in (0, 1]'
+    """
+    low, high = entry.get("minimum"), entry.get("maximum")
+    above, below = entry.get("exclusiveMinimum"), entry.get("exclusiveMaximum")
+    if (low, above) != (None, None) and (high, below) != (None, None):
+        left = f"({above:g}" if low is None else f"[{low:g}"
+        right = f"{below:g})" if high is None else f"{high:g}]"
+        return f"lie in {left}, {right}"
+    if above is not None:
+        return f"be greater than {above:g}"
+    if low is not None:
+        return f"be at least {low:g}"
+    return f"be at most {high:g}" if high is not None else f"be less than {below:g}"
+
+
+def _place(loc: list[str]) -> str:
+    return f"[{loc[0]}]" if len(loc) == 1 else f"[{loc[0]}] {'.'.join(loc[1:])}:"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,377 @@
+import math
+
+import pytest
+import torch
+from overhear.training.clipping import clip_factors
+from overhear.training.gradients import PairGradients
+from overhear.training.layers import Layer, factor, squared_norms
+from overhear.training.models import build_model, flatten
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+LAYOUTS = ("loop", "vmap", "book-keeping")
+FAST = ("vmap", "book-keeping")
+RAGGED = (5, 0, 3, 1)
+# A ring of four with self-loops, and once a pair that is named twice.
+SENDERS = [0, 1, 3, 0, 1, 2, 1, 2, 3, 0, 2, 3, 3]
+RECEIVERS = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+PAIRS = (SENDERS, RECEIVERS)
+
+
+class Twice(nn.Module):
+    """One layer called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(torch.tanh(self.inner(x))))
+
+
+class Borrowed(nn.Module):
+    """A layer whose weight is also used outside its call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(torch.tanh(self.inner(x))) + (x @ self.inner.weight)[:, :3]
+
+
+class Sequence(nn.Module):
+    """A fully connected layer over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.each(x.unflatten(1, (2, 3)))).mean(1))
+
+
+SMALL = {
+    "linear": (lambda: nn.Linear(6, 3), (6,)),
+    "no bias": (
+        lambda: nn.Sequential(nn.Linear(6, 4, bias=False), nn.ReLU(), nn.Linear(4, 3)),
+        (6,),
+    ),
+    "in place": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)),
+        (6,),
+    ),
+    "positions": (Sequence, (6,)),
+    "wide kernel": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
+            nn.Tanh(),
+            nn.Conv2d(4, 5, 3, bias=False),
+            nn.Sigmoid(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.LazyLinear(3),
+        ),
+        (3, 11, 9),
+    ),
+}
+FALLBACK = {
+    "norm": (lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)), (6,)),
+    "groups": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 2, groups=2), nn.Flatten(), nn.Linear(16, 3)),
+        (2, 3, 3),
+    ),
+    "twice": (Twice, (6,)),
+    "borrowed": (Borrowed, (6,)),
+}
+
+
+def make(case, generator):
+    build, shape = case
+    model = build()
+    model(torch.zeros(2, *shape))  # lazy layers learn their shape
+    size = sum(p.numel() for p in model.parameters())
+    models = 0.3 * torch.randn(4, size, generator=generator, dtype=torch.float64)  # (A, D)
+    return model, models, ragged(shape, 3, generator)
+
+
+def ragged(shape, classes, generator, sizes=RAGGED):
+    return [
+        (
+            torch.randn(n, *shape, generator=generator, dtype=torch.float64),
+            torch.randint(classes, (n,), generator=generator),
+        )
+        for n in sizes
+    ]
+
+
+def oracle(model, models, batches, clip_norm, coefficients=(1.0,)):
+    """The formula by hand: backward on the module itself, no code of the engine."""
+    model = model.double()
+    points = models if models.ndim == 3 else models[None]
+    rows = []
+    for m, d in zip(*PAIRS, strict=True):
+        row = torch.zeros(points.shape[2], dtype=torch.float64)
+        for x, y in zip(*batches[d], strict=True):
+            gradient = torch.zeros_like(row)
+            for coefficient, point in zip(coefficients, points[:, m], strict=True):
+                nn.utils.vector_to_parameters(point, model.parameters())
+                model.zero_grad()
+                cross_entropy(model(x[None]), y[None]).backward()
+                found = [
+                    torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()
+                ]
+                gradient += coefficient * torch.cat([g.flatten() for g in found])
+            factor = 1.0 if clip_norm is None else min(1.0, clip_norm / float(gradient.norm()))
+            row += factor * gradient
+        rows.append(row)
+    return torch.stack(rows)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(7)
+
+
+@pytest.fixture
+def lenet():
+    draw = torch.Generator().manual_seed(0)
+    return build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=draw)
+
+
+@pytest.mark.parametrize("clip_norm", [0.4, None])
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_equals_one_backward_pass_an_example(layout, name, clip_norm, generator):
+    model, models, batches = make(SMALL[name], generator)
+    engine = PairGradients(model, layout, dtype=torch.float64)
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=clip_norm)
+    assert engine.layout == layout
+    torch.testing.assert_close(found, oracle(model, models, batches, clip_norm), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_equals_the_oracle_on_lenet(layout, lenet, generator):
+    models = flatten(lenet).double() + 0.02 * torch.randn(4, 61_706, generator=generator).double()
+    batches = ragged((1, 28, 28), 10, generator)
+    found = PairGradients(lenet, layout, dtype=torch.float64).clipped_sums(
+        models, PAIRS, batches, clip_norm=0.7
+    )
+    torch.testing.assert_close(found, oracle(lenet, models, batches, 0.7), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layout", FAST)
+def test_single_precision_agrees_on_every_pair_of_a_smooth_network(layout, generator):
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(),
+        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 10),
+    )  # fmt: skip
+    size = flatten(model).numel()
+    models = 0.05 * torch.randn(4, size, generator=generator, dtype=torch.float64)
+    batches = ragged((1, 28, 28), 10, generator, sizes=(8, 0, 6, 7))
+    found, exact = (
+        PairGradients(model, name, dtype=dtype).clipped_sums(models, PAIRS, batches, clip_norm=0.5)
+        for name, dtype in ((layout, torch.float32), ("loop", torch.float64))
+    )
+    filled = exact.norm(dim=1) > 0
+    off = (found.double() - exact).norm(dim=1)[filled] / exact.norm(dim=1)[filled]
+    assert off.max() < 1e-5
+
+
+@pytest.mark.parametrize("name", FALLBACK)
+def test_auto_falls_back_to_vmap_where_book_keeping_would_be_wrong(name, generator):
+    model, models, batches = make(FALLBACK[name], generator)
+    engine = PairGradients(model, dtype=torch.float64)
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    assert engine.layout == "vmap"
+    torch.testing.assert_close(found, oracle(model, models, batches, 0.4), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", FALLBACK)
+def test_book_keeping_by_name_refuses_where_it_would_be_wrong(name, generator):
+    model, models, batches = make(FALLBACK[name], generator)
+    with pytest.raises(ValueError, match="use layout='vmap'"):
+        PairGradients(model, "book-keeping").clipped_sums(models, PAIRS, batches, clip_norm=1.0)
+
+
+def test_auto_takes_book_keeping_for_lenet(lenet, generator):
+    engine = PairGradients(lenet)
+    engine.clipped_sums(
+        flatten(lenet).expand(4, -1), PAIRS, ragged((1, 28, 28), 10, generator), clip_norm=1.0
+    )
+    assert engine.layout == "book-keeping"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_example_is_longer_than_the_clip_norm(layout, lenet, generator):
+    """32 examples each of sizes from 1e-3 to 1e4: norms far below and far above the bound."""
+    size = torch.logspace(-3, 4, 32)
+    batches = [(size.view(-1, 1, 1, 1)[i : i + 1] * torch.randn(1, 1, 28, 28, generator=generator),
+                torch.randint(10, (1,), generator=generator)) for i in range(32)]  # fmt: skip
+    models = flatten(lenet)[None] * 1.5
+    found = PairGradients(lenet, layout).clipped_sums(
+        models, ([0] * 32, list(range(32))), batches, clip_norm=0.25
+    )
+    norms = found.double().norm(dim=1)
+    assert norms.max() <= 0.25
+    assert norms.max() > 0.25 * (1 - 1e-5)
+
+
+def test_the_norm_of_a_long_gradient_is_not_short():
+    """A running float32 sum comes out 1e-4 short here, 100 times what the slack covers."""
+    draw = torch.Generator().manual_seed(0)
+    inputs, signals = (0.5 + torch.rand(2, 2, 2000, generator=draw) for _ in range(2))
+    layer = Layer(name="", module=nn.Linear(2000, 2000, bias=False), weight=0, bias=None)
+    found = factor(layer, inputs, signals=signals, measured=True)
+    exact = (signals.mT.double() @ inputs.double()).square().sum((1, 2))
+    assert (squared_norms(found) / exact - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_empty_batch_has_a_row_of_zeros(layout, generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    engine = PairGradients(model, layout, dtype=torch.float64)
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=1.0)
+    empty = torch.tensor(RECEIVERS) == 1
+    assert not found[empty].any()
+    assert found[~empty].any(1).all()
+    none = [(x[:0], y[:0]) for x, y in batches]
+    assert not engine.clipped_sums(models, PAIRS, none, clip_norm=1.0).any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_renaming_agents_renames_rows(layout, generator):
+    model, models, batches = make(SMALL["wide kernel"], generator)
+    engine = PairGradients(model, layout, dtype=torch.float64)
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    new = [2, 0, 3, 1]  # agent i becomes new[i]
+    old = [new.index(i) for i in range(4)]
+    renamed = engine.clipped_sums(
+        models[old],
+        ([new[m] for m in SENDERS], [new[d] for d in RECEIVERS]),
+        [batches[i] for i in old],
+        clip_norm=0.4,
+    )
+    torch.testing.assert_close(renamed, found, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_record_drawn_twice_counts_twice(layout, generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    engine = PairGradients(model, layout, dtype=torch.float64)
+    once = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    doubled = [(torch.cat([x, x]), torch.cat([y, y])) for x, y in batches]
+    twice = engine.clipped_sums(models, PAIRS, doubled, clip_norm=0.4)
+    torch.testing.assert_close(twice, 2 * once, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_row_depends_on_its_own_model_and_batch_only(layout, generator):
+    model, models, batches = make(SMALL["wide kernel"], generator)
+    engine = PairGradients(model, layout, dtype=torch.float64)
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    models[2] += 1.0
+    batches[3] = (batches[3][0] + 1.0, batches[3][1])
+    other = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    touched = (torch.tensor(SENDERS) == 2) | (torch.tensor(RECEIVERS) == 3)
+    touched &= torch.tensor(RECEIVERS) != 1  # the empty batch
+    changed = (other - found).abs().amax(1) > 1e-9
+    assert changed.tolist() == touched.tolist()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.parametrize("layout", FAST)
+def test_passes_of_any_size_give_the_same_sums(layout, limit, generator, monkeypatch):
+    model, models, batches = make(SMALL["wide kernel"], generator)
+    engine = PairGradients(model, layout, dtype=torch.float64)
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    monkeypatch.setattr(engine._kernel, "examples_at_once", lambda: limit)
+    again = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    torch.testing.assert_close(again, found, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_at_several_points_are_clipped_as_one_vector(layout, generator):
+    model, models, batches = make(SMALL["wide kernel"], generator)
+    both = torch.stack([models, models.flip(0)])  # (K, A, D)
+    found = PairGradients(model, layout, dtype=torch.float64).clipped_sums(
+        both, PAIRS, batches, clip_norm=0.3, coefficients=(1.0, -0.8)
+    )
+    expected = oracle(model, both, batches, 0.3, coefficients=(1.0, -0.8))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_raises_and_names_its_pair(layout, bad, generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    batches[2][0][1, 0] = bad
+    with pytest.raises(FloatingPointError, match=r"model of agent 1 over the data of agent 2"):
+        PairGradients(model, layout, dtype=torch.float64).clipped_sums(
+            models, PAIRS, batches, clip_norm=1.0
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_finite_gradient_whose_norm_overflows_raises(layout, generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    batches[3] = (torch.full((1, 6), 1e30), torch.zeros(1, dtype=torch.int64))
+    engine = PairGradients(model, layout, dtype=torch.float32)
+    with pytest.raises(FloatingPointError, match="data of agent 3"):
+        engine.clipped_sums(torch.zeros_like(models), PAIRS, batches, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, math.inf, math.nan, 1e-13])
+def test_a_clip_norm_that_cannot_be_kept_is_refused(clip_norm, generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    with pytest.raises(ValueError, match="clip_norm="):
+        PairGradients(model).clipped_sums(models, PAIRS, batches, clip_norm=clip_norm)
+
+
+def test_callers_mistakes_name_the_value(generator):
+    model, models, batches = make(SMALL["linear"], generator)
+    engine = PairGradients(model)
+    with pytest.raises(ValueError, match=r"must be \(A, D\)"):
+        engine.clipped_sums(models[:, :-1], PAIRS, batches, clip_norm=1.0)
+    with pytest.raises(ValueError, match=r"receivers hold 0\.\.3, must lie in 0\.\.2"):
+        engine.clipped_sums(models, PAIRS, batches[:3], clip_norm=1.0)
+    with pytest.raises(ValueError, match=r"senders hold -1\.\.0"):
+        engine.clipped_sums(models, ([-1, 0], [0, 0]), batches, clip_norm=1.0)
+    with pytest.raises(ValueError, match="1 senders but 2 receivers"):
+        engine.clipped_sums(models, ([0], [0, 0]), batches, clip_norm=1.0)
+    with pytest.raises(ValueError, match="one a point"):
+        engine.clipped_sums(models, PAIRS, batches, clip_norm=1.0, coefficients=(1.0, 1.0))
+    with pytest.raises(ValueError, match=r"use nn\.GroupNorm"):
+        PairGradients(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))
+    with pytest.raises(ValueError, match="layout='fast' is unknown"):
+        PairGradients(model, "fast")
+
+
+def test_the_callers_model_is_left_alone(generator):
+    model, models, batches = make(SMALL["wide kernel"], generator)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    PairGradients(model).clipped_sums(models, PAIRS, batches, clip_norm=1.0)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_clip_factors_are_one_below_the_bound_and_nan_where_nothing_is_known():
+    found = clip_factors(torch.tensor([0.0, 1.0, 4.0, math.inf, math.nan]).double(), 2.5)
+    assert found[:3].tolist() == [1.0, 1.0, 1.0]
+    assert found[3:].isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("layout", FAST)
+def test_cuda_equals_the_loop_on_the_cpu(layout, lenet, generator):
+    models = flatten(lenet).double() + 0.02 * torch.randn(4, 61_706, generator=generator).double()
+    batches = ragged((1, 28, 28), 10, generator)
+    found, expected = (
+        PairGradients(lenet, name, device=device, dtype=torch.float64).clipped_sums(
+            models, PAIRS, batches, clip_norm=0.7
+        )
+        for name, device in ((layout, "cuda"), ("loop", "cpu"))
+    )
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-10)
