@@ -48,6 +48,7 @@ class Protection(enum.StrEnum):
 
 
 BLIND = "blind guess"
+_TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,9 +269,9 @@ def conclusion(rows: list[Row]) -> str:
             "The attack fails even without a defence, so it says nothing about the defence: "
             "no leak shown."
         )
-    if defended >= blind:
+    if defended >= blind * (1 - _TIE):
         return "No leak shown: with the defence on, the attack is no better than the blind guess."
     return (
-        f"A leak is shown: with the defence on, the error is {defended / blind:.0%} of the blind "
+        f"A leak is shown: with the defence on, the error is {defended / blind:.1%} of the blind "
         "guess's."
     )

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .observation import Observation, named, sent_gradient
+from ..training.models import unflatten
+from .observation import Observation, sent_gradient
 from .prior import Box
 
 
@@ -66,7 +67,7 @@ def first_linear_input(
     name = _first_linear(model, observation.model, input_shape)
     if observation.records != 1 or name is None:
         return None
-    gradients = named(model, observation.gradient)
+    gradients = unflatten(model, observation.gradient)
     prefix = f"{name}." if name else ""
     joint = torch.cat(
         [gradients[f"{prefix}weight"], gradients[f"{prefix}bias"][:, None]], dim=1
@@ -151,7 +152,7 @@ def _is_fed_raw(
     handle = layer.register_forward_pre_hook(note)
     try:
         with torch.no_grad():
-            functional_call(model, named(model, flat), (probe,))
+            functional_call(model, unflatten(model, flat), (probe,))
     finally:
         handle.remove()
     return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))

@@ -99,7 +99,8 @@ def intercept_momentum(
     if not others:
         raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
     to = others[0]
-    u = transcript.sent(round=round, kind="momentum", sender=victim, receiver=to).clone()
+    sent = transcript.sent(round=round, kind="momentum", sender=victim, receiver=to)
+    u = sent.to(torch.float64, copy=True)  # a difference of large, nearly equal numbers
     if round > 1:
         for j in graph.neighbours(victim):
             before = transcript.sent(
@@ -108,16 +109,16 @@ def intercept_momentum(
                 sender=j,
                 receiver=victim if j != victim else to,
             )
-            u -= settings.momentum * float(graph.weights[victim, j]) * before
+            u -= settings.momentum * float(graph.weights[victim, j]) * before.double()
     heard = {
-        d: transcript.sent(round=round, kind="cross-gradient", sender=d, receiver=victim)
+        d: transcript.sent(round=round, kind="cross-gradient", sender=d, receiver=victim).double()
         for d in others
     }
     for d, g in heard.items():
         u -= g / (math.sqrt(float(graph.weights[victim, d])) * graph.agents)
     own = float(graph.weights[victim, victim])
     direct = 1.0 / (math.sqrt(own) * graph.agents)
-    pull = own * _weight(torch.tensor(1.0)) + sum(
+    pull = own * _weight(1.0) + sum(
         float(graph.weights[victim, d]) * _weight(_cosine(g, u)) for d, g in heard.items()
     )
     total = direct + settings.alpha * pull
@@ -125,7 +126,7 @@ def intercept_momentum(
     if form is Form.PUBLISHED:
         noise *= direct / total
     return Observation(
-        gradient=u * (batch_size / (records * total)),
+        gradient=(u * (batch_size / (records * total))).to(sent.dtype),
         model=transcript.sent(round=round, kind="model", sender=victim, receiver=to),
         noise_std=noise,
         clip_norm=clip_norm,
@@ -174,10 +175,10 @@ def intercept_update(
     )
 
 
-def _cosine(a: Tensor, b: Tensor) -> Tensor:
-    size = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
-    return a @ b / size if size > 0 else torch.tensor(0.0)
+def _cosine(a: Tensor, b: Tensor) -> float:
+    size = float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
+    return float(a @ b) / size if size > 0 else 0.0
 
 
-def _weight(cosine: Tensor) -> float:
-    return float(torch.sigmoid(-cosine))
+def _weight(cosine: float) -> float:
+    return 1.0 / (1.0 + math.exp(cosine))

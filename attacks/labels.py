@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .observation import Observation, named
+from ..training.models import unflatten
+from .observation import Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -54,7 +55,7 @@ def last_layer(observation: Observation, model: nn.Module, *, classes: int) -> L
     ]
     if not own or not isinstance(own[-1][1], nn.Linear) or own[-1][1].out_features != classes:
         return None
-    name, gradients = own[-1][0], named(model, observation.gradient)
+    name, gradients = own[-1][0], unflatten(model, observation.gradient)
     prefix = f"{name}." if name else ""
     return LastLayer(weight=gradients[f"{prefix}weight"], bias=gradients.get(f"{prefix}bias"))
 

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from ..training.models import unflatten
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Observation:
@@ -67,34 +69,6 @@ class Observation:
             raise ValueError(f"records={self.records} must be at least 1")
 
 
-def named(model: nn.Module, flat: Tensor) -> dict[str, Tensor]:
-    """Views of a flat parameter vector by name, for `torch.func.functional_call`.
-
-    Args:
-        model: supplies names, shapes and order (`named_parameters`).
-        flat: (D,) parameters, row-major.
-
-    Returns:
-        A dict of views of `flat`.
-
-    Raises:
-        ValueError: `flat` has not as many entries as the model has parameters.
-
-    Examples:
-        >>> {name: tuple(v.shape) for name, v in named(nn.Linear(2, 3), torch.zeros(9)).items()}
-        {'weight': (3, 2), 'bias': (3,)}
-    """
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    sizes = [shape.numel() for shape in shapes.values()]
-    if flat.shape != (sum(sizes),):
-        raise ValueError(
-            f"flat parameters of shape {tuple(flat.shape)} must be ({sum(sizes)},), "
-            "as many as the model has"
-        )
-    parts = flat.split(sizes)
-    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-
-
 def sent_gradient(
     model: nn.Module, parameters: Tensor, *, inputs: Tensor, targets: Tensor, clip_norm: float | None
 ) -> Tensor:
@@ -116,7 +90,7 @@ def sent_gradient(
         >>> [round(value, 2) for value in sent.tolist()]
         [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
     """
-    values = named(model, parameters)
+    values = unflatten(model, parameters)
 
     def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(functional_call(model, values, (x,)), y)

@@ -48,7 +48,7 @@ from .loss_atoms import Pair, Round
 
 __all__ = ["Accountant", "Adjacency", "composed_epsilon", "delta", "epsilon", "noise_multiplier"]
 
-_MULTIPLIERS = (1e-6, 1e9)  # what the loss distribution resolves; outside, the bound is trivial
+_MULTIPLIERS = (1e-3, 1e9)  # what the loss distribution resolves; outside, the bound is trivial
 
 
 def epsilon(

@@ -51,7 +51,7 @@ def composed_epsilon_bound(
     bounds: dict[Pair, float] = {}
     for pair in pairs:
         atoms, tilt = _prepare(rounds, pair, missing, lambda a: tilt_for_delta(a, delta))
-        bounds[pair] = _where_known(lambda d: d.epsilon(delta), atoms, tilt)
+        bounds[pair] = _where_known(lambda d: d.epsilon(delta), atoms, tilt, trivial=math.inf)
     worst = max(pairs, key=lambda pair: bounds[pair])
     if 0.0 < bounds[worst] < math.inf and len(rounds) <= _FEW:
         # Once epsilon is known, the tilt that a calibration to it uses is the sharper one.
@@ -149,7 +149,7 @@ def smallest_safe(
 
 def _delta_of_pair(rounds: Sequence[Round], epsilon: float, pair: Pair, missing: float) -> float:
     atoms, tilt = _prepare(rounds, pair, missing, lambda a: tilt_for_epsilon(a, epsilon))
-    return _where_known(lambda d: d.delta(epsilon), atoms, tilt)
+    return _where_known(lambda d: d.delta(epsilon), atoms, tilt, trivial=1.0)
 
 
 def _prepare(
@@ -166,12 +166,19 @@ def _prepare(
 
 
 def _where_known(
-    read: Callable[[LossDistribution], float | None], atoms: Sequence[Atoms], tilt: float
+    read: Callable[[LossDistribution], float | None],
+    atoms: Sequence[Atoms],
+    tilt: float,
+    *,
+    trivial: float,
 ) -> float:
-    """What `read` finds, with less tilt while it lies below the window."""
-    while (bound := read(compose(atoms, tilt=tilt))) is None:
+    """What `read` finds, with less tilt while it lies below the window; else `trivial`."""
+    for _ in range(8):
+        bound = read(compose(atoms, tilt=tilt))
+        if bound is not None:
+            return bound
         tilt *= 0.5
-    return bound
+    return trivial
 
 
 def _log_delta_guess(round_: Round, epsilon: float, pair: Pair, missing: float) -> float:

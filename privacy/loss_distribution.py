@@ -25,7 +25,7 @@ The grid follows the standard deviation of the tilted loss, not an absolute cons
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ _LOG_OUTSIDE = -28.0  # log of the tilted probability allowed on each side of a 
 _VARIANCE_ADDED = 2e-5  # share of the loss variance that the grid may add
 _LOG_DELTA_ADDED = 1e-4  # what the cells, and what the grid, may each add to log delta
 _GRID_POINTS = (1 << 14, 1 << 20)  # fewest and most points of a composed window
+_BLOCK = 1024  # more equal rounds than this are composed in blocks
 _CHUNK = 64  # distinct rounds that share one small transform before the large one
 _SLACK = 1e-6  # relative allowance on delta for floating-point rounding
 
@@ -131,36 +132,42 @@ def compose(atoms: Sequence[Atoms], *, tilt: float) -> LossDistribution:
     >>> round(epsilon, 3)  # epsilon_from_mu(1.0, 1e-5) is 4.3772
     4.377
     """
+    return _compose(atoms, tilt)
+
+
+def _compose(atoms: Sequence[Atoms], tilt: float, *, repeats: int = 1) -> LossDistribution:
+    """Compose on one grid; the result is to be composed `repeats` times again."""
     counts = np.array([a.count for a in atoms], dtype=np.float64)
     moments = np.array([a.cumulants(tilt) for a in atoms])  # (groups, 3)
-    deviation = math.sqrt(float(counts @ moments[:, 2])) or 1e-300
+    mean, variance = (float(total) for total in counts @ moments[:, 1:])
+    smallest = max(1e-13 * abs(mean), 1e-290)  # what a float can tell apart, or a loss of 0
+    deviation = max(math.sqrt(variance), smallest)
     # A geometric list of further tilts is enough for Chernoff's bound: a factor of two between
-    # them costs 6 % of the width.
-    powers = np.exp2(np.arange(-2.0, 10.0)) / np.float64(deviation)
+    # them costs 6 % of the width, of four 25 %. Rare large losses need the small ones.
+    spacing = 1.0 if len(atoms) <= _CHUNK else 2.0
+    powers = np.exp2(np.arange(-12.0, 10.0, spacing)) / np.float64(deviation)
     offsets = np.concatenate([-powers[::-1], powers])
     rises = np.array([[a.cumulants(tilt + o)[0] for o in offsets] for a in atoms])
     rises -= moments[:, :1]  # (groups, offsets)
     low, high = _window(counts @ rises, offsets, _full_range(atoms))
     # Splitting on a grid of h adds about h^2/6 per round to the variance, and t (t + 1) / 2 times
     # that to log delta.
-    total_count = float(counts.sum())
-    grid = deviation * math.sqrt(6.0 * _VARIANCE_ADDED / total_count)
-    grid = min(grid, math.sqrt(12.0 * _LOG_DELTA_ADDED / (tilt * (tilt + 1.0) * total_count)))
-    grid = min(max(grid, (high - low) / _GRID_POINTS[1]), (high - low) / _GRID_POINTS[0])
-    pieces = [_on_grid(a, grid, tilt) for a in atoms]
-    log_scale = float(counts @ np.array([piece.log_moment for piece in pieces]))
-    if len(pieces) > _CHUNK:
+    parts = [block for a in atoms for block in _blocks(a, tilt)]
+    splits = float(sum(part.count for part in parts) * repeats)
+    grid = deviation * math.sqrt(6.0 * _VARIANCE_ADDED * repeats / splits)
+    grid = min(grid, math.sqrt(12.0 * _LOG_DELTA_ADDED / (tilt * (tilt + 1.0) * splits)))
+    grid = max(min(grid, (high - low) / _GRID_POINTS[0]), (high - low) / _GRID_POINTS[1], smallest)
+    pieces = [_on_grid(part, grid, tilt) for part in parts]
+    log_scale = sum(piece.count * piece.log_moment for piece in pieces)
+    if len(atoms) > _CHUNK and len(parts) == len(atoms):
+        spans = [slice(i, i + _CHUNK) for i in range(0, len(atoms), _CHUNK)]
         pieces = [
             _convolve(
-                pieces[i : i + _CHUNK],
+                pieces[span],
                 grid,
-                _window(
-                    counts[i : i + _CHUNK] @ rises[i : i + _CHUNK],
-                    offsets,
-                    _full_range(atoms[i : i + _CHUNK]),
-                ),
+                _window(counts[span] @ rises[span], offsets, _full_range(atoms[span])),
             )
-            for i in range(0, len(pieces), _CHUNK)
+            for span in spans
         ]
     total = _convolve(pieces, grid, (low, high))
     end = float(total.index[-1] + 1) * grid
@@ -173,6 +180,34 @@ def compose(atoms: Sequence[Atoms], *, tilt: float) -> LossDistribution:
         log_scale=log_scale,
         infinite=sum(a.count * a.missing for a in atoms) + beyond,
         complete=low <= _full_range(atoms)[0],
+    )
+
+
+def _blocks(atoms: Atoms, tilt: float) -> list[Atoms]:
+    """Many equal rounds as blocks of about sqrt(count), which need a grid that much coarser."""
+    if atoms.count <= _BLOCK:
+        return [atoms]
+    size = math.isqrt(atoms.count)
+    blocks, rest = divmod(atoms.count, size)
+    parts = [(size, blocks), (rest, 1)] if rest else [(size, blocks)]
+    return [_block(atoms, tilt, size=n, count=c) for n, c in parts]
+
+
+def _block(atoms: Atoms, tilt: float, *, size: int, count: int) -> Atoms:
+    """`size` rounds composed to atoms of their own.
+
+    The window leaves out a share e^-28 of the tilted probability. It stays such a share after
+    `count` blocks, so the relative allowance on delta covers it.
+    """
+    composed = _compose([replace(atoms, count=size)], tilt, repeats=max(count, atoms.count // size))
+    losses = composed.grid * np.arange(composed.start, composed.start + composed.tilted.size)
+    kept = composed.tilted > 0.0
+    log_masses = np.log(composed.tilted[kept]) + composed.log_scale - tilt * losses[kept]
+    return Atoms(
+        losses=np.asarray(losses[kept], dtype=np.float64),
+        log_masses=np.asarray(log_masses, dtype=np.float64),
+        missing=size * atoms.missing,
+        count=count,
     )
 
 
@@ -272,9 +307,9 @@ def _window(rises: Array, offsets: Array, limits: tuple[float, float]) -> tuple[
     """Losses outside of which the tilted probability is below exp(_LOG_OUTSIDE) on each side."""
     bounds = (rises - _LOG_OUTSIDE) / offsets
     finite = np.isfinite(bounds)
-    low = max(float(bounds[finite & (offsets < 0.0)].max()), limits[0])
-    high = min(float(bounds[finite & (offsets > 0.0)].min()), limits[1])
-    margin = 1e-3 * (high - low)  # the grid widens every loss a little
+    low = min(max(float(bounds[finite & (offsets < 0.0)].max()), limits[0]), limits[1])
+    high = max(min(float(bounds[finite & (offsets > 0.0)].min()), limits[1]), low)
+    margin = 1e-3 * (high - low) + 1e-12 * max(abs(low), abs(high))  # the grid widens a little
     return low - margin, high + margin
 
 

@@ -1,1 +1,1 @@
-"""reports."""
+"""Run files, commands and the privacy report."""

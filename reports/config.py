@@ -110,6 +110,7 @@ def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
 def run_file_schema(*, algorithms: bool = True) -> dict[str, Any]:
     """JSON schema of the run file, by default with the hyper-parameters of every algorithm."""
     schema = RunFile.model_json_schema()
+    schema["description"] = "What one run of overhear does."
     if algorithms:
         from .hyper_parameters import settings_schema
 

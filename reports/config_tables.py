@@ -125,8 +125,8 @@ class GraphTable(Table):
     """Whether somebody on a link can read what crosses it."""
     edge_probability: Annotated[float, Field(ge=0, le=1)] | None = None
     """Of every pair of agents to be joined."""
-    seed: Index | None = None
-    """Of the drawn graph; by default the seed of [training]."""
+    seed: Index = 0
+    """Of the drawn graph."""
     path: str | None = None
     """File with weights or links."""
     columns: Count | None = None
@@ -200,8 +200,8 @@ class PrivacyTable(Table):
     """Bound on the L2 norm of one example's gradient; inf does not clip."""
     adversary: str = "eavesdropper"
     """Whose epsilon must meet the target."""
-    adversaries: Names | None = None
-    """All that the plan and the report name; `adversary` is always one of them."""
+    adversaries: Names = ()
+    """All that the plan and the report name; by default outsiders and the worst neighbour."""
     victim: Index | None = None
     """Agent whose record is meant; by default the worst one."""
     unit: Literal["record"] = "record"
@@ -216,7 +216,7 @@ class PrivacyTable(Table):
         if (self.epsilon is None) == (self.noise_multiplier is None):
             found = "neither" if self.epsilon is None else "both"
             raise ValueError(
-                f"give epsilon or noise_multiplier, exactly one of them; {found} is given"
+                f"give epsilon or noise_multiplier, exactly one of them; {found} given"
             )
         if self.clip_norm == math.inf and self.noise_multiplier != 0:
             raise ValueError(
@@ -243,7 +243,7 @@ class TrainingTable(Table):
     """Where the gradients are computed."""
     evaluation_noise_seed: Index | None = None
     """Makes the noise repeatable, for evaluations; whoever knows it can subtract the noise."""
-    evaluate_every: Count | None = None
+    evaluate_every: Count = 0
     """Rounds between two evaluations, by default a twentieth of all; the last is evaluated too."""
 
     @model_validator(mode="after")
@@ -251,7 +251,7 @@ class TrainingTable(Table):
         if (self.sampling_rate is None) == (self.batch_size is None):
             found = "neither" if self.sampling_rate is None else "both"
             raise ValueError(
-                f"give sampling_rate or batch_size, exactly one of them; {found} is given"
+                f"give sampling_rate or batch_size, exactly one of them; {found} given"
             )
         every = self.evaluate_every or max(1, self.rounds // 20)
         return self.model_copy(update={"evaluate_every": every})
@@ -260,9 +260,9 @@ class TrainingTable(Table):
 class InterceptTable(Table):
     """[intercept]: what of the traffic is kept for the attack."""
 
-    rounds: Rounds | None = None
+    rounds: Rounds = ()
     """Rounds, counted from 1, whose messages are kept; by default the first and the last."""
-    victims: Indices | None = None
+    victims: Indices = ()
     """Agents under attack; by default the victim of [privacy], or agent 0."""
 
 
@@ -275,5 +275,5 @@ class AttackTable(Table):
     """Starts of each reconstruction; by default the preset's own."""
     images: Count = 4
     """Reconstructions per scenario, each of another record."""
-    rounds: Rounds | None = None
+    rounds: Rounds = ()
     """Attacked rounds; by default all that are intercepted."""

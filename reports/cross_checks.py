@@ -21,13 +21,14 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
     privacy, problems = _privacy(run)
     agents, rounds = run.data.agents, run.training.rounds
     victim = privacy.victim if privacy is not None else None
-    kept = run.intercept.rounds
-    if kept is None:
+    kept, victims, tried = run.intercept.rounds, run.intercept.victims, run.attack.rounds
+    # An empty list that is given means none; one that is not given is to be filled in.
+    if "rounds" not in run.intercept.model_fields_set:
         kept = tuple(sorted({1, rounds}))
-    victims = run.intercept.victims
-    if victims is None:
+    if "victims" not in run.intercept.model_fields_set:
         victims = (0 if victim is None else victim,)
-    tried = kept if run.attack.rounds is None else run.attack.rounds
+    if "rounds" not in run.attack.model_fields_set:
+        tried = kept
     if victim is not None:
         problems += _outside("[privacy] victim", (victim,), agents - 1, "agents count from 0")
     problems += _outside("[intercept] victims", victims, agents - 1, "agents count from 0")
@@ -84,7 +85,8 @@ def _adversaries(
     from ..training.accounting import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     default = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
-    asked = default if privacy.adversaries is None else privacy.adversaries
+    given = "adversaries" in privacy.model_fields_set
+    asked = privacy.adversaries if given else default
     names = tuple(dict.fromkeys((privacy.adversary, *asked)))
     problems = []
     for name in names:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from .problems import did_you_mean
+from .problems import did_you_mean, stated
 
 __all__ = ["read_settings", "settings_entries", "settings_schema"]
 
@@ -42,7 +42,7 @@ def read_settings(name: str, values: Mapping[str, Any]) -> Any:
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         if details["type"] == "value_error":  # the dataclass's own words
-            raise ValueError(str(details["ctx"]["error"])) from None
+            raise ValueError(stated(details)) from None
         key = ".".join(str(part) for part in details["loc"])
         raise ValueError(f"{key}={details['input']!r} of {name}: {details['msg']}") from None
     except TypeError as error:

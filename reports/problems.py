@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-__all__ = ["did_you_mean", "sentences"]
+__all__ = ["did_you_mean", "sentences", "stated"]
 
 _KINDS = {
     "int_type": "an integer",
@@ -38,6 +38,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def stated(details: ErrorDetails) -> str:
+    """The words of an error that a validator raised."""
+    return str(details.get("ctx", {}).get("error", details["msg"]))
+
+
 def sentences(error: ValidationError, schema: Mapping[str, Any]) -> list[str]:
     """Each problem of a run file in the words of a run file.
 
@@ -54,7 +59,7 @@ def _sentence(details: ErrorDetails, schema: Mapping[str, Any]) -> str:
     kind, value = details["type"], details["input"]
     if kind == "value_error":
         # Ours: already a sentence, which names the key inside its table.
-        words = str(details["ctx"]["error"])
+        words = stated(details)
         return f"{_place(loc)} {words}" if loc else words
     if kind == "extra_forbidden":
         return _unknown(loc, schema)

@@ -1,1 +1,57 @@
-"""training."""
+"""Training: a round's operations, the algorithms, their trace, and the engine."""
+
+from .accounting import Exposure, calibrated_multiplier, exposures, guarantee, run_epsilon
+from .algorithms import ALGORITHMS, Algorithm, Form, bind
+from .data import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
+from .engine import Engine, Metrics, Setting, evaluate
+from .gradients import PairGradients
+from .graph import GRAPH_NAMES, Graph, build_graph
+from .models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
+from .randomness import SecretRandomness
+from .round import Agents, Batch, Edges, Round, UndeclaredOperation
+from .tensor_round import Examples, Sources
+from .trace import AlgorithmTrace, RoundTrace, trace
+from .transcript import Message, Transcript
+
+__all__ = [
+    "ALGORITHMS",
+    "DATASET_NAMES",
+    "GRAPH_NAMES",
+    "MODEL_NAMES",
+    "Agents",
+    "Algorithm",
+    "AlgorithmTrace",
+    "Batch",
+    "Dataset",
+    "Edges",
+    "Engine",
+    "Examples",
+    "Exposure",
+    "Form",
+    "Graph",
+    "Message",
+    "Metrics",
+    "PairGradients",
+    "Round",
+    "RoundTrace",
+    "SecretRandomness",
+    "Setting",
+    "Sources",
+    "Transcript",
+    "UndeclaredOperation",
+    "bind",
+    "build_graph",
+    "build_model",
+    "calibrated_multiplier",
+    "evaluate",
+    "exposures",
+    "flatten",
+    "guarantee",
+    "load_dataset",
+    "partition",
+    "poisson_batch",
+    "run_epsilon",
+    "trace",
+    "unflatten",
+    "validate_model",
+]

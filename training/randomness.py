@@ -36,7 +36,7 @@ class SecretRandomness:
     >>> a = source.normal(round=1, call=0, rows=[3], width=4, dtype=torch.float64)
     >>> b = source.normal(round=1, call=0, rows=[2, 3], width=4, dtype=torch.float64)
     >>> bool((a[0] == b[1]).all()), round(float(a[0, 0]), 6)
-    (True, -0.287188)
+    (True, -1.523994)
     """
 
     def __init__(self, root: int | None = None) -> None:

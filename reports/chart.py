@@ -1,0 +1,144 @@
+"""A line chart as inline SVG: axes, lines told apart without colour, labels that do not collide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+__all__ = ["MARKS", "Area", "Line", "axes", "draw_line", "key", "spread", "ticks"]
+
+WIDTH, HEIGHT = 720, 290
+LEFT, RIGHT, TOP, BOTTOM = 58, 160, 16, 48
+MARKS = 4
+_MOST_MARKS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Area:
+    """The plotted range; both axes start at 0."""
+
+    x_max: float
+    y_max: float
+
+    def x(self, value: float) -> float:
+        """Horizontal place of a value."""
+        return LEFT + (WIDTH - LEFT - RIGHT) * value / self.x_max
+
+    def y(self, value: float) -> float:
+        """Vertical place of a value."""
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / self.y_max
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Points of one line, (x, y), and the style that sets it apart: 0..3."""
+
+    points: Sequence[tuple[float, float]]
+    style: int
+
+
+def ticks(top: float, *, most: int = 6) -> list[float]:
+    """Round numbers from 0 to at least `top`, at most `most` steps.
+
+    >>> ticks(4.3)
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    """
+    if not 0 < top < math.inf:
+        return [0.0, 1.0]
+    size = 10.0 ** math.floor(math.log10(top / most))
+    step = next(m * size for m in (1, 2, 5, 10, 20) if top / (m * size) <= most)
+    return [round(step * i, 12) for i in range(math.ceil(top / step - 1e-9) + 1)]
+
+
+def axes(
+    area: Area,
+    *,
+    x_label: str,
+    y_label: str,
+    y_text: Callable[[float], str] = lambda value: f"{value:g}",
+) -> Markup:
+    """Grid, axes, tick labels and titles."""
+    right, floor = WIDTH - RIGHT, HEIGHT - BOTTOM
+    parts = []
+    for value in ticks(area.y_max):
+        if value <= area.y_max * (1 + 1e-9):
+            parts.append(
+                Markup(
+                    '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
+                    '<text class="end" x="{}" y="{:.1f}">{}</text>'
+                ).format(
+                    LEFT, right, area.y(value), area.y(value), LEFT - 8, area.y(value) + 4,
+                    y_text(value),
+                )
+            )  # fmt: skip
+    for value in ticks(area.x_max):
+        if value <= area.x_max * (1 + 1e-9):
+            parts.append(
+                Markup(
+                    '<line class="axis" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>'
+                    '<text class="mid" x="{:.1f}" y="{}">{:g}</text>'
+                ).format(
+                    area.x(value), area.x(value), floor, floor + 5, area.x(value), floor + 18, value
+                )
+            )
+    parts.append(
+        Markup(
+            '<path class="axis" d="M{left} {top}V{floor}H{right}"/>'
+            '<text class="mid" x="{middle}" y="{below}">{x_label}</text>'
+            '<text class="mid" transform="translate(14 {half}) rotate(-90)">{y_label}</text>'
+        ).format(
+            left=LEFT, top=TOP, floor=floor, right=right, middle=(LEFT + right) / 2,
+            below=HEIGHT - 8, half=(TOP + floor) / 2, x_label=x_label, y_label=y_label,
+        )
+    )  # fmt: skip
+    return Markup("").join(parts)
+
+
+def draw_line(area: Area, line: Line) -> Markup:
+    """A line with marks of its own shape, few enough to tell apart."""
+    places = [(area.x(x), area.y(y)) for x, y in line.points]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    every = max(1, math.ceil(len(places) / _MOST_MARKS))
+    # Counted from the end, so that the last point, which the text speaks of, has its mark.
+    marked = places[::-1][::every]
+    return Markup('<polyline class="line s{}" points="{}"/>').format(line.style, path) + Markup(
+        ""
+    ).join(_mark(x, y, line.style) for x, y in marked)
+
+
+def key(style: int) -> Markup:
+    """A small sample of a line style, for a legend."""
+    return Markup(
+        '<svg class="key" viewBox="0 0 44 14" width="44" height="14" aria-hidden="true">'
+        '<path class="line s{}" d="M1 7H43"/>{}</svg>'
+    ).format(style, _mark(22, 7, style))
+
+
+def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
+    """Vertical places near the wanted ones, at least `gap` apart, inside the chart.
+
+    >>> spread([100.0, 102.0, 40.0], gap=16)
+    [100.0, 116.0, 40.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    found = list(wanted)
+    for before, after in zip(order, order[1:], strict=False):
+        found[after] = max(found[after], found[before] + gap)
+    limit = float(HEIGHT - BOTTOM)
+    for index in reversed(order):
+        found[index] = min(found[index], limit)
+        limit = found[index] - gap
+    return found
+
+
+def _mark(x: float, y: float, style: int) -> Markup:
+    shapes = (
+        f'<circle class="mark s{style}" cx="{x:.1f}" cy="{y:.1f}" r="3.6"/>',
+        f'<rect class="mark s{style}" x="{x - 3.3:.1f}" y="{y - 3.3:.1f}" width="6.6" height="6.6"/>',
+        f'<path class="mark s{style}" d="M{x:.1f} {y - 4.4:.1f}l4.2 7.4h-8.4z"/>',
+        f'<path class="mark s{style}" d="M{x:.1f} {y - 4.8:.1f}l4.8 4.8-4.8 4.8-4.8-4.8z"/>',
+    )
+    return Markup(shapes[style % MARKS])  # noqa: S704 - numbers of ours alone

@@ -1,0 +1,91 @@
+"""Figures cited from a report: what the reader sees, and where in the data it stands.
+
+A page never holds a number of its own. Each one is looked up by its place in the report, and the
+markup keeps that place (a JSON pointer) and the exact value, so that a test can compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from .numbers import bound, figure, small
+
+__all__ = ["KINDS", "Cited", "look_up"]
+
+Key = str | int
+
+
+def _percent(value: float | str) -> str:
+    number = float(value)
+    return f"{number:.1%}".replace("%", " %") if math.isfinite(number) else figure(number)
+
+
+def _whole(value: float | str) -> str:
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+KINDS: Mapping[str, Callable[[float | str], str]] = {
+    "bound": bound,
+    "figure": figure,
+    "score": lambda value: figure(value, 2),
+    "sensitivity": lambda value: figure(value, 4),
+    "small": small,
+    "percent": _percent,
+    "whole": _whole,
+}
+
+
+class Cited:
+    """The figures of one report, by their place.
+
+    Args:
+        report: the object of privacy.json.
+
+    >>> cited = Cited({"ledger": {"epsilon": {"eavesdropper": 2.0714}}})
+    >>> print(cited("bound", "ledger", "epsilon", "eavesdropper"))
+    <data data-path="/ledger/epsilon/eavesdropper" data-kind="bound" value="2.0714">2.08</data>
+    """
+
+    def __init__(self, report: Mapping[str, Any]) -> None:
+        self._report = report
+
+    def __call__(self, kind: str, *path: Key) -> Markup:
+        """The figure at a place, for running text.
+
+        Raises:
+            KeyError: the report has nothing there.
+        """
+        text = KINDS[kind](look_up(self._report, path))
+        return Markup('<data {} value="{}">{}</data>').format(
+            self._place(kind, path), look_up(self._report, path), text
+        )
+
+    def svg(self, kind: str, *path: Key) -> Markup:
+        """The same inside the text of a drawing."""
+        text = KINDS[kind](look_up(self._report, path))
+        return Markup('<tspan {} data-value="{}">{}</tspan>').format(
+            self._place(kind, path), look_up(self._report, path), text
+        )
+
+    def _place(self, kind: str, path: tuple[Key, ...]) -> Markup:
+        pointer = "".join("/" + str(k).replace("~", "~0").replace("/", "~1") for k in path)
+        return Markup('data-path="{}" data-kind="{}"').format(pointer, kind)
+
+
+def look_up(report: Mapping[str, Any], path: tuple[Key, ...]) -> Any:
+    """What stands at a place.
+
+    Raises:
+        KeyError: the report has nothing there.
+    """
+    at: Any = report
+    for key in path:
+        try:
+            at = at[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise KeyError(f"the report has nothing at {'/'.join(map(str, path))}") from error
+    return at

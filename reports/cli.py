@@ -1,0 +1,311 @@
+"""The command line.
+
+Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error. With
+OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
+inside the command, so that help costs nothing.
+"""
+
+from __future__ import annotations
+
+import dis
+import enum
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["app", "main"]
+
+BAD_INPUT, CRASH = 2, 1
+
+app = typer.Typer(
+    name="overhear",
+    help="What each onlooker can learn about one record from what a decentralized run sends.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
+    pretty_exceptions_enable=False,
+)
+
+
+class AccountantName(enum.StrEnum):
+    """How rounds are added up."""
+
+    PLD = "pld"
+    RDP = "rdp"
+    PRV = "prv"
+    GDP_CLT = "gdp-clt"
+
+
+class AdjacencyName(enum.StrEnum):
+    """How two neighbouring data sets differ."""
+
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    REPLACE_ONE = "replace-one"
+
+
+class SchemaName(enum.StrEnum):
+    """What has a schema."""
+
+    RUN = "run"
+
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),
+]
+
+
+@app.callback(invoke_without_command=True)
+def overhear(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """What each onlooker can learn about one record from what a decentralized run sends."""
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(f"overhear {version_of('overhear')}")
+        raise typer.Exit
+
+
+@app.command()
+def budget(
+    *,
+    delta: Annotated[float, typer.Option(help="Of the statement, in (0, 1).")],
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")],
+    sampling_rate: Annotated[float, typer.Option(help="Of a record into a batch, in [0, 1].")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="Target; gives the noise multiplier.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(help="Instead of --epsilon; gives epsilon.")
+    ] = None,
+    accountant: Annotated[
+        AccountantName, typer.Option(help="How rounds are added up.")
+    ] = AccountantName.PLD,
+    adjacency: Annotated[
+        AdjacencyName, typer.Option(help="How neighbouring data sets differ.")
+    ] = AdjacencyName.ADD_OR_REMOVE_ONE,
+    json: Json = False,
+) -> None:
+    """The plain question: noise for an epsilon, or epsilon for a noise.
+
+    One Gaussian release a round, of a sum of gradients clipped to the clip norm. For what the
+    agents of a run really send, see `overhear plan`.
+    """
+    from ..privacy.accountant import Accountant
+    from ..privacy.accountant import epsilon as epsilon_of
+    from ..privacy.accountant import noise_multiplier as noise_multiplier_of
+
+    setting: dict[str, Any] = {
+        "delta": delta,
+        "rounds": rounds,
+        "sampling_rate": sampling_rate,
+        "adjacency": adjacency.value,
+        "accountant": accountant.value,
+    }
+    if epsilon is not None and noise_multiplier is None:
+        noise_multiplier = noise_multiplier_of(epsilon=epsilon, **setting)
+    elif epsilon is None and noise_multiplier is not None:
+        epsilon = epsilon_of(noise_multiplier=noise_multiplier, **setting)
+    else:
+        raise ValueError("give --epsilon or --noise-multiplier, exactly one of them")
+    kind = Accountant(accountant.value).kind
+    answer = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, **setting, "kind": kind}
+    if json:
+        _print_json(answer)
+        return
+    from .numbers import bound, figure, small
+
+    print(f"noise multiplier {figure(noise_multiplier, 5)}  (noise on the sum / clip norm)")
+    print(f"epsilon          {bound(epsilon, 4)} at delta {small(delta)}, for one record")
+    print(f"adjacency        {adjacency.value}")
+    print(f"rounds           {rounds}, each a Poisson batch at rate {sampling_rate:g}")
+    print(f"accountant       {accountant.value}: {kind}")
+
+
+@app.command()
+def plan(run: RunPath, overrides: Overrides = None, json: Json = False) -> None:
+    """Before training: the noise for the target, and epsilon for every adversary."""
+    from .config import load_run_file
+    from .plan import make_plan
+
+    found = make_plan(load_run_file(run, overrides or ())).to_json()
+    if json:
+        _print_json(found)
+        return
+    _show_plan(found, _console())
+
+
+@app.command()
+def train(
+    run: RunPath,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the run.")],
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Train, keep the ledger, and record the intercepted rounds."""
+    from .config import load_run_file
+    from .progress import train_progress
+    from .run import train_run
+
+    config = load_run_file(run, overrides or ())
+    privacy = config.privacy
+    limit = None if privacy is None else privacy.epsilon
+    delta = None if privacy is None else privacy.delta
+    with train_progress(_console(stderr=True), limit=limit, delta=delta) as progress:
+        summary = train_run(config, out, progress=progress)
+    if json:
+        _print_json(summary)
+        return
+    from .tables import adversary_table
+
+    console = _console()
+    console.print(adversary_table(summary["adversaries"]))
+    _say(console, f"The run is in {out}.")
+
+
+@app.command()
+def attack(folder: Folder, json: Json = False) -> None:
+    """Try to rebuild records from what was intercepted, beside three references."""
+    from .attack import attack_run
+    from .progress import attack_progress
+
+    with attack_progress(_console(stderr=True)) as progress:
+        result = attack_run(folder, progress=progress)
+    if json:
+        _print_json(result)
+        return
+    from .tables import attack_table
+
+    console = _console()
+    for scenario in result["scenarios"]:
+        title = (
+            f"{scenario['scenario']}, round {scenario['round']}: agent {scenario['victim']} "
+            f"by {scenario['preset']}"
+        )
+        console.print(attack_table(scenario["rows"], title=title))
+        _say(console, scenario["conclusion"])
+
+
+@app.command()
+def report(
+    folder: Folder,
+    show_records: Annotated[
+        bool, typer.Option("--show-records", help="Show training records, not only public ones.")
+    ] = False,
+) -> None:
+    """Write privacy.json and report.html into the folder of a run."""
+    from .report import report_run
+
+    print(report_run(folder, show_records=show_records))
+
+
+@app.command()
+def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
+    """Print the JSON schema of the run file."""
+    from .config import run_file_schema
+
+    if what is SchemaName.RUN:
+        _print_json(run_file_schema())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the run.")] = Path(
+        "overhear-demo"
+    ),
+) -> None:
+    """Plan, train, attack and report on bundled digits, in about two minutes."""
+    from .demo import run_demo
+
+    run_demo(out, _console())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        arguments: without the program's name; by default those of the process.
+    """
+    try:
+        app(arguments, prog_name="overhear")
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else CRASH
+    except Exception as error:  # noqa: BLE001 - the last resort decides between 1 and 2
+        bad_input = _is_stated(error)
+        if not bad_input or os.environ.get("OVERHEAR_DEBUG") == "1":
+            traceback.print_exception(error)
+        if bad_input:
+            print(f"error: {_sentence(error)}", file=sys.stderr)
+        return BAD_INPUT if bad_input else CRASH
+    return 0
+
+
+def _is_stated(error: Exception) -> bool:
+    """Whether the error is one that our own code states about its input.
+
+    Either the system refuses a file, or a `raise` of ours is where it comes from; the same types
+    out of a library, or out of a slip of ours, are crashes.
+    """
+    if isinstance(error, OSError):
+        return True
+    at = error.__traceback__
+    if at is None or not isinstance(error, ValueError | TypeError | LookupError | ArithmeticError):
+        return False
+    while at.tb_next is not None:
+        at = at.tb_next
+    ours = at.tb_frame.f_globals.get("__name__", "").startswith("overhear.")
+    code = at.tb_frame.f_code.co_code
+    return ours and code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    # A KeyError shows its message in quotes.
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def _show_plan(found: Mapping[str, Any], console: Console) -> None:
+    from .numbers import bound, figure, small
+    from .tables import adversary_table, reasons
+
+    target = found["target"]
+    _say(console, f"Noise multiplier {figure(found['noise_multiplier'], 4)}")
+    if target.get("epsilon") is not None:
+        aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
+        _say(console, f"Target: {aim} against {target['adversary']}")
+    console.print(adversary_table(found["adversaries"]))
+    for line in reasons(found["adversaries"]):
+        _say(console, line)
+    for warning in found["warnings"]:
+        _say(console, f"Warning: {warning}")
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False)
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    import json
+
+    from .folder import finite
+
+    print(json.dumps(finite(value), indent=2, allow_nan=False))

@@ -1,0 +1,69 @@
+"""How figures are written: an upper bound is never rounded down, and infinity has its sign.
+
+A figure of a report is a float, or the string "inf" that JSON needs.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal
+
+__all__ = ["bound", "figure", "is_infinite", "small"]
+
+# A calibrated epsilon of 4 - 1e-12 is a 4: only what a reader could notice is rounded up.
+_NOISE = 1e-9
+
+
+def is_infinite(value: float | str) -> bool:
+    """Whether a figure is infinite, as a float or as the string "inf"."""
+    return math.isinf(float(value))
+
+
+def bound(value: float | str, digits: int = 3) -> str:
+    """An upper bound with `digits` significant digits, rounded up.
+
+    >>> bound(2.0714), bound(4.0), bound("inf")
+    ('2.08', '4.00', '∞')
+    """
+    number = float(value)
+    if not math.isfinite(number) or number == 0:
+        return figure(number, digits)
+    nearest = Decimal(f"{number:.{digits - 1}e}")
+    if float(nearest) < number * (1 - _NOISE):
+        step = Decimal(1).scaleb(nearest.adjusted() - digits + 1)
+        nearest = Decimal(number).quantize(step, rounding=ROUND_CEILING)
+    return figure(float(nearest), digits)
+
+
+def figure(value: float | str, digits: int = 3) -> str:
+    """A figure with `digits` significant digits, to the nearest.
+
+    >>> figure(2.5134), figure(-0.0213), figure(12345.6), figure("inf")
+    ('2.51', '−0.0213', '12346', '∞')
+    """
+    number = float(value)
+    if math.isnan(number):
+        return "undefined"
+    sign = "−" if number < 0 else ""
+    number = abs(number)
+    if math.isinf(number):
+        return f"{sign}∞"
+    if number == 0:
+        return "0"
+    if not 1e-4 <= number < 1e6:
+        return sign + small(float(f"{number:.{digits - 1}e}"))
+    before = math.floor(math.log10(float(f"{number:.{digits - 1}e}"))) + 1
+    return f"{sign}{number:.{max(digits - before, 0)}f}"
+
+
+def small(value: float | str) -> str:
+    """A number such as delta, with as many digits as it was given.
+
+    >>> small(1e-5), small(0.05), small(2.5e-7)
+    ('1e-5', '0.05', '2.5e-7')
+    """
+    number = float(value)
+    if 1e-3 <= number < 1e4:
+        return f"{number:.12g}"
+    head, _, exponent = f"{number:.12e}".partition("e")
+    return f"{head.rstrip('0').rstrip('.')}e{int(exponent)}"

@@ -1,0 +1,160 @@
+"""Guarantees that follow from traces."""
+
+import functools
+import math
+
+import pytest
+
+from overhear.privacy import Status, UnsupportedView, epsilon
+from overhear.training.accounting import (
+    UnsupportedMechanism,
+    calibrated_multiplier,
+    exposures,
+    guarantee,
+    run_epsilon,
+)
+from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
+from overhear.training.graph import full, ring, star
+from overhear.training.trace import trace
+
+NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
+
+
+def traces(graph, form=Form.REPAIRED, alpha=1.0, rounds=1000):
+    step = functools.partial(dpdl.step, form=form, alpha=alpha, momentum=0.9, **NUMBERS)
+    return trace(dpdl.init, step, graph=graph, rounds=rounds)
+
+
+def exposed(of, *names, rate=0.02, **more):
+    return dict(exposures(of, names, sampling_rate=rate, **more))
+
+
+@pytest.mark.parametrize(
+    ("form", "graph", "expected", "status"),
+    [
+        (Form.PUBLISHED, ring(10), 33.3, Status.HEURISTIC),
+        (Form.REPAIRED, ring(10), 2.07, Status.PROVEN),
+    ],
+)
+def test_dpdl_at_a_per_message_epsilon_of_one(form, graph, expected, status):
+    found = exposed(traces(graph, form), "eavesdropper", "single-message")
+    said = {
+        name: guarantee(name, e, noise_multiplier=2.512, delta=1e-5) for name, e in found.items()
+    }
+    assert said["eavesdropper"].epsilon == pytest.approx(expected, rel=5e-3)
+    assert said["eavesdropper"].status is status
+    assert said["single-message"].epsilon == pytest.approx(1.0, abs=5e-3)
+    assert said["single-message"].status is Status.HEURISTIC
+
+
+def test_published_dpdl_on_thirty_agents_is_five_hundred_times_its_message():
+    found = exposed(traces(ring(30), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
+    assert run_epsilon(found, noise_multiplier=2.512, delta=1e-5) == pytest.approx(517, rel=5e-3)
+
+
+def test_the_worst_victim_is_reported():
+    found = exposed(traces(star(10), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
+    assert found.victim != 0
+    assert found.worst == pytest.approx(8.25, abs=5e-3)
+
+
+def test_a_named_victim_is_asked_about():
+    found = exposed(traces(star(10)), "eavesdropper", victim=0)["eavesdropper"]
+    assert (found.victim, found.worst) == (0, pytest.approx(math.sqrt(10)))
+
+
+def test_the_worst_neighbour_is_named_and_is_not_the_victim():
+    found = exposed(traces(ring(5)), "neighbour", "all-others")
+    assert found["neighbour"].victim not in found["neighbour"].adversary.agents
+    assert len(found["all-others"].adversary.agents) == 4
+
+
+def test_a_coalition_is_not_asked_about_itself():
+    found = exposed(traces(ring(5)), "coalition:0,1")["coalition:0,1"]
+    assert found.victim not in (0, 1)
+
+
+def test_an_adversary_that_leaves_no_victim_is_refused():
+    with pytest.raises(UnsupportedView, match="no victim"):
+        exposed(traces(ring(3)), "coalition:0,1,2")
+
+
+def test_encrypted_links_leave_the_eavesdropper_the_end_states():
+    step = functools.partial(dp_dpsgd.step, order=dp_dpsgd.Order.STEP_THEN_MIX, **NUMBERS)
+    of = trace(dp_dpsgd.init, step, graph=full(10), rounds=10)
+    clear = exposed(of, "eavesdropper")["eavesdropper"].worst
+    sealed = exposed(of, "eavesdropper", encrypted=True)["eavesdropper"].worst
+    assert (clear**2, sealed**2) == (pytest.approx(1.0), pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("target", [0.5, 8.0])
+def test_calibration_meets_the_target_and_not_by_much(target):
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    multiplier = calibrated_multiplier(found, epsilon=target, delta=1e-5)
+    spent = run_epsilon(found, noise_multiplier=multiplier, delta=1e-5)
+    assert target * 0.995 < spent <= target
+
+
+def test_no_noise_is_infinite_and_says_why():
+    found = exposed(traces(ring(5)), "eavesdropper")["eavesdropper"]
+    said = guarantee("eavesdropper", found, noise_multiplier=0.0, delta=1e-5)
+    assert said.epsilon == math.inf
+    assert "noise multiplier is 0" in said.because
+
+
+def test_dsgd_is_infinite_and_cannot_be_calibrated():
+    step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
+    of = trace(dsgd.init, step, graph=ring(5), rounds=3)
+    found = exposed(of, "eavesdropper")["eavesdropper"]
+    assert found.worst == math.inf
+    with pytest.raises(UnsupportedView, match="not clipped"):
+        calibrated_multiplier(found, epsilon=1.0, delta=1e-5)
+
+
+def test_a_prefix_of_the_rounds_costs_what_so_many_rounds_cost():
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    spent = run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=100)
+    again = epsilon(
+        noise_multiplier=3.0 / math.sqrt(3), delta=1e-5, rounds=100, sampling_rate=0.02
+    )
+    assert spent == pytest.approx(again, rel=1e-12)
+    assert run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=0) == 0.0
+
+
+def test_replace_one_with_several_contributions_of_a_sampled_batch_is_refused():
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    for call in (
+        lambda: run_epsilon(found, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one"),
+        lambda: calibrated_multiplier(found, epsilon=1.0, delta=1e-5, adjacency="replace-one"),
+    ):
+        with pytest.raises(UnsupportedMechanism, match="replace-one"):
+            call()
+
+
+def test_replace_one_on_full_batches_doubles_the_distance():
+    found = exposed(traces(ring(10), rounds=1), "eavesdropper", rate=1.0)["eavesdropper"]
+    replaced = run_epsilon(found, noise_multiplier=8.0, delta=1e-5, adjacency="replace-one")
+    assert replaced == pytest.approx(
+        run_epsilon(found, noise_multiplier=4.0, delta=1e-5), rel=1e-9
+    )
+
+
+def test_batches_with_rates_of_their_own_are_composed_each_at_its_rate():
+    def init(round):
+        x = round.initial()
+        sums = round.clipped_sums(x, batch=round.draw(1.0), clip_norm=1.0)
+        return dp_dpsgd.State(x - (sums + round.noise(sums, std=5.0)))
+
+    step = functools.partial(dp_dpsgd.step, order=dp_dpsgd.Order.MIX_THEN_STEP, **NUMBERS)
+    of = trace(init, step, graph=ring(3), rounds=50)
+    found = exposed(of, "eavesdropper")["eavesdropper"]
+    assert [(r.sampling_rate, r.rounds) for r in found.releases] == [(1.0, 1), (0.02, 50)]
+    spent = run_epsilon(found, noise_multiplier=2.0, delta=1e-5)
+    rounds_only = epsilon(noise_multiplier=2.0, delta=1e-5, rounds=50, sampling_rate=0.02)
+    start_only = epsilon(noise_multiplier=10.0, delta=1e-5, rounds=1, sampling_rate=1.0)
+    assert max(rounds_only, start_only) < spent < rounds_only + start_only
+
+
+def test_an_unknown_victim_is_refused():
+    with pytest.raises(ValueError, match="victim=9"):
+        exposed(traces(ring(5)), "eavesdropper", victim=9)
