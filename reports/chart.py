@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from markupsafe import Markup
 
 __all__ = ["MARKS", "Area", "Line", "axes", "draw_line", "key", "spread", "ticks"]
 
-WIDTH, HEIGHT = 720, 290
-LEFT, RIGHT, TOP, BOTTOM = 58, 160, 16, 48
+WIDTH, HEIGHT = 900, 320
+LEFT, RIGHT, TOP, BOTTOM = 58, 230, 16, 48
 MARKS = 4
 _MOST_MARKS = 12
 
@@ -125,7 +126,7 @@ def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
     """
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     found = list(wanted)
-    for before, after in zip(order, order[1:], strict=False):
+    for before, after in itertools.pairwise(order):
         found[after] = max(found[after], found[before] + gap)
     limit = float(HEIGHT - BOTTOM)
     for index in reversed(order):
@@ -135,10 +136,11 @@ def spread(wanted: Sequence[float], *, gap: float) -> list[float]:
 
 
 def _mark(x: float, y: float, style: int) -> Markup:
-    shapes = (
-        f'<circle class="mark s{style}" cx="{x:.1f}" cy="{y:.1f}" r="3.6"/>',
-        f'<rect class="mark s{style}" x="{x - 3.3:.1f}" y="{y - 3.3:.1f}" width="6.6" height="6.6"/>',
-        f'<path class="mark s{style}" d="M{x:.1f} {y - 4.4:.1f}l4.2 7.4h-8.4z"/>',
-        f'<path class="mark s{style}" d="M{x:.1f} {y - 4.8:.1f}l4.8 4.8-4.8 4.8-4.8-4.8z"/>',
+    circle, square, triangle, diamond = (
+        f"M{x - 3.6:.1f} {y:.1f}a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0z",
+        f"M{x - 3.3:.1f} {y - 3.3:.1f}h6.6v6.6h-6.6z",
+        f"M{x:.1f} {y - 4.4:.1f}l4.2 7.4h-8.4z",
+        f"M{x:.1f} {y - 4.8:.1f}l4.8 4.8-4.8 4.8-4.8-4.8z",
     )
-    return Markup(shapes[style % MARKS])  # noqa: S704 - numbers of ours alone
+    shape = (circle, square, triangle, diamond)[style % MARKS]
+    return Markup('<path class="mark s{}" d="{}"/>').format(style, shape)

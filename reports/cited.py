@@ -31,7 +31,8 @@ def _whole(value: float | str) -> str:
 KINDS: Mapping[str, Callable[[float | str], str]] = {
     "bound": bound,
     "figure": figure,
-    "score": lambda value: figure(value, 2),
+    "score": lambda value: f"{float(value):.2f}".replace("-", "−"),
+    "given": lambda value: f"{float(value):.6g}",
     "sensitivity": lambda value: figure(value, 4),
     "small": small,
     "percent": _percent,

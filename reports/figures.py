@@ -188,7 +188,8 @@ def _crossing(report: Mapping[str, Any], cited: Cited, area: Area, limit: float)
     right = x > (LEFT + WIDTH - RIGHT) / 2
     return Markup(
         '<line class="drop" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{floor}"/>'
-        '<text class="{side}" x="{beside:.1f}" y="{low}">within the target up to round {round}</text>'
+        '<text class="{side}" x="{beside:.1f}" y="{low}">'
+        "within the target up to round {round}</text>"
     ).format(
         x=x,
         top=area.y(limit),

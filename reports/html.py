@@ -21,7 +21,7 @@ from .cited import Cited
 from .figures import epsilon_figure, epsilon_series, graph_figure, utility_figure
 from .folder import finite
 from .tables import HEURISTIC
-from .verdict import verdict
+from .verdict import adversary_phrase, epsilon_kind, verdict
 
 __all__ = ["render"]
 
@@ -61,6 +61,8 @@ def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = No
         cite=Cited(report),
         sees=functools.partial(_sees, links=report["run"]["links"]),
         image=functools.partial(_image, images or {}),
+        phrase=adversary_phrase,
+        kind=epsilon_kind,
         badges=_BADGES,
         heuristic=HEURISTIC,
         graph=graph_figure(report),

@@ -16,7 +16,22 @@ from markupsafe import Markup
 from .cited import Cited
 from .numbers import is_infinite
 
-__all__ = ["Outcome", "Verdict", "last_round_within", "verdict"]
+__all__ = [
+    "Outcome",
+    "Verdict",
+    "adversary_phrase",
+    "epsilon_kind",
+    "last_round_within",
+    "verdict",
+]
+
+_PHRASES = {
+    "eavesdropper": "the eavesdropper",
+    "neighbour": "the worst single neighbour",
+    "all-others": "all other agents together",
+    "final-models": "holders of the final models",
+    "single-message": "a reader of one message",
+}
 
 
 class Outcome(enum.StrEnum):
@@ -68,7 +83,7 @@ def verdict(report: Mapping[str, Any]) -> Verdict:
     if row is None:
         raise KeyError(f"the plan has no row for the target adversary {target['adversary']!r}")
     spent, allowed = report["ledger"]["epsilon"][row["name"]], float(target["epsilon"])
-    who = Markup("{}").format(row["name"])
+    who = adversary_phrase(row["name"])
     text = _statement(report, cited, row) + Markup(" The run file allows ε ≤ {}.").format(
         cited("bound", "plan", "target", "epsilon")
     )
@@ -91,6 +106,16 @@ def verdict(report: Mapping[str, Any]) -> Verdict:
     )
 
 
+def adversary_phrase(name: str) -> Markup:
+    """An adversary in a sentence."""
+    return Markup("{}").format(_PHRASES.get(name, name))
+
+
+def epsilon_kind(row: Mapping[str, Any]) -> str:
+    """How an epsilon is rounded: only an upper bound is rounded up."""
+    return "bound" if row["status"] == "proven" else "figure"
+
+
 def last_round_within(report: Mapping[str, Any], adversary: str, limit: float) -> int | None:
     """Index of the last entry of epsilon_by_round that a limit allows; None if no entry is."""
     series: Sequence[Sequence[Any]] = report["epsilon_by_round"].get(adversary, [])
@@ -110,10 +135,10 @@ def _statement(report: Mapping[str, Any], cited: Cited, row: Mapping[str, Any]) 
         unit=row["unit"],
         victim=cited("whole", "plan", "adversaries", index, "victim"),
         lead=lead,
-        epsilon=cited("bound", "ledger", "epsilon", row["name"]),
+        epsilon=cited(epsilon_kind(row), "ledger", "epsilon", row["name"]),
         delta=cited("small", "plan", "adversaries", index, "delta"),
         adjacency=row["adjacency"],
-        name=row["name"],
+        name=adversary_phrase(row["name"]),
         rounds=cited("whole", "ledger", "rounds"),
     )
 
@@ -170,7 +195,7 @@ def _larger(report: Mapping[str, Any], cited: Cited) -> tuple[Markup, ...]:
     worse = [name for name, epsilon in spent.items() if float(epsilon) > float(spent[target])]
     return tuple(
         Markup("Beside the target, {} has ε = {} at the same δ.").format(
-            name, cited("bound", "ledger", "epsilon", name)
+            adversary_phrase(name), cited("bound", "ledger", "epsilon", name)
         )
         for name in worse
     )

@@ -1,0 +1,54 @@
+# Two commands do everything on a machine with Python 3.11 or newer: make demo, make test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+OUT ?= demo-run
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help install demo test lint bench wheel test-wheel clean
+
+help:
+	@echo "make demo        plan, train, attack and report on bundled digits"
+	@echo "make test        the test suite"
+	@echo "make lint        ruff, mypy, pyright"
+	@echo "make test-wheel  the test suite against the built wheel"
+	@echo "make bench       the benchmarks"
+
+install: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+demo: $(READY)
+	rm -rf $(OUT)
+	$(BIN)/overhear demo --out $(OUT)
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 -q $(PYTEST_ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+bench: $(READY)
+	$(BIN)/python benchmarks/engine.py --quick
+
+wheel: $(READY)
+	rm -rf build dist
+	$(BIN)/python -m build --quiet --wheel
+
+# The checkout's packages are swapped for the wheel's, and back; the tests run away from the checkout.
+test-wheel: wheel
+	rm -rf build/wheel-tests && mkdir -p build/wheel-tests
+	cp -r tests pyproject.toml build/wheel-tests/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
+	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 -q $(PYTEST_ARGS); status=$$?; \
+	cd ../.. && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . ; exit $$status
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo-run

@@ -1,0 +1,94 @@
+"""The main job end to end on bundled digits: plan, train DPDL, intercept, attack, report."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from .config import RunFile
+from .tables import adversary_table, attack_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RUN = """
+[data]
+name = "digits"
+agents = 10
+partition = "dirichlet"
+concentration = 0.5
+
+[graph]
+name = "ring"
+
+[model]
+name = "mlp"
+
+[algorithm]
+name = "dpdl"
+form = "repaired"
+alpha = 0.1
+
+[privacy]
+epsilon = 8
+delta = 1e-4
+adversary = "eavesdropper"
+
+[training]
+rounds = 150
+sampling_rate = 0.2
+learning_rate = 0.2
+evaluate_every = 10
+
+[intercept]
+rounds = [1]
+
+[attack]
+presets = ["dlg", "inverting-gradients"]
+images = 4
+"""
+
+
+def run_demo(out: Path, console: Console) -> None:
+    """Run the demo into a new folder.
+
+    Args:
+        out: the run folder; it must be empty or not exist.
+        console: where tables and progress go.
+
+    Raises:
+        FileExistsError: the folder holds files.
+    """
+    from .attack import attack_run
+    from .folder import claim
+    from .progress import attack_progress, train_progress
+    from .report import report_run
+    from .run import train_run
+
+    started = perf_counter()
+    config = RunFile.model_validate(tomllib.loads(RUN))
+    claim(out)
+    console.print(
+        "Ten agents on a ring train on digits with DPDL. Somebody reads the links. "
+        f"Target: epsilon {config.privacy.epsilon:g} at delta {config.privacy.delta:g} "
+        "for one record.\n"
+        if config.privacy is not None and config.privacy.epsilon is not None
+        else ""
+    )
+    limit = None if config.privacy is None else config.privacy.epsilon
+    delta = None if config.privacy is None else config.privacy.delta
+    with train_progress(console, limit=limit, delta=delta) as progress:
+        summary = train_run(config, out, progress=progress)
+    with attack_progress(console) as progress:
+        result = attack_run(out, progress=progress)
+    page = report_run(out)
+    accuracy = summary["metrics"]["consensus_accuracy"]
+    console.print(adversary_table(summary["adversaries"]))
+    for scenario in result["scenarios"]:
+        title = f"{scenario['scenario']}, round {scenario['round']}, {scenario['preset']}"
+        console.print(attack_table(scenario["rows"], title=title))
+        console.print(scenario["conclusion"] + "\n")
+    console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
+    console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")
