@@ -53,8 +53,8 @@ def first_linear_input(
 
     Examples:
         >>> from overhear.attacks.observation import observe
-        >>> model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(1, 3)
-        >>> flat = torch.cat([p.flatten() for p in model.parameters()])
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> flat, x = torch.linspace(-1, 1, 26), torch.tensor([[0.2, 0.9, 0.4]])
         >>> seen = observe(
         ...     model, flat, inputs=x, targets=torch.tensor([0]), clip_norm=0.1, noise_std=0.0,
         ...     generator=torch.Generator(),

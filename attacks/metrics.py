@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -101,7 +102,8 @@ def psnr(truth: Tensor, guess: Tensor) -> float:
     first, second = _pair(truth, guess)
     if np.array_equal(first, second):  # scikit-image divides by zero here
         return math.inf
-    return float(peak_signal_noise_ratio(first, second, data_range=1.0))
+    ratio: float = peak_signal_noise_ratio(first, second, data_range=1.0)
+    return float(ratio)
 
 
 def ssim(truth: Tensor, guess: Tensor) -> float:
@@ -133,9 +135,11 @@ def ssim(truth: Tensor, guess: Tensor) -> float:
         )
     side = min(7, *first.shape[1:])
     window = side if side % 2 else side - 1
-    return float(
-        structural_similarity(first, second, win_size=window, data_range=1.0, channel_axis=0)
+    # Annotated because scikit-image declares a union over its options for the return value.
+    value: Any = structural_similarity(
+        first, second, win_size=window, data_range=1.0, channel_axis=0
     )
+    return float(value)
 
 
 def match(truth: Tensor, guess: Tensor) -> Scores:
@@ -205,7 +209,8 @@ def _is_image(shape: Sequence[int]) -> bool:
 def _pair(truth: Tensor, guess: Tensor) -> tuple[np.ndarray, np.ndarray]:
     if truth.shape != guess.shape:
         raise ValueError(
-            f"truth of shape {tuple(truth.shape)} and guess of shape {tuple(guess.shape)} must agree"
+            f"truth of shape {tuple(truth.shape)} and guess of shape {tuple(guess.shape)} "
+            "must agree"
         )
     for name, image in (("truth", truth), ("guess", guess)):
         # A rounding error outside [0, 1] is what undoing a normalisation leaves.

@@ -34,7 +34,8 @@ def squared_distance(candidate: Tensor, observation: Observation) -> Tensor:
 
     Examples:
         >>> seen = Observation(
-        ...     gradient=torch.zeros(2), model=torch.zeros(2), noise_std=0.0, clip_norm=None, records=1
+        ...     gradient=torch.zeros(2), model=torch.zeros(2), noise_std=0.0, clip_norm=None,
+        ...     records=1,
         ... )
         >>> squared_distance(torch.tensor([3.0, 4.0]), seen).item()
         25.0
@@ -82,7 +83,8 @@ def whitened_residual(candidate: Tensor, observation: Observation) -> Tensor:
 
     Examples:
         >>> seen = Observation(
-        ...     gradient=torch.zeros(2), model=torch.zeros(2), noise_std=0.5, clip_norm=1.0, records=1
+        ...     gradient=torch.zeros(2), model=torch.zeros(2), noise_std=0.5, clip_norm=1.0,
+        ...     records=1,
         ... )
         >>> whitened_residual(torch.tensor([0.5, 0.5]), seen).item()
         2.0

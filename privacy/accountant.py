@@ -48,7 +48,7 @@ from .loss_atoms import Pair, Round
 
 __all__ = ["Accountant", "Adjacency", "composed_epsilon", "delta", "epsilon", "noise_multiplier"]
 
-_MULTIPLIERS = (1e-3, 1e9)  # what the loss distribution resolves; outside, the bound is trivial
+_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
 
 
 def epsilon(
@@ -78,7 +78,7 @@ def epsilon(
         TypeError: `rounds` is not an integer.
 
     >>> round(epsilon(noise_multiplier=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 3)
-    2.101
+    1.828
     """
     check_multiplier(noise_multiplier)
     check_delta(delta)
@@ -121,7 +121,7 @@ def delta(
 
     >>> found = delta(noise_multiplier=1.0, epsilon=2.0, rounds=1000, sampling_rate=0.01)
     >>> f"{found:.2e}"
-    '1.74e-05'
+    '2.67e-06'
     """
     check_multiplier(noise_multiplier)
     check_epsilon(epsilon, most=math.inf)
@@ -171,7 +171,7 @@ def noise_multiplier(
         TypeError: `rounds` is not an integer.
 
     >>> round(noise_multiplier(epsilon=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 4)
-    1.4147
+    1.4146
     """
     check_epsilon(epsilon, positive=True)
     check_delta(delta)
@@ -222,7 +222,7 @@ def composed_epsilon(
     >>> round(composed_epsilon([(2.0, 1.0)] * 4, delta=1e-5), 4)  # together mu = 1
     4.3772
     >>> round(composed_epsilon({(1.0, 0.01): 1000, (5.0, 0.1): 1}, delta=1e-5), 3)
-    2.102
+    1.83
     """
     check_delta(delta)
     counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)

@@ -50,7 +50,7 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
     Source: Balle and Wang 2018, Theorem 8.
 
     >>> round(delta_from_mu(1.0, 1.0), 9)
-    0.126936737
+    0.126936738
     """
     _require(mu >= 0.0, f"mu={mu}", "must be at least 0")
     _require(epsilon >= 0.0, f"epsilon={epsilon}", "must be at least 0")

@@ -71,7 +71,7 @@ class LossDistribution:
         first = math.floor(epsilon / self.grid) + 1 - self.start
         if first < 0 and not self.complete:
             return None
-        losses, masses = self._masses(max(first, 0))
+        losses, masses = self._masses(min(max(first, 0), self.tilted.size))
         total = float(-np.expm1(epsilon - losses) @ masses) if losses.size else 0.0
         return min(1.0, (max(total, 0.0) + self.infinite) * (1.0 + _SLACK))
 
@@ -188,9 +188,9 @@ def _blocks(atoms: Atoms, tilt: float) -> list[Atoms]:
     if atoms.count <= _BLOCK:
         return [atoms]
     size = math.isqrt(atoms.count)
-    blocks, rest = divmod(atoms.count, size)
-    parts = [(size, blocks), (rest, 1)] if rest else [(size, blocks)]
-    return [_block(atoms, tilt, size=n, count=c) for n, c in parts]
+    count, rest = divmod(atoms.count, size)
+    block = _block(atoms, tilt, size=size, count=count)
+    return [block, replace(atoms, count=rest)] if rest else [block]
 
 
 def _block(atoms: Atoms, tilt: float, *, size: int, count: int) -> Atoms:
@@ -199,7 +199,7 @@ def _block(atoms: Atoms, tilt: float, *, size: int, count: int) -> Atoms:
     The window leaves out a share e^-28 of the tilted probability. It stays such a share after
     `count` blocks, so the relative allowance on delta covers it.
     """
-    composed = _compose([replace(atoms, count=size)], tilt, repeats=max(count, atoms.count // size))
+    composed = _compose([replace(atoms, count=size)], tilt, repeats=count)
     losses = composed.grid * np.arange(composed.start, composed.start + composed.tilted.size)
     kept = composed.tilted > 0.0
     log_masses = np.log(composed.tilted[kept]) + composed.log_scale - tilt * losses[kept]

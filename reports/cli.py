@@ -7,7 +7,6 @@ inside the command, so that help costs nothing.
 
 from __future__ import annotations
 
-import dis
 import enum
 import os
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from .faults import is_stated, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -243,38 +244,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else CRASH
     except Exception as error:  # noqa: BLE001 - the last resort decides between 1 and 2
-        bad_input = _is_stated(error)
+        bad_input = is_stated(error)
         if not bad_input or os.environ.get("OVERHEAR_DEBUG") == "1":
             traceback.print_exception(error)
         if bad_input:
-            print(f"error: {_sentence(error)}", file=sys.stderr)
+            print(f"error: {sentence(error)}", file=sys.stderr)
         return BAD_INPUT if bad_input else CRASH
     return 0
-
-
-def _is_stated(error: Exception) -> bool:
-    """Whether the error is one that our own code states about its input.
-
-    Either the system refuses a file, or a `raise` of ours is where it comes from; the same types
-    out of a library, or out of a slip of ours, are crashes.
-    """
-    if isinstance(error, OSError):
-        return True
-    at = error.__traceback__
-    if at is None or not isinstance(error, ValueError | TypeError | LookupError | ArithmeticError):
-        return False
-    while at.tb_next is not None:
-        at = at.tb_next
-    ours = at.tb_frame.f_globals.get("__name__", "").startswith("overhear.")
-    code = at.tb_frame.f_code.co_code
-    return ours and code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    # A KeyError shows its message in quotes.
-    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
 def _show_plan(found: Mapping[str, Any], console: Console) -> None:

@@ -48,7 +48,7 @@ class Table(BaseModel):
     """One table; `belongs` names the keys that only one value of another key reads."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+        extra="ignore", frozen=True, strict=True, use_attribute_docstrings=True
     )
     belongs: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
@@ -167,8 +167,9 @@ class AlgorithmTable(Table):
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
-        self.settings()
-        return self
+        from .hyper_parameters import settings_entries
+
+        return self.model_copy(update=settings_entries(self.settings()))
 
     def settings(self) -> Any:
         """The hyper-parameters: an instance of the algorithm's own dataclass.

@@ -25,13 +25,13 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
     # An empty list that is given means none; one that is not given is to be filled in.
     if "rounds" not in run.intercept.model_fields_set:
         kept = tuple(sorted({1, rounds}))
+    problems += _outside("[intercept] victims", victims, agents - 1, "agents count from 0")
     if "victims" not in run.intercept.model_fields_set:
         victims = (0 if victim is None else victim,)
     if "rounds" not in run.attack.model_fields_set:
         tried = kept
     if victim is not None:
         problems += _outside("[privacy] victim", (victim,), agents - 1, "agents count from 0")
-    problems += _outside("[intercept] victims", victims, agents - 1, "agents count from 0")
     problems += _outside("[intercept] rounds", kept, rounds, "rounds count from 1")
     problems += [
         f"[attack] rounds names round {number}, which is not in [intercept] rounds; add it there"

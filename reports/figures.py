@@ -21,6 +21,7 @@ from .verdict import last_round_within
 __all__ = ["Series", "epsilon_figure", "epsilon_series", "graph_figure", "utility_figure"]
 
 _MOST_AGENTS = 60
+_MOST_EDGES = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +53,10 @@ def graph_figure(report: Mapping[str, Any]) -> Markup:
         agent: (120 + 96 * math.sin(turn * i), 120 - 96 * math.cos(turn * i))
         for i, agent in enumerate(agents)
     }
+    crowd = " thin" if len(edges) > _MOST_EDGES else ""
     parts = [
         Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(
-            "hot" if victim in (a, b) else "edge", *place[a], *place[b]
+            ("hot" if victim in (a, b) else "edge") + crowd, *place[a], *place[b]
         )
         for a, b in sorted(edges, key=lambda edge: victim in edge)
     ]
@@ -121,9 +123,10 @@ def epsilon_figure(report: Mapping[str, Any]) -> Markup:
         parts.append(draw_line(area, Line(points=line.points, style=line.style)))
         name = line.names[0]
         last = len(report["epsilon_by_round"][name]) - 1
-        figure = cited.svg("bound", "epsilon_by_round", name, last, 1)
+        kind = "bound" if line.proven else "figure"
+        figure = cited.svg(kind, "epsilon_by_round", name, last, 1)
         more = f" +{len(line.names) - 1}" if len(line.names) > 1 else ""
-        words = Markup("{}{}: {}").format(_short(name), more, figure)
+        words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.proven else "≥ ", figure)
         labels.append((area.y(line.points[-1][1]), words))
     parts.append(_end_labels(labels))
     about = f"Lines for {', '.join(name for line in lines for name in line.names)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -20,6 +20,7 @@ from .chart import key
 from .cited import Cited
 from .figures import epsilon_figure, epsilon_series, graph_figure, utility_figure
 from .folder import finite
+from .numbers import is_infinite
 from .tables import HEURISTIC
 from .verdict import adversary_phrase, epsilon_kind, verdict
 
@@ -63,6 +64,9 @@ def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = No
         image=functools.partial(_image, images or {}),
         phrase=adversary_phrase,
         kind=epsilon_kind,
+        relation=functools.partial(_relation, report["ledger"]["epsilon"]),
+        bounded=_bounded(report),
+        strongest=_strongest(report["attack"]),
         badges=_BADGES,
         heuristic=HEURISTIC,
         graph=graph_figure(report),
@@ -90,6 +94,31 @@ def _sees(name: str, *, links: str) -> str:
         return _ENCRYPTED
     kind = name.partition(":")[0]
     return _SEES["agent" if name.startswith("neighbour:") else kind] if kind in _SEES else ""
+
+
+def _relation(spent: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """How the released epsilon of a row stands to the truth."""
+    if is_infinite(spent.get(row["name"], row["epsilon"])):
+        return "="
+    return "≤" if row["status"] == "proven" else "≥"
+
+
+def _bounded(report: Mapping[str, Any]) -> int | None:
+    """Index of the first adversary with a finite, proven epsilon."""
+    spent = report["ledger"]["epsilon"]
+    rows = enumerate(report["plan"]["adversaries"])
+    return next((i for i, row in rows if _relation(spent, row) == "≤"), None)
+
+
+def _strongest(attack: Mapping[str, Any] | None) -> int | None:
+    """Index of the attack whose reconstructions from the run's own messages are best."""
+    found = []
+    scenarios: Sequence[Mapping[str, Any]] = attack["scenarios"] if attack else []
+    for number, scenario in enumerate(scenarios):
+        ssim = {row["name"]: row["mean"]["ssim"] for row in scenario["rows"]}
+        if {"defended", "blind guess"} <= ssim.keys():
+            found.append((float(ssim["defended"]), number))
+    return max(found)[1] if found else None
 
 
 def _image(images: Mapping[str, bytes], path: str, *, alt: str) -> Markup:

@@ -129,7 +129,7 @@ def make_plan(config: RunFile, *, graph: Graph | None = None) -> Plan:
         )
         for name, exposure in found.items()
     ]
-    every.sort(key=lambda g: (-g.epsilon, -g.joint_sensitivity))
+    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return Plan(
         noise_multiplier=multiplier,
         target=target,

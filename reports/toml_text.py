@@ -11,7 +11,7 @@ from typing import Any
 
 __all__ = ["merge_overrides", "write_toml"]
 
-_BARE_WORD = re.compile(r"[A-Za-z][\w.:/-]*")
+_BARE_WORD = re.compile(r"[A-Za-z][\w.,:/-]*")
 # Two ways to say the same thing: an override of one replaces the other.
 _ALTERNATIVES = (
     ("privacy", "epsilon", "noise_multiplier"),

@@ -192,12 +192,13 @@ def _larger(report: Mapping[str, Any], cited: Cited) -> tuple[Markup, ...]:
     spent, target = report["ledger"]["epsilon"], report["plan"]["target"]["adversary"]
     if target not in spent:
         return ()
-    worse = [name for name, epsilon in spent.items() if float(epsilon) > float(spent[target])]
+    rows = {row["name"]: row for row in report["plan"]["adversaries"]}
     return tuple(
-        Markup("Beside the target, {} has ε = {} at the same δ.").format(
-            adversary_phrase(name), cited("bound", "ledger", "epsilon", name)
+        Markup("Beside the target, ε = {} at the same δ against {}.").format(
+            cited(epsilon_kind(rows[name]), "ledger", "epsilon", name), adversary_phrase(name)
         )
-        for name in worse
+        for name, epsilon in spent.items()
+        if name in rows and float(epsilon) > float(spent[target])
     )
 
 

@@ -59,7 +59,8 @@ class Exposure(NamedTuple):
     @property
     def order(self) -> float:
         """What the worst victim is chosen by: the sum of squared sensitivities."""
-        return sum(r.rounds * r.joint_sensitivity**2 for r in self.releases)
+        total = sum(r.rounds * r.joint_sensitivity**2 for r in self.releases)
+        return float(f"{total:.9g}")  # agents that differ by rounding alone are equal
 
 
 def exposures(

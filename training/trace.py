@@ -9,7 +9,7 @@ adaptively and other agents' contributions may be held fixed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -197,30 +197,51 @@ class RoundTrace:
         """The largest mu of one message alone, and the kind of that message.
 
         Messages that hold a `bounded` contribution are passed over unless `kind` asks for them.
+        Where no message of the round touches the victim's data, the end state is looked at: it is
+        what the next round sends.
         """
-        columns, heuristic = self._contribution_columns(), set[int]()
+        found = [
+            (self._alone(rows, victim), name)
+            for name, rows in self._sent_rows(kind)
+            if kind is not None or not self._holds_bounded(rows)
+        ]
+        if not any(mu for mu, _ in found):
+            found = [(self._alone(rows, victim), name) for name, rows in self._end_rows()]
+        return max(found, default=(0.0, "none"))
+
+    def _sent_rows(self, kind: str | None) -> Iterator[tuple[str, csr_array]]:
+        for g in self.messages:
+            if kind in (None, g.kind):
+                yield g.kind, self.expand(g.rows[np.flatnonzero(g.crossing)], unseen=_every)
+
+    def _end_rows(self) -> Iterator[tuple[str, csr_array]]:
+        for name, rows in self.record.end_state.items():
+            yield name, self.expand(rows, unseen=_every)
+
+    def _holds_bounded(self, rows: csr_array) -> bool:
+        blamed = _columns(g for g in self.groups if isinstance(g, Contributions) and g.blame)
+        return bool(rows[:, blamed].nnz)
+
+    def _alone(self, rows: csr_array, victim: int) -> float:
+        """The largest mu among rows of which only one is seen."""
         bounds = np.zeros(self.columns)
         for g in self.groups:
             if isinstance(g, Contributions):
                 bounds[g.start : g.start + g.size] = np.where(g.owners == victim, g.bounds, 0.0)
-                if g.blame:
-                    heuristic.update(range(g.start, g.start + g.size))
+        columns = np.flatnonzero(bounds)
         noise = _columns(g for g in self.groups if isinstance(g, NoiseSources))
-        worst, name = 0.0, "none"
-        for g in self.messages:
-            if kind is not None and g.kind != kind:
-                continue
-            sent = np.flatnonzero(g.crossing)
-            rows = self.expand(g.rows[sent], unseen=lambda m: np.ones(m.size, dtype=bool))
-            if kind is None and heuristic & set(rows.indices.tolist()):
-                continue
-            moved = np.asarray(abs(rows[:, columns]) @ bounds[columns]).ravel()
-            hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())
-            with np.errstate(divide="ignore", invalid="ignore"):
-                mu = np.where(moved > 0, moved / hidden, 0.0)
-            if mu.size and mu.max() > worst:
-                worst, name = float(mu.max()), g.kind
-        return worst, name
+        moved = np.zeros(rows.shape[0])
+        if len(columns):
+            touched = abs(rows[:, columns]).tocoo()
+            np.add.at(moved, touched.coords[0], touched.data * bounds[columns[touched.coords[1]]])
+        hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mu = np.where(moved > 0, moved / hidden, 0.0)
+        return float(mu.max(initial=0.0))
+
+
+def _every(messages: Messages) -> np.ndarray:
+    return np.ones(messages.size, dtype=bool)
 
 
 def _columns(groups: Any) -> np.ndarray:

@@ -52,6 +52,21 @@ def test_published_dpdl_on_thirty_agents_is_five_hundred_times_its_message():
     assert run_epsilon(found, noise_multiplier=2.512, delta=1e-5) == pytest.approx(517, rel=5e-3)
 
 
+@pytest.mark.parametrize("order", list(dp_dpsgd.Order))
+def test_a_single_message_is_never_free_although_it_is_sent_a_round_later(order):
+    step = functools.partial(dp_dpsgd.step, order=order, **NUMBERS)
+    of = trace(dp_dpsgd.init, step, graph=ring(5), rounds=3)
+    found = exposed(of, "single-message")["single-message"]
+    assert found.worst == pytest.approx(1.0)
+    assert ("state x" in found.because) == (order is dp_dpsgd.Order.MIX_THEN_STEP)
+
+
+def test_a_single_message_without_noise_is_infinite():
+    step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
+    of = trace(dsgd.init, step, graph=ring(5), rounds=3)
+    assert exposed(of, "single-message")["single-message"].worst == math.inf
+
+
 def test_the_worst_victim_is_reported():
     found = exposed(traces(star(10), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
     assert found.victim != 0
