@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .numbers import bound, figure, is_infinite, small
+from .numbers import bound, figure, is_infinite, score, small
 
 __all__ = ["KINDS", "Cited", "look_up"]
 
@@ -31,7 +31,7 @@ def _whole(value: float | str) -> str:
 KINDS: Mapping[str, Callable[[float | str], str]] = {
     "bound": bound,
     "figure": figure,
-    "score": lambda value: f"{float(value):.2f}".replace("-", "−"),
+    "score": score,
     "given": lambda value: figure(value) if is_infinite(value) else f"{float(value):.6g}",
     "sensitivity": lambda value: figure(value, 4),
     "small": small,

@@ -48,7 +48,7 @@ class Table(BaseModel):
     """One table; `belongs` names the keys that only one value of another key reads."""
 
     model_config = ConfigDict(
-        extra="ignore", frozen=True, strict=True, use_attribute_docstrings=True
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
     belongs: ClassVar[Mapping[str, tuple[str, str]]] = {}
 

@@ -174,10 +174,13 @@ def utility_figure(report: Mapping[str, Any]) -> Markup:
 def _victim_and_watchers(report: Mapping[str, Any]) -> tuple[int, set[int]]:
     rows, target = report["plan"]["adversaries"], report["plan"]["target"]["adversary"]
     row = next((r for r in rows if r["name"] == target), rows[0])
-    named = [r["worst_adversary"] or r["name"] for r in rows if r["victim"] == row["victim"]]
+    victim = int(row["victim"])
+    named = [r["worst_adversary"] or r["name"] for r in rows if r["victim"] == victim]
     members = (name.partition(":")[2] for name in named)
     watching = {int(m) for text in members for m in text.split(",") if m.strip().isdigit()}
-    return int(row["victim"]), watching - {int(row["victim"])}
+    if any(r["name"] == "neighbour" for r in rows):  # any one of them is meant
+        watching |= {int(a) for edge in report["run"]["edges"] if victim in edge for a in edge}
+    return victim, watching - {victim}
 
 
 def _crossing(report: Mapping[str, Any], cited: Cited, area: Area, limit: float) -> Markup:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, Decimal
 
-__all__ = ["bound", "figure", "is_infinite", "small"]
+__all__ = ["bound", "figure", "is_infinite", "score", "small"]
 
 # A calibrated epsilon of 4 - 1e-12 is a 4: only what a reader could notice is rounded up.
 _NOISE = 1e-9
@@ -54,6 +54,15 @@ def figure(value: float | str, digits: int = 3) -> str:
         return sign + small(float(f"{number:.{digits - 1}e}"))
     before = math.floor(math.log10(float(f"{number:.{digits - 1}e}"))) + 1
     return f"{sign}{number:.{max(digits - before, 0)}f}"
+
+
+def score(value: float | str) -> str:
+    """A score with two decimals, such as SSIM.
+
+    >>> score(1.0), score(-0.0213)
+    ('1.00', '−0.02')
+    """
+    return f"{float(value):.2f}".replace("-", "−")
 
 
 def small(value: float | str) -> str:

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from .numbers import bound, figure, small
+from .numbers import bound, figure, score, small
 
 __all__ = [
     "HEURISTIC",
@@ -89,6 +89,6 @@ def attack_table(rows: Sequence[Mapping[str, Any]], *, title: str = "Reconstruct
         table.add_column(head, justify="right")
     for row in rows:
         mean = row["mean"]
-        cells = (row["name"], figure(mean["mse"]), figure(mean["psnr"]), figure(mean["ssim"], 2))
+        cells = (row["name"], figure(mean["mse"]), figure(mean["psnr"]), score(mean["ssim"]))
         table.add_row(*(Text(cell) for cell in cells))
     return table

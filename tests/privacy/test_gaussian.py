@@ -38,7 +38,9 @@ def test_infinite_epsilon_needs_no_delta():
 
 def test_at_epsilon_zero_delta_is_the_total_variation_distance():
     for mu in (1e-6, 0.3, 2.0, 9.0):
-        assert delta_from_mu(mu, 0.0) == pytest.approx(math.erf(mu / math.sqrt(8.0)), rel=1e-12)
+        assert delta_from_mu(mu, 0.0) == pytest.approx(
+            math.erf(mu / math.sqrt(8.0)), rel=1e-12, abs=0.0
+        )
 
 
 @pytest.mark.parametrize(
@@ -57,13 +59,21 @@ def test_dp_accounting_finds_the_same_epsilon_and_noise():
     assert 1.0 / mu_from(0.7, 1e-6) == pytest.approx(theirs, rel=1e-9)
 
 
+def test_delta_of_close_hypotheses_is_free_of_cancellation():
+    for u in (3.0, 30.0):
+        epsilon = 1e-6 * (u + 5e-7)
+        assert delta_from_mu(1e-6, epsilon) == pytest.approx(
+            exact_delta(1e-6, epsilon), rel=1e-11, abs=0.0
+        )
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(mu=MUS, u=st.floats(-30.0, 36.0))
 def test_delta_keeps_nine_digits_from_tiny_to_huge_mu(mu, u):
     epsilon = max(0.0, mu * (u + mu / 2))
     exact = exact_delta(mu, epsilon)
     if exact > 1e-300:
-        assert delta_from_mu(mu, epsilon) == pytest.approx(exact, rel=1e-9)
+        assert delta_from_mu(mu, epsilon) == pytest.approx(exact, rel=1e-9, abs=0.0)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -73,7 +83,7 @@ def test_epsilon_and_mu_invert_each_other_on_the_safe_side(mu, delta):
     assert delta_from_mu(mu, epsilon) <= delta * (1 + 1e-12)
     if epsilon > 0.0:
         back = mu_from(epsilon, delta)
-        assert back == pytest.approx(mu, rel=1e-9)
+        assert back == pytest.approx(mu, rel=1e-9, abs=0.0)
         assert delta_from_mu(back, epsilon) <= delta * (1 + 1e-12)
 
 

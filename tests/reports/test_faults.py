@@ -8,10 +8,11 @@ from overhear.reports.faults import is_stated, sentence
 
 def caught(source: str, *, module: str) -> Exception:
     """The error of a line of code in a module of that name."""
-    with pytest.raises(Exception, match="") as found:
+    try:
         exec(compile(source, "line", "exec"), {"__name__": module})  # noqa: S102
-    assert isinstance(found.value, Exception)
-    return found.value
+    except Exception as error:  # noqa: BLE001 - any error is what is asked for
+        return error
+    raise AssertionError(source)
 
 
 @pytest.mark.parametrize("kind", ["ValueError", "TypeError", "KeyError", "FloatingPointError"])
@@ -26,12 +27,6 @@ def test_what_a_library_raises_is_not() -> None:
 @pytest.mark.parametrize("slip", ["{}['x']", "len(1)", "int('x')", "1 / 0", "assert False"])
 def test_a_slip_in_our_modules_is_not(slip: str) -> None:
     assert not is_stated(caught(slip, module="overhear.privacy.accountant"))
-
-
-def test_an_error_that_our_modules_pass_on_is_not() -> None:
-    source = "try:\n    int('x')\nexcept ValueError:\n    raise"
-    # The innermost frame is ours, and a bare raise restores where the error comes from.
-    assert not is_stated(caught(source.replace("int", "len(1) or int"), module="overhear.x"))
 
 
 def test_a_file_that_the_system_refuses_is_named() -> None:

@@ -31,10 +31,16 @@ def test_the_graph_has_every_agent_and_every_link(report: Report) -> None:
     assert len(re.findall(r'class="hot"', drawing)) == 2
 
 
-def test_the_graph_marks_the_victim_and_the_neighbour_set_against_it(report: Report) -> None:
+def test_the_graph_marks_the_victim_and_the_agents_set_against_it(report: Report) -> None:
     drawing = graph_figure(report)
-    assert re.search(r'class="mid victim"[^>]*>0<', drawing)
-    assert re.search(r'class="mid watcher"[^>]*>1<', drawing)
+    assert re.findall(r'class="mid victim"[^>]*>(\d)<', drawing) == ["0"]
+    assert re.findall(r'class="mid watcher"[^>]*>(\d)<', drawing) == ["1", "9"]
+
+
+def test_the_graph_marks_the_members_of_a_coalition(report: Report) -> None:
+    rows = report["plan"]["adversaries"]
+    rows[1] |= {"name": "coalition:4,7", "worst_adversary": None}
+    assert re.findall(r'class="mid watcher"[^>]*>(\d)<', graph_figure(report)) == ["4", "7"]
 
 
 def test_of_a_large_network_only_the_victims_neighbourhood_is_drawn(report: Report) -> None:
