@@ -285,3 +285,7 @@ def _print_json(value: Mapping[str, Any]) -> None:
     from .folder import finite
 
     print(json.dumps(finite(value), indent=2, allow_nan=False))
+
+
+if __name__ == "__main__":  # for torchrun and for machines where scripts are not on the path
+    sys.exit(main())

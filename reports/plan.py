@@ -102,7 +102,8 @@ def make_plan(config: RunFile, *, graph: Graph | None = None) -> Plan:
     adjacency = "add-or-remove-one" if p is None else p.adjacency
     accountant = "pld" if p is None else p.accountant
     kinds, found = _exposures(config, graph, rate=rate)
-    multiplier, target = 0.0, {"epsilon": None, "delta": delta, "adversary": None}
+    multiplier = 0.0
+    target: dict[str, Any] = {"epsilon": None, "delta": delta, "adversary": None}
     if p is not None:
         target = {"epsilon": p.epsilon, "delta": delta, "adversary": p.adversary}
         if p.epsilon is not None:
@@ -194,15 +195,13 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
         blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
         mend = (
             ' Use form = "repaired" for a proven figure.'
-            if config.algorithm.form == Form.PUBLISHED
+            if Form(config.algorithm.form) is Form.PUBLISHED
             else ""
         )
         said.append(f"Heuristic: {blame}.{mend}")
     leaking = [g for g in guarantees if math.isinf(g.epsilon)]
     if leaking:
         said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
-    if config.privacy is not None and config.privacy.accountant == "gdp-clt":
-        said.append("accountant = gdp-clt is an approximation and may be too small.")
     if config.training.evaluation_noise_seed is not None:
         said.append(
             "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."

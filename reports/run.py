@@ -14,7 +14,7 @@ from ..training.accounting import run_epsilon
 from ..training.engine import Engine, Metrics, evaluate
 from ..training.randomness import SecretRandomness
 from ..training.tensor_round import Examples
-from ..training.transcript import Message, Transcript
+from ..training.transcript import Message, Tap, Transcript
 from . import folder as run_folder
 from .build import Built, build
 from .config import RunFile
@@ -104,7 +104,7 @@ def _train(
     transcript = Transcript(config.intercept.rounds, agents=watched)
     seed = config.training.evaluation_noise_seed
     # The ledger comes first: a release is on the disk before anybody else hears of it.
-    taps = [LedgerTap(ledger, kinds=plan.message_kinds), transcript]
+    taps: list[Tap] = [LedgerTap(ledger, kinds=plan.message_kinds), transcript]
     engine = Engine(
         built.setting,
         built.bound(plan.noise_multiplier),
