@@ -1,9 +1,9 @@
 """Re-enact a round with planted public records, intercept it, attack, and score against the truth.
 
-The real engine runs: it starts from a snapshot of the run, the victim's batch is the planted record,
-everybody else draws as ever. Four rows always: the blind guess (the mean public image), no defence
-(nothing clipped, no noise), clipping only, and the run as it was. A failed attack is no leak shown;
-it is not protection.
+The real engine runs: it starts from a snapshot of the run, the victim's batch is the planted
+record, everybody else draws as ever. Four rows always: the blind guess (the mean public image), no
+defence (nothing clipped, no noise), clipping only, and the run as it was. A failed attack is no
+leak shown; it is not protection.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def first_linear_input(
     Examples:
         >>> from overhear.attacks.observation import observe
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> flat, x = torch.linspace(-1, 1, 26), torch.tensor([[0.2, 0.9, 0.4]])
+        >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
         >>> seen = observe(
         ...     model, flat, inputs=x, targets=torch.tensor([0]), clip_norm=0.1, noise_std=0.0,
         ...     generator=torch.Generator(),

@@ -1,8 +1,8 @@
 """From intercepted messages to an observation of one victim's batch.
 
     cross-gradient   the gradient on m's model that the victim d sent to m, as it crossed the link
-    momentum         v~_t - momentum * sum_j W_ij v~_{t-1}^j of the victim i, less the cross-gradients
-                     that crossed the links to it: what is left is made of its own gradient alone
+    momentum         v~_t - momentum * sum_j W_ij v~_{t-1}^j of the victim i, less the
+                     cross-gradients sent to it: what is left is made of its own gradient alone
     update           (sum_j W_ij x_j - x_i') / eta, from models of two consecutive rounds
 
 For DPDL the momentum difference is
@@ -41,7 +41,7 @@ class Scenario(enum.StrEnum):
 def intercept_cross_gradient(
     transcript: Transcript,
     *,
-    round: int,  # noqa: A002
+    round: int,
     model_owner: int,
     victim: int,
     records: int,
@@ -54,7 +54,8 @@ def intercept_cross_gradient(
     Args:
         transcript: what crossed the links.
         round: the round.
-        model_owner, victim: the two ends of the link.
+        model_owner: the agent to which the gradient goes.
+        victim: the agent whose batch it is of.
         records: how many records the attacker takes the batch to hold.
         batch_size: the public normaliser.
         clip_norm: bound on one record's gradient; None where nothing is clipped.
@@ -80,7 +81,7 @@ def intercept_momentum(
     graph: Graph,
     settings: DpdlSettings,
     form: Form,
-    round: int,  # noqa: A002
+    round: int,
     victim: int,
     records: int,
     batch_size: float,
@@ -139,7 +140,7 @@ def intercept_update(
     *,
     graph: Graph,
     learning_rate: float,
-    round: int,  # noqa: A002
+    round: int,
     victim: int,
     records: int,
     batch_size: float,
@@ -148,8 +149,8 @@ def intercept_update(
 ) -> Observation:
     """The victim's gradient from the models it and its neighbours sent in two rounds.
 
-    For steps x_i <- sum_j W_ij x_j - eta g_i whose models are sent at the start of a round. Args are
-    those of `intercept_cross_gradient`.
+    For steps x_i <- sum_j W_ij x_j - eta g_i whose models are sent at the start of a round. Args
+    are those of `intercept_cross_gradient`.
 
     Raises:
         LookupError: a model of this or the next round was not kept.

@@ -1,7 +1,7 @@
 """Named settings of the optimisation attacks, each a published one or ours.
 
 - `dlg`: Zhu, Liu, Han (2019), "Deep Leakage from Gradients". L2 distance, L-BFGS, labels optimised
-  together with the inputs.
+  together with the inputs. Made for smooth networks: on ReLU convolutions it often stops early.
 - `idlg`: the same with the labels read from the last layer (Zhao, Mopuri, Bilen 2020).
 - `inverting-gradients`: Geiping et al. (2020), "Inverting Gradients". 1 - cosine plus total
   variation, signed Adam, box, step decay.

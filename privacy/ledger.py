@@ -37,7 +37,7 @@ class Ledger:
             ) from error
         self._write({"schema": SCHEMA, **header})
 
-    def append(self, round: int, releases: Sequence[Mapping[str, Any]]) -> None:  # noqa: A002
+    def append(self, round: int, releases: Sequence[Mapping[str, Any]]) -> None:
         """Record the releases of a round; returns only when they are on the disk."""
         self._write({"round": round, "releases": list(releases)})
 
@@ -88,7 +88,9 @@ def read_ledger(path: Path) -> Spent:
             entries.append(json.loads(line))
         except ValueError as error:
             if number < len(complete):
-                raise ValueError(f"{path} line {number} is no JSON; the ledger is damaged") from error
+                raise ValueError(
+                    f"{path} line {number} is no JSON; the ledger is damaged"
+                ) from error
             torn = True
     if not entries or entries[0].get("schema") != SCHEMA:
         raise ValueError(f"{path} does not start with a header of schema {SCHEMA}")

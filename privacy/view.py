@@ -2,16 +2,16 @@
 
     O = A G + B Z + known
 
-    | symbol | name here     | shape                     | meaning                                        |
-    |--------|---------------|---------------------------|------------------------------------------------|
-    | A      | contributions | (messages, contributions) | what each data-dependent vector adds to a row  |
-    | B      | noise         | (messages, sources)       | independent standard normal sources the        |
-    |        |               |                           | adversary does not know                        |
-    | M      | information   | (columns, columns)        | A_v^T (B B^T)^+ A_v for a victim's columns v   |
+    | symbol | name here     | shape                     | meaning                              |
+    |--------|---------------|---------------------------|--------------------------------------|
+    | A      | contributions | (messages, contributions) | what each data-dependent vector adds |
+    | B      | noise         | (messages, sources)       | independent normal sources that the  |
+    |        |               |                           | adversary does not know              |
+    | M      | information   | (columns, columns)        | A_v^T (B B^T)^+ A_v for a victim's v |
 
 A record that moves the columns v by vectors of norm at most b_k is told apart as well as two unit
-normals at distance mu, mu^2 <= sum_kl b_k b_l |M_kl|: directions are free and signs may align. Where
-a combination of messages cancels the noise and keeps a column of v, mu is infinite.
+normals at distance mu, mu^2 <= sum_kl b_k b_l |M_kl|: directions are free and signs may align.
+Where a combination of messages cancels the noise and keeps a column of v, mu is infinite.
 
 The factorisation eliminates: a row with one noise source left determines that source, which is then
 subtracted from the other rows; only rows whose sources stay entangled go to a singular value
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-    Matrix = np.ndarray | csr_array
 
 _CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
 _CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
@@ -59,9 +57,9 @@ class View:
     101.0
     """
 
-    contributions: Matrix
-    noise: Matrix
-    messages: Sequence[str] = field(default=())
+    contributions: np.ndarray | csr_array
+    noise: np.ndarray | csr_array
+    messages: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Check shapes and values."""
@@ -103,8 +101,9 @@ class View:
         touched = np.unique(clean[:, list(columns)].tocoo().coords[0])
         if not len(touched):
             return ()
-        rows = sources[min(touched, key=lambda row: (len(sources[row]), row))]
-        return tuple(self.messages[row] if self.messages else f"message {row}" for row in rows)
+        rows = sources[int(min(touched, key=lambda row: (len(sources[row]), row)))]
+        names = self.messages
+        return tuple(names[row] if names else f"message {row}" for row in rows)
 
     def mu(
         self, columns: Sequence[int], clip_norm: float = 1.0, *, bounds: Sequence[float] = ()
@@ -142,7 +141,7 @@ class View:
 
 
 def _factor(
-    contributions: Matrix, noise: Matrix
+    contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
 ) -> tuple[csr_array, csr_array, list[tuple[int, ...]]]:
     """Whitened rows, noise-free rows, and for each noise-free row the messages that make it."""
     from scipy.sparse import csr_array, diags_array, vstack

@@ -129,7 +129,7 @@ def _trial(
     built: Built,
     config: RunFile,
     *,
-    round: int,  # noqa: A002
+    round: int,
     multiplier: float,
 ) -> Trial:
     from safetensors.torch import load_file

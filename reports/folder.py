@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,7 +56,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def finite(value: Any) -> Any:

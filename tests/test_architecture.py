@@ -105,7 +105,9 @@ def readme_examples() -> list[tuple[str, str]]:
         return []
     found = []
     for block in readme_blocks():
-        for command, output in re.findall(r"^\$ (overhear [^\n]*)\n((?:(?!\$ ).*\n?)*)", block, re.M):
+        for command, output in re.findall(
+            r"^\$ (overhear [^\n]*)\n((?:(?!\$ ).*\n?)*)", block, re.M
+        ):
             if output.strip():
                 found.append((command, output.strip()))
     return found

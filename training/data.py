@@ -124,7 +124,7 @@ def _faces() -> Dataset:
     from skimage.data import lfw_subset
 
     # scikit-image has no types. 100 faces come first, then 100 patches without one.
-    images = lfw_subset()[:, None]  # type: ignore[no-untyped-call]
+    images = lfw_subset()[:, None]
     targets = np.repeat(np.array([1, 0], dtype=np.int64), 100)
     records = Records(inputs=images, targets=targets)
     mean, std = _CONSTANTS["faces"]

@@ -173,7 +173,7 @@ class Engine:
             if isinstance(value, Agents)
         }
 
-    def restore(self, snapshot: Mapping[str, Tensor], *, round: int) -> None:  # noqa: A002
+    def restore(self, snapshot: Mapping[str, Tensor], *, round: int) -> None:
         """Continue from a snapshot taken after the given round.
 
         Raises:
@@ -198,7 +198,7 @@ def evaluate(
     models: Tensor,
     examples: Examples,
     *,
-    round: int,  # noqa: A002
+    round: int,
     batch: int = 2048,
 ) -> Metrics:
     """Loss and accuracy of every agent's model and of their mean.

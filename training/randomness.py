@@ -45,7 +45,7 @@ class SecretRandomness:
             raise ValueError(f"root={root} must lie in [0, 2**128)")
         self._key = np.array([root & (2**64 - 1), root >> 64], dtype=np.uint64)
 
-    def stream(self, purpose: Purpose, *, round: int, call: int, row: int) -> np.random.Generator:  # noqa: A002
+    def stream(self, purpose: Purpose, *, round: int, call: int, row: int) -> np.random.Generator:
         """The generator of one source."""
         # The lowest word counts blocks within a stream: 2^64 of them before streams could meet.
         counter = np.array([0, row, (int(purpose) << 32) | call, round], dtype=np.uint64)
@@ -54,7 +54,7 @@ class SecretRandomness:
     def normal(
         self,
         *,
-        round: int,  # noqa: A002
+        round: int,
         call: int,
         rows: list[int],
         width: int,
@@ -64,7 +64,8 @@ class SecretRandomness:
         """Independent standard normal noise, one row a source.
 
         Args:
-            round, call: the round, and the number of the noise operation in it.
+            round: the number of the round.
+            call: the number of the noise operation in the round.
             rows: the sources (agents or edges).
             width: values a source.
             dtype: torch.float32 or torch.float64.
@@ -87,7 +88,7 @@ class SecretRandomness:
     def _normal_on_device(
         self,
         *,
-        round: int,  # noqa: A002
+        round: int,
         call: int,
         rows: list[int],
         width: int,

@@ -69,7 +69,7 @@ class Value:
                 f"{kind} {operation} {theirs}: both sides must be {kind}; a value of another "
                 "holder has to be sent first (round.broadcast, round.reply, round.mix)"
             )
-        return other  # type: ignore[return-value] # checked on the line above
+        return other
 
     def _scaled(self, factor: object, operation: str) -> Self:
         if isinstance(factor, Value):

@@ -1,8 +1,9 @@
 """Rows over sources: what a value is made of when a step runs on unit sources.
 
-A trace has columns of four kinds: contributions (a clipped sum, or a bounded function of one), noise
-sources, known values (public, or functions of what is seen), and messages (what was sent becomes a
-column of its own, to which later rows refer; a broadcast is one column with its receivers).
+A trace has columns of four kinds: contributions (a clipped sum, or a bounded function of one),
+noise sources, known values (public, or functions of what is seen), and messages (what was sent
+becomes a column of its own, to which later rows refer; a broadcast is one column with its
+receivers).
 """
 
 from __future__ import annotations

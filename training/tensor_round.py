@@ -30,7 +30,7 @@ DrawBatch = Callable[[int, int, float | None], Examples]  # (call, agent, sampli
 
 @dataclass
 class Sources:
-    """What a round drew and computed, in the order of the trace's columns; for checks and audits."""
+    """What a round drew and computed, in the order of the trace's columns; for checks."""
 
     contributions: list[Tensor] = field(default_factory=list)
     noise: list[Tensor] = field(default_factory=list)

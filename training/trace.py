@@ -18,7 +18,7 @@ from ..privacy.adversary import Adversary, Sees
 from ..privacy.view import UnsupportedView, View
 from .graph import Graph
 from .round import Agents
-from .sources import Contributions, Group, Messages, NoiseSources, pruned, widened
+from .sources import Contributions, Messages, NoiseSources, pruned, widened
 from .traced_round import RoundRecord, TracedRound
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class RoundTrace:
         return batches
 
     def sensitivities(self, adversary: Adversary, victim: int) -> list[Sensitivity]:
-        """mu of a record of `victim` for an adversary, one entry per batch drawn in the round.
+        """Give mu of a record of `victim` for an adversary, one entry per batch drawn in the round.
 
         Raises:
             UnsupportedView: the victim is one of the adversary's agents, or the releases of two
@@ -183,7 +183,7 @@ class RoundTrace:
             leaks = view.leaks(columns)
             if len(leaks) > 1:
                 return f"the noise cancels between: {'; '.join(leaks)}"
-            return f"sent or kept without noise: {leaks[0]}"
+            return f"sent or kept without noise: {', '.join(leaks)}"
         if self.blames:
             return "; ".join(self.blames)
         count = len(columns)

@@ -66,7 +66,9 @@ class Transcript:
             mine[links[touched, 0]] = True
             kept = torch.nonzero(mine).flatten()
             links = links[mine[links[:, 0]]]
-            links = torch.stack([torch.searchsorted(kept, links[:, 0].contiguous()), links[:, 1]], 1)
+            links = torch.stack(
+                [torch.searchsorted(kept, links[:, 0].contiguous()), links[:, 1]], 1
+            )
         self._messages.append(
             Message(
                 round=message.round,
@@ -88,11 +90,11 @@ class Transcript:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def of(self, *, round: int, kind: str | None = None) -> list[Message]:  # noqa: A002
+    def of(self, *, round: int, kind: str | None = None) -> list[Message]:
         """The messages of a round, in the order of sending."""
         return [m for m in self._messages if m.round == round and kind in (None, m.kind)]
 
-    def sent(self, *, round: int, kind: str, sender: int, receiver: int) -> Tensor:  # noqa: A002
+    def sent(self, *, round: int, kind: str, sender: int, receiver: int) -> Tensor:
         """(D,) what one agent sent another in a round.
 
         Raises:

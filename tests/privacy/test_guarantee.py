@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import pytest
-
 from overhear.privacy import Guarantee, Sampling, Status, Unit
 
 GOOD = Guarantee(

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from overhear.privacy import Ledger, read_ledger
 
 HEADER = {"noise_multiplier": 2.5, "clip_norm": 1.0}

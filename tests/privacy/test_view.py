@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from overhear.privacy import UnsupportedView, View, epsilon_from_mu
 
 LAPLACIAN = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2.0]])
@@ -85,7 +84,9 @@ def test_a_duplicated_message_teaches_nothing():
 
 
 def test_two_messages_with_one_noise_leak_and_are_both_named():
-    view = View(contributions=[[1.0], [2.0]] * np.ones(1), noise=np.ones((2, 1)), messages=["a", "b"])
+    view = View(
+        contributions=[[1.0], [2.0]] * np.ones(1), noise=np.ones((2, 1)), messages=["a", "b"]
+    )
     assert view.mu([0]) == math.inf
     assert set(view.leaks([0])) == {"a", "b"}
 

@@ -4,7 +4,6 @@ import functools
 import math
 
 import pytest
-
 from overhear.privacy import Status, UnsupportedView, epsilon
 from overhear.training.accounting import (
     UnsupportedMechanism,
@@ -129,9 +128,7 @@ def test_dsgd_is_infinite_and_cannot_be_calibrated():
 def test_a_prefix_of_the_rounds_costs_what_so_many_rounds_cost():
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
     spent = run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=100)
-    again = epsilon(
-        noise_multiplier=3.0 / math.sqrt(3), delta=1e-5, rounds=100, sampling_rate=0.02
-    )
+    again = epsilon(noise_multiplier=3.0 / math.sqrt(3), delta=1e-5, rounds=100, sampling_rate=0.02)
     assert spent == pytest.approx(again, rel=1e-12)
     assert run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=0) == 0.0
 
@@ -149,9 +146,7 @@ def test_replace_one_with_several_contributions_of_a_sampled_batch_is_refused():
 def test_replace_one_on_full_batches_doubles_the_distance():
     found = exposed(traces(ring(10), rounds=1), "eavesdropper", rate=1.0)["eavesdropper"]
     replaced = run_epsilon(found, noise_multiplier=8.0, delta=1e-5, adjacency="replace-one")
-    assert replaced == pytest.approx(
-        run_epsilon(found, noise_multiplier=4.0, delta=1e-5), rel=1e-9
-    )
+    assert replaced == pytest.approx(run_epsilon(found, noise_multiplier=4.0, delta=1e-5), rel=1e-9)
 
 
 def test_batches_with_rates_of_their_own_are_composed_each_at_its_rate():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-
 from overhear.training.randomness import Purpose, SecretRandomness
 
 FLOAT = torch.float32
@@ -16,10 +15,7 @@ def noise(root=None, *, round=1, call=0, rows=(0,), width=1000, dtype=FLOAT):
 
 def test_every_source_round_and_call_has_noise_of_its_own():
     seen = [
-        noise(3, round=r, call=c, rows=[s])[0]
-        for r in (1, 2)
-        for c in (0, 1)
-        for s in (0, 1, 7)
+        noise(3, round=r, call=c, rows=[s])[0] for r in (1, 2) for c in (0, 1) for s in (0, 1, 7)
     ]
     correlations = np.corrcoef(torch.stack(seen).numpy())
     off = correlations[~np.eye(len(seen), dtype=bool)]

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch import nn
-
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.view import UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
@@ -20,6 +18,7 @@ from overhear.training.sources import Contributions, Known, Messages, NoiseSourc
 from overhear.training.tensor_round import Examples, Sources
 from overhear.training.trace import RoundTrace, trace
 from overhear.training.transcript import Transcript
+from torch import nn
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,9", "final-models")
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
@@ -41,11 +40,15 @@ def joint(round_trace: RoundTrace, adversary: str, victim: int = 0) -> float:
 
 
 @pytest.mark.parametrize(
-    ("graph", "expected"), [(ring(10), math.sqrt(3)), (full(10), math.sqrt(10))], ids=["ring", "full"]
+    ("graph", "expected"),
+    [(ring(10), math.sqrt(3)), (full(10), math.sqrt(10))],
+    ids=["ring", "full"],
 )
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 def test_repaired_dpdl_costs_sqrt_of_the_neighbourhood(graph, expected, adversary):
-    assert joint(dpdl_trace(graph, Form.REPAIRED, 1.0), adversary) == pytest.approx(expected, abs=1e-9)
+    assert joint(dpdl_trace(graph, Form.REPAIRED, 1.0), adversary) == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,9 @@ def _seed_reused(state: _X, round: Round) -> _X:
 
 
 def test_one_noise_in_two_different_messages_cancels_and_both_are_named():
-    (found,) = traced(_start, _seed_reused, ring(5)).sensitivities(parse_adversary("eavesdropper", 5), 0)
+    (found,) = traced(_start, _seed_reused, ring(5)).sensitivities(
+        parse_adversary("eavesdropper", 5), 0
+    )
     assert found.mu == math.inf
     assert "first" in found.because
     assert "second" in found.because
@@ -177,7 +182,7 @@ def test_a_victim_inside_the_coalition_is_refused():
         (lambda sums, _: torch.tanh(sums), "tanh"),
         (lambda sums, _: sums * sums, "product of two private"),
         (lambda sums, _: sums + torch.ones(5, 3), "Agents"),
-        (lambda sums, _: sums if sums else sums, "compare"),
+        (lambda sums, round: sums if sums else round.spread(sums), "compare"),
         (lambda sums, _: sums.rows.norm(), "norm"),
         (lambda sums, _: sums.rows + torch.ones(5, 3), "adding Tensor"),
         (lambda sums, _: torch.relu(sums.rows), "relu"),
@@ -255,6 +260,9 @@ def test_every_message_and_end_state_equals_its_row(name, form, graph):
     for (field, rows), value in zip(
         record.record.end_state.items(), engine.snapshot().values(), strict=True
     ):
-        np.testing.assert_allclose(
-            np.asarray(rows @ columns[: rows.shape[1]]), value.numpy(), rtol=1e-12, atol=1e-13
-        ), field
+        (
+            np.testing.assert_allclose(
+                np.asarray(rows @ columns[: rows.shape[1]]), value.numpy(), rtol=1e-12, atol=1e-13
+            ),
+            field,
+        )

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from overhear.training.transcript import Message, Transcript
 
 

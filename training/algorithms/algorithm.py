@@ -82,7 +82,7 @@ def bind(
         "clip_norm": clip_norm,
         "noise_std": noise_std,
         "batch_size": batch_size,
-        **{field.name: getattr(settings, field.name) for field in fields(settings)},
+        **{field.name: getattr(settings, field.name) for field in fields(algorithm.settings)},
     }
     wanted = inspect.signature(algorithm.step).parameters
     given = {name: value for name, value in numbers.items() if name in wanted}

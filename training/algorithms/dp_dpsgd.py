@@ -49,14 +49,14 @@ class State(NamedTuple):
     x: Agents
 
 
-def init(round: Round) -> State:  # noqa: A002 - the name of the argument is the interface
+def init(round: Round) -> State:
     """Every agent starts from the same public model."""
     return State(round.initial())
 
 
 def step(
     state: State,
-    round: Round,  # noqa: A002
+    round: Round,
     *,
     order: Order,
     learning_rate: float,

@@ -1,4 +1,4 @@
-"""DPDL: cross-gradients, per-example clipping, Gaussian noise, cosine calibration, momentum, mixing.
+"""DPDL: cross-gradients, clipping per example, Gaussian noise, calibration, momentum, mixing.
 
 Y. Yuan, Y. Xiao, M. Wang, M. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
 Stochastic Learning on Non-IID Data", arXiv 2606.04399.
@@ -11,16 +11,18 @@ Stochastic Learning on Non-IID Data", arXiv 2606.04399.
     5  v_i <- momentum v_i + g_i;  x_i <- x_i - eta v_i;  send both
     6  v_i <- sum_j W_ij v_j;      x_i <- sum_j W_ij x_j
 
-| symbol  | name here     | shape  | meaning                                                      |
-|---------|---------------|--------|--------------------------------------------------------------|
-| x, v    | x, v          | (A, D) | models, momenta                                              |
-| g[m, d] | received      | (E, D) | noisy cross-gradient: model owner m, data owner d            |
-| ghat    | reference     | (A, D) | the own gradient that the calibration compares with          |
-| W       | round.weights | (E, 1) | mixing weights                                               |
-| A       | round.agents  | scalar | number of agents                                             |
-| C, s C  | clip_norm, noise_std | scalars | bound on one example, noise on the sum               |
-| B       | batch_size    | scalar | public normaliser: the expected batch size                   |
-| alpha, momentum, eta | alpha, momentum, learning_rate | scalars | calibration, momentum, step     |
+| symbol  | name here     | shape  | meaning                                             |
+|---------|---------------|--------|-----------------------------------------------------|
+| x, v    | x, v          | (A, D) | models, momenta                                     |
+| g[m, d] | received      | (E, D) | noisy cross-gradient: model owner m, data owner d   |
+| ghat    | reference     | (A, D) | the own gradient that the calibration compares with |
+| W       | round.weights | (E, 1) | mixing weights                                      |
+| A       | round.agents  | scalar | number of agents                                    |
+| C       | clip_norm     | scalar | bound on one example's gradient                     |
+| s C     | noise_std     | scalar | noise on the sum of clipped gradients               |
+| B       | batch_size    | scalar | public normaliser: the expected batch size          |
+| alpha   | alpha         | scalar | weight of the calibration                           |
+| eta     | learning_rate | scalar | step size                                           |
 
 Where we differ from the paper: the published form puts the noise-free ghat into the broadcast of
 step 5, scaled by a weight that depends on the agent's own unreleased gradient. No upper bound on
@@ -85,7 +87,7 @@ class State(NamedTuple):
     v: Agents
 
 
-def init(round: Round) -> State:  # noqa: A002 - the name of the argument is the interface
+def init(round: Round) -> State:
     """Every agent starts from the same public model, at rest."""
     x = round.initial()
     return State(x, 0.0 * x)
@@ -93,7 +95,7 @@ def init(round: Round) -> State:  # noqa: A002 - the name of the argument is the
 
 def step(
     state: State,
-    round: Round,  # noqa: A002
+    round: Round,
     *,
     form: Form,
     alpha: float,
@@ -117,14 +119,14 @@ def step(
     return State(round.mix(x, kind="half"), round.mix(v, kind="momentum"))  # 6
 
 
-def _root_inverse(round: Round) -> Edges:  # noqa: A002
+def _root_inverse(round: Round) -> Edges:
     """1 / (sqrt(W_id) A) for every edge d -> i."""
     weights = round.weights.rows
     return Edges(1.0 / (weights.sqrt() * round.agents))
 
 
 def _calibration(
-    round: Round,  # noqa: A002
+    round: Round,
     received: Edges,
     clean: Edges,
     *,

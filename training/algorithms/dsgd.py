@@ -28,12 +28,12 @@ class State(NamedTuple):
     x: Agents
 
 
-def init(round: Round) -> State:  # noqa: A002 - the name of the argument is the interface
+def init(round: Round) -> State:
     """Every agent starts from the same public model."""
     return State(round.initial())
 
 
-def step(state: State, round: Round, *, learning_rate: float, batch_size: float) -> State:  # noqa: A002
+def step(state: State, round: Round, *, learning_rate: float, batch_size: float) -> State:
     """One round: mix, then step along the local gradient."""
     gradient = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None) / batch_size
     return State(round.mix(state.x, kind="model") - learning_rate * gradient)

@@ -1,0 +1,312 @@
+"""The pages of docs/ print what they say, and leave no command and no key of a run file out.
+
+A page is run from top to bottom in one namespace and one empty folder:
+
+    pycon     statements and what they print
+    python    code; a `text` block right after it is what it prints
+    toml      a file, where its first line is a comment with the file's name
+    console   `$ overhear ...` and what it prints, exit code by `; echo $?`
+
+What stands between `<!-- help: NAME -->` or `<!-- keys: NAME -->` and `<!-- end -->` is generated:
+
+    python tests/test_docs.py --write
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+HELP_COLUMNS, COLUMNS = "100", "80"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+GENERATED = re.compile(r"<!-- (help|keys): ([\w-]+) -->\n(.*?)<!-- end -->", re.S)
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+FLAGS = doctest.ELLIPSIS
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="docs/ is not here: not a checkout")
+
+
+class Block(NamedTuple):
+    """A fenced block: what it is, what it holds, and the line on which it starts."""
+
+    kind: str
+    text: str
+    line: int
+    follows: bool  # the block before it, with nothing in between
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text, last = page.read_text(encoding="utf-8"), -1
+    for found in BLOCK.finditer(text):
+        between = text[last : found.start()] if last >= 0 else "text"
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(found[1], found[2], line, not between.strip())
+        last = found.end()
+
+
+def overhear(arguments: list[str], *, columns: str = COLUMNS) -> tuple[int, str]:
+    """Exit code of a command, and what it prints; of an error too what it says."""
+    from overhear.reports.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "OVERHEAR_DEBUG")}
+    with (
+        mock.patch.dict(os.environ, {**kept, "COLUMNS": columns, "LINES": "40"}, clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(arguments)
+    said = out.getvalue() + (err.getvalue() if code else "")
+    return code, "".join(line.rstrip() + "\n" for line in said.splitlines())
+
+
+def console(text: str) -> Iterator[tuple[str, str, str]]:
+    """(command, what it prints, what the page says) for each command of a block."""
+    for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
+        command, _, wanted = part.partition("\n")
+        plain = command.removesuffix("; echo $?")
+        name, *arguments = shlex.split(plain)
+        assert name == "overhear", f"only overhear is run, not {name}"
+        code, got = overhear(arguments)
+        if plain != command:
+            got += f"{code}\n"
+        else:
+            assert code == 0, got
+        yield command, got, wanted
+
+
+def run_python(code: str, namespace: dict[str, Any], *, where: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, where, "exec"), namespace)  # noqa: S102 - the page's own code
+    return out.getvalue()
+
+
+def run_session(block: Block, namespace: dict[str, Any], *, where: str) -> list[str]:
+    """What a session of statements gets wrong."""
+    wrong: list[str] = []
+    test = doctest.DocTestParser().get_doctest(block.text, namespace, where, where, block.line)
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    runner.run(test, out=wrong.append, clear_globs=False)
+    namespace.update(test.globs)  # the parser copies what it is given
+    return wrong
+
+
+def same(wanted: str, got: str) -> bool:
+    lines = ["".join(line.rstrip() + "\n" for line in text.splitlines()) for text in (wanted, got)]
+    return doctest.OutputChecker().check_output(lines[0], lines[1], FLAGS)
+
+
+def differences(page: Path) -> list[str]:
+    """Where a page differs from what happens; run in an empty folder."""
+    namespace: dict[str, Any] = {"__name__": "page"}
+    wrong: list[str] = []
+    printed = ""
+    for block in blocks(page):
+        where = f"{page.name}:{block.line}"
+        if block.kind == "pycon":
+            wrong += run_session(block, namespace, where=where)
+        elif block.kind == "python":
+            printed = run_python(block.text, namespace, where=where)
+        elif block.kind == "text" and block.follows and not same(block.text, printed):
+            wrong.append(f"{where}: prints\n{printed}")
+        elif block.kind == "toml" and (name := re.match(r"# ([\w-]+\.toml)\n", block.text)):
+            Path(name[1]).write_text(block.text, encoding="utf-8")
+        elif block.kind == "console":
+            for command, got, wanted in console(block.text):
+                if not same(wanted, got):
+                    wrong.append(f"{where}: {command} prints\n{got}")
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        wrong = differences(page)
+    finally:
+        torch.set_num_threads(threads)
+    assert not wrong, "\n".join(wrong)
+
+
+def commands() -> list[str]:
+    from typer.main import get_command
+
+    from overhear.reports.cli import app
+
+    return list(get_command(app).commands)  # type: ignore[attr-defined] # a group
+
+
+def make_help(name: str) -> str:
+    """The help of a command; "overhear" is the program itself."""
+    arguments = ["--help"] if name == "overhear" else [name, "--help"]
+    return f"```text\n{overhear(arguments, columns=HELP_COLUMNS)[1]}```\n"
+
+
+def schema() -> dict[str, Any]:
+    from overhear.reports.config import run_file_schema
+
+    return run_file_schema()
+
+
+def tables() -> dict[str, Mapping[str, Any]]:
+    """The schema of each table of a run file, by name."""
+    whole, found = schema(), {}
+    for name, entry in whole["properties"].items():
+        of = next(part["$ref"] for part in (entry, *entry.get("anyOf", [])) if "$ref" in part)
+        found[name] = whole["$defs"][of.rpartition("/")[2]]
+    return found
+
+
+def make_keys(name: str) -> str:
+    """The keys of a table of the run file, as a table of the page."""
+    table = tables()[name]
+    lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, entry in table["properties"].items():
+        needed = key in table.get("required", ())
+        default = "required" if needed else _default(entry.get("default"))
+        lines.append(f"| `{key}` | {_values(entry)} | {default} | {entry['description']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: Any) -> str:
+    if value is None or value in ([], ()):
+        return "none"
+    if isinstance(value, list):
+        return "[" + ", ".join(_default(v).strip("`") for v in value) + "]"
+    return f"`{value}`"
+
+
+def _values(entry: Mapping[str, Any]) -> str:
+    entry = next((p for p in entry.get("anyOf", ()) if p.get("type") != "null"), entry)
+    if "const" in entry:
+        return f"`{entry['const']}`"
+    if "enum" in entry:
+        return ", ".join(f"`{choice}`" for choice in entry["enum"])
+    if entry["type"] == "array":
+        return "list of " + _values(entry["items"])
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {entry[key]:g}" for key, sign in signs.items() if key in entry]
+    return " ".join([entry["type"], *bounds])
+
+
+MAKERS = {"help": make_help, "keys": make_keys}
+
+
+def generated() -> list[tuple[Path, str, str, str]]:
+    """(page, kind, name, text) of every generated section."""
+    return [
+        (page, kind, name, text)
+        for page in PAGES
+        for kind, name, text in GENERATED.findall(page.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [found[1:] for found in generated()],
+    ids=[f"{kind}-{name}" for _, kind, name, _ in generated()],
+)
+def test_a_generated_section_is_up_to_date(kind, name, text):
+    assert text == MAKERS[kind](name), "run: python tests/test_docs.py --write"
+
+
+def test_every_command_is_documented_once():
+    named = [name for _, kind, name, _ in generated() if kind == "help"]
+    assert sorted(named) == sorted(["overhear", *commands()])
+
+
+def test_every_table_of_a_run_file_is_documented_once():
+    named = [name for _, kind, name, _ in generated() if kind == "keys"]
+    assert sorted(named) == sorted(tables())
+
+
+def test_every_hyper_parameter_is_documented_with_its_default():
+    from overhear.training.algorithms import ALGORITHMS
+
+    page = (DOCS / "run-file.md").read_text(encoding="utf-8")
+    for name, algorithm in ALGORITHMS.items():
+        assert f"| `{name}` |" in page
+        settings = algorithm.settings()
+        for field in fields(settings):
+            row = f"| `{name}` | `{field.name}` | `{getattr(settings, field.name)}` |"
+            assert row in page, row
+
+
+def test_every_preset_and_scenario_is_documented():
+    from overhear.attacks import PRESETS, Scenario
+
+    page = (DOCS / "attacks.md").read_text(encoding="utf-8")
+    for name in (*PRESETS, *Scenario):
+        assert f"| `{name}` |" in page
+
+
+def _anchors(text: str) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", re.sub(BLOCK, "", text), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_no_dead_link(page):
+    for target in LINK.findall(re.sub(BLOCK, "", page.read_text(encoding="utf-8"))):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in _anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_a_block_of_a_page_is_of_a_kind_that_is_run():
+    kinds = {block.kind for page in PAGES for block in blocks(page)}
+    assert kinds <= {"pycon", "python", "text", "toml", "console"}
+
+
+def test_a_wrong_figure_on_a_page_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```pycon\n>>> 1 + 1\n3\n```\n\n```python\nprint(4)\n```\n\n```text\n5\n```\n\n"
+        "```console\n$ overhear --version\noverhear none\n```\n",
+        encoding="utf-8",
+    )
+    assert len(differences(page)) == 3
+
+
+def write() -> None:
+    """Make the generated sections of the pages anew."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        made = GENERATED.sub(
+            lambda found: f"<!-- {found[1]}: {found[2]} -->\n{MAKERS[found[1]](found[2])}<!-- end -->",
+            text,
+        )
+        if made != text:
+            page.write_text(made, encoding="utf-8")
+            print(f"{page.name} is written anew")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python tests/test_docs.py --write")
+    write()
