@@ -31,6 +31,7 @@ from .interception import (
 from .inversion import Reconstruction, reconstruct
 from .metrics import Scores, match
 from .observation import Observation
+from .presets import Preset
 
 SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
     "dpdl": (Scenario.CROSS_GRADIENT, Scenario.MOMENTUM),
@@ -178,7 +179,7 @@ def attack_images(
     data: Dataset,
     *,
     scenario: Scenario,
-    preset: str,
+    preset: str | Preset,
     images: Tensor,
     labels: Tensor,
     prior_image: Tensor,
@@ -227,7 +228,7 @@ def attack_images(
                 )
             )
             if progress is not None:
-                progress(f"{scenario}, {preset}, {protection}: image {number + 1}/{len(images)}")
+                progress(f"{scenario}, {protection}: image {number + 1}/{len(images)}")
         rows.append(_row(data, protection, truth=truth, found=found))
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from ..attacks.evaluation import SCENARIOS, Row, Trial, attack_images, conclusion
 from ..attacks.metrics import blind_guess
+from ..attacks.presets import PRESETS, Preset
 from ..privacy.ledger import read_ledger
 from ..training.data import Dataset
 from . import folder as run_folder
@@ -69,7 +71,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
                     trial,
                     built.data,
                     scenario=scenario,
-                    preset=preset,
+                    preset=_preset(preset, restarts=config.attack.restarts),
                     images=images,
                     labels=labels,
                     prior_image=prior,
@@ -97,6 +99,12 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
     run_folder.write_sums(folder)
     finite: dict[str, Any] = run_folder.finite(result)
     return finite
+
+
+def _preset(name: str, *, restarts: int | None) -> Preset:
+    """The named preset, with the run file's number of starts."""
+    preset = PRESETS[name]
+    return preset if restarts is None else replace(preset, starts=restarts)
 
 
 def _check(config: RunFile, built: Built) -> None:

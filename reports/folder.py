@@ -24,10 +24,7 @@ def claim(folder: Path) -> None:
         FileExistsError: it holds something already.
         ValueError: it cannot be made or written to.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(
-            f"{folder} already holds files; a run is never overwritten, choose another folder"
-        )
+    check_unused(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / RUN
@@ -35,6 +32,18 @@ def claim(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"{folder} cannot be written to ({error.strerror})") from error
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a folder that holds something already.
+
+    Raises:
+        FileExistsError: it is no folder, or holds files.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(
+            f"{folder} already holds files; a run is never overwritten, choose another folder"
+        )
 
 
 def require(folder: Path, name: str) -> Path:

@@ -57,6 +57,7 @@ def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -
         FileExistsError: the folder holds a run.
         ValueError: what the run file asks for cannot be done.
     """
+    run_folder.check_unused(out)
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph)
     run_folder.claim(out)

@@ -1,0 +1,246 @@
+"""A run from its file to its report, on digits."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from overhear.privacy import read_ledger
+from overhear.reports.attack import attack_run
+from overhear.reports.config import load_run_file
+from overhear.reports.plan import make_plan
+from overhear.reports.report import report_run
+from overhear.reports.run import train_run
+from overhear.training.data import load_dataset
+from overhear.training.transcript import Transcript
+
+RUN = """
+[data]
+name = "digits"
+agents = 5
+[model]
+name = "mlp"
+[graph]
+name = "ring"
+[algorithm]
+name = "dpdl"
+[privacy]
+epsilon = 8
+delta = 1e-4
+[training]
+rounds = 6
+sampling_rate = 0.1
+learning_rate = 0.2
+[intercept]
+rounds = [1, 4]
+[attack]
+presets = ["idlg"]
+images = 2
+rounds = [4]
+"""
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("file") / "run.toml"
+    path.write_text(RUN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(run_file, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "out"
+    train_run(load_run_file(run_file), out)
+    attack_run(out)
+    report_run(out)
+    return out
+
+
+def test_the_ledger_costs_what_the_plan_said(run_file, folder):
+    report = json.loads((folder / "privacy.json").read_text())
+    planned = {g.adversary: g.epsilon for g in make_plan(load_run_file(run_file)).guarantees}
+    for name, spent in report["ledger"]["epsilon"].items():
+        assert spent == pytest.approx(planned[name], rel=1e-9)
+    assert report["ledger"]["rounds"] == 6
+    assert planned["eavesdropper"] <= 8
+
+
+def test_epsilon_by_round_ends_where_the_ledger_does(folder):
+    report = json.loads((folder / "privacy.json").read_text())
+    for name, line in report["epsilon_by_round"].items():
+        rounds, spent = zip(*line, strict=True)
+        assert rounds[-1] == 6
+        assert list(spent) == sorted(spent)
+        assert spent[-1] == pytest.approx(report["ledger"]["epsilon"][name], rel=1e-9)
+
+
+def test_the_attack_rebuilds_undefended_records_and_not_defended_ones(folder):
+    attack = json.loads((folder / "attacks/attack.json").read_text())
+    for scenario in attack["scenarios"]:
+        rows = {row["name"]: row for row in scenario["rows"]}
+        assert list(rows) == ["blind guess", "no defence", "clipping only", "defended"]
+        assert min(rows["no defence"]["psnr"]) > 30
+        assert rows["defended"]["mean"]["mse"] >= 0.999 * rows["blind guess"]["mean"]["mse"]
+    assert {s["scenario"] for s in attack["scenarios"]} == {"cross-gradient", "momentum"}
+
+
+def test_only_planted_public_records_are_pictured(folder):
+    from PIL import Image
+
+    data = load_dataset("digits")
+    public = {
+        tuple((p * 255).round().flatten().int().tolist()) for p in data.pixels(data.test_inputs)
+    }
+    for path in folder.glob("attacks/original-*.png"):
+        assert tuple(Image.open(path).get_flattened_data()) in public
+
+
+def test_the_transcript_holds_the_intercepted_rounds_of_the_watched_agent(folder):
+    transcript = Transcript.load(folder / "transcript")
+    assert {m.round for m in transcript} == {1, 4}
+    assert transcript.sent(round=4, kind="cross-gradient", sender=0, receiver=1).shape == (2410,)
+    with pytest.raises(LookupError):
+        transcript.sent(round=4, kind="cross-gradient", sender=2, receiver=3)
+
+
+def test_the_resolved_run_file_reads_back_as_itself(run_file, folder):
+    assert load_run_file(folder / "run.toml") == load_run_file(run_file)
+
+
+def test_the_sums_hold(folder):
+    done = subprocess.run(
+        ["sha256sum", "--check", "--quiet", "SHA256SUMS"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_in_the_folder_is_a_pickle(folder):
+    kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
+    assert kinds <= {".toml", ".json", ".jsonl", ".safetensors", ".png", ".html", ""}
+
+
+def test_a_run_and_an_attack_are_never_overwritten(run_file, folder):
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        train_run(load_run_file(run_file), folder)
+    with pytest.raises(FileExistsError, match="attacks"):
+        attack_run(folder)
+
+
+def test_a_ledger_of_another_run_is_refused(run_file, tmp_path):
+    out = tmp_path / "out"
+    train_run(
+        load_run_file(run_file, ["training.rounds=1", "intercept.rounds=[]", "attack.rounds=[]"]),
+        out,
+    )
+    other = load_run_file(
+        run_file, ["privacy.epsilon=2", "intercept.rounds=[]", "attack.rounds=[]"]
+    )
+    (out / "run.toml").write_text(other.to_toml())
+    with pytest.raises(ValueError, match="do not belong together"):
+        report_run(out)
+
+
+def test_a_crash_in_the_middle_leaves_every_started_round_in_the_ledger(run_file, tmp_path):
+    out = tmp_path / "out"
+
+    class StopError(Exception):
+        pass
+
+    def progress(at, rounds, epsilon, metrics):
+        if at == 3:
+            raise StopError
+
+    with pytest.raises(StopError):
+        train_run(load_run_file(run_file), out, progress=progress)
+    assert read_ledger(out / "ledger.jsonl").rounds == 3
+
+
+def test_the_round_is_in_the_ledger_before_any_of_its_messages_is_seen(
+    run_file, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    seen = []
+    keep = Transcript.__call__
+
+    def spy(self, message):
+        seen.append((message.round, read_ledger(out / "ledger.jsonl").rounds))
+        keep(self, message)
+
+    monkeypatch.setattr(Transcript, "__call__", spy)
+    train_run(load_run_file(run_file), out)
+    assert {r for r, _ in seen} == set(range(1, 7))
+    assert all(written >= number for number, written in seen)
+
+
+def test_noise_differs_between_runs_unless_an_evaluation_seed_is_set(run_file, tmp_path):
+    def models(name, *extra):
+        from safetensors.torch import load_file
+
+        config = load_run_file(
+            run_file, ["training.rounds=2", "intercept.rounds=[]", "attack.rounds=[]", *extra]
+        )
+        train_run(config, tmp_path / name)
+        return load_file(tmp_path / name / "checkpoints/round-000002.safetensors")["x"]
+
+    assert not torch.equal(models("a"), models("b"))
+    seed = "training.evaluation_noise_seed=1"
+    assert torch.equal(models("c", seed), models("d", seed))
+
+
+def test_a_run_without_noise_is_reported_as_infinite(run_file, tmp_path):
+    config = load_run_file(
+        run_file, ["privacy.noise_multiplier=0", "intercept.rounds=[]", "attack.rounds=[]"]
+    )
+    plan = make_plan(config)
+    assert plan.to_json()["adversaries"][0]["epsilon"] == "inf"
+    train_run(config, tmp_path / "out")
+    page = report_run(tmp_path / "out").read_text()
+    assert (
+        json.loads((tmp_path / "out/privacy.json").read_text())["ledger"]["epsilon"]["eavesdropper"]
+        == "inf"
+    )
+    assert "No attack" in page or "no attack" in page
+
+
+@pytest.mark.parametrize("command", [["--help"], ["plan", "--help"], ["train", "--help"]])
+def test_help_imports_no_heavy_library(command):
+    code = (
+        "import sys; from overhear.reports.cli import main; main(sys.argv[1:]); "
+        "print([m for m in ('torch', 'opacus', 'scipy') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_plan_answers_with_the_figures_of_the_two_forms(run_file):
+    ring = ["data.agents=10", "algorithm.alpha=1", "training.sampling_rate=0.02"]
+    common = [*ring, "training.rounds=1000", "privacy.noise_multiplier=2.512"]
+    common += ["privacy.delta=1e-5", "intercept.rounds=[]", "attack.rounds=[]", "privacy.victim=0"]
+    common += ['privacy.adversaries=["eavesdropper", "neighbour:1", "coalition:1,9"]']
+    for form, joint, epsilon, status in (
+        ("published", 5.559, 33.3, "heuristic"),
+        ("repaired", 1.732, 2.07, "proven"),
+    ):
+        found = make_plan(load_run_file(run_file, [*common, f"algorithm.form={form}"])).to_json()
+        rows = {row["name"]: row for row in found["adversaries"]}
+        assert set(rows) == {"eavesdropper", "neighbour:1", "coalition:1,9"}
+        assert rows["eavesdropper"]["joint_sensitivity"] == pytest.approx(joint, abs=5e-4)
+        assert rows["eavesdropper"]["epsilon"] == pytest.approx(epsilon, rel=5e-3)
+        assert rows["eavesdropper"]["status"] == status
+        assert found["schema"] == 1
+
+
+@pytest.mark.parametrize("name", ["dpdl-digits", "dpdl-ring", "dp-dpsgd-ring", "dsgd-ring"])
+def test_the_examples_are_valid(name):
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "examples").exists():
+        pytest.skip("the examples are in the checkout")
+    assert load_run_file(root / f"examples/{name}.toml").algorithm.name in name
