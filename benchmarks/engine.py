@@ -23,10 +23,11 @@ from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
     GradSampleModuleFastGradientClipping,
 )
-from overhear.training.gradients import PairGradients
-from overhear.training.models import build_model, flatten, unflatten
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+from overhear.training.gradients import PairGradients
+from overhear.training.models import build_model, flatten, unflatten
 
 AGENTS, EXAMPLES, CLIP_NORM = 10, 32, 0.5
 Pairs = tuple[list[int], list[int]]

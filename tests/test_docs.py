@@ -298,7 +298,9 @@ def write() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         made = GENERATED.sub(
-            lambda found: f"<!-- {found[1]}: {found[2]} -->\n{MAKERS[found[1]](found[2])}<!-- end -->",
+            lambda found: (
+                f"<!-- {found[1]}: {found[2]} -->\n{MAKERS[found[1]](found[2])}<!-- end -->"
+            ),
             text,
         )
         if made != text:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from overhear.attacks.evaluation import SCENARIOS, Protection, Trial, conclusion, observe_round
 from overhear.attacks.interception import Scenario
 from overhear.attacks.observation import sent_gradient

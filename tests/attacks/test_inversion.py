@@ -2,12 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
 from overhear.attacks.inversion import Reconstruction, reconstruct
 from overhear.attacks.metrics import blind_guess, match
 from overhear.attacks.observation import Observation, observe
 from overhear.attacks.presets import PRESETS, Preset
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
 
 SHAPE = (1, 8, 8)
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))

@@ -1,8 +1,9 @@
 import pytest
 import torch
+from torch import nn
+
 from overhear.attacks.labels import recover_labels
 from overhear.attacks.observation import Observation, observe
-from torch import nn
 
 CLASSES = 10
 

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+
 from overhear.attacks.metrics import Scores, blind_guess, match, mse, psnr, ssim
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from overhear.attacks.objective import cosine_distance, squared_distance, whitened_residual
 from overhear.attacks.observation import Observation
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from overhear.attacks.observation import Observation, observe, sent_gradient
 from torch import Tensor, nn
+
+from overhear.attacks.observation import Observation, observe, sent_gradient
 
 
 def _network() -> tuple[nn.Module, Tensor]:

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+
 from overhear.attacks.presets import PRESETS
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from overhear.attacks.prior import Box, build_box, total_variation
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from overhear.privacy.accountant import (
     Accountant,
     Adjacency,

@@ -1,6 +1,7 @@
 """Adversaries by name."""
 
 import pytest
+
 from overhear.privacy import EAVESDROPPER, Adversary, Sees, coalition, neighbour, parse_adversary
 
 

@@ -6,6 +6,7 @@ import dp_accounting
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from overhear.privacy.gaussian import delta_from_mu, epsilon_from_mu, mu_from
 
 MUS = st.floats(-6.0, 3.0).map(lambda power: 10.0**power)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import pytest
+
 from overhear.privacy import Guarantee, Sampling, Status, Unit
 
 GOOD = Guarantee(

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from overhear.privacy import Ledger, read_ledger
 
 HEADER = {"noise_multiplier": 2.5, "clip_norm": 1.0}

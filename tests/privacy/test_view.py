@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from overhear.privacy import UnsupportedView, View, epsilon_from_mu
 
 LAPLACIAN = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2.0]])

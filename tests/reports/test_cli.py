@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from overhear.privacy.accountant import epsilon, noise_multiplier
 from overhear.reports import cli
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+
 from overhear.attacks.presets import PRESETS
 from overhear.reports.config import RunFile, load_run_file, run_file_schema
 from overhear.reports.config_tables import MODEL_NAMES, DataName, GraphName, PresetName

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from overhear.reports.faults import is_stated, sentence
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from overhear.reports.chart import HEIGHT, key, spread, ticks
 from overhear.reports.figures import epsilon_figure, epsilon_series, graph_figure, utility_figure
 

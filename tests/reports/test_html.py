@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+
 from overhear.reports.cited import KINDS, Cited, look_up
 from overhear.reports.html import render
 from overhear.reports.tables import HEURISTIC

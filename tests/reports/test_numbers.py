@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from overhear.reports.numbers import bound, figure, small
 
 

@@ -113,6 +113,7 @@ def test_the_resolved_run_file_reads_back_as_itself(run_file, folder):
 def test_the_sums_hold(folder):
     done = subprocess.run(
         ["sha256sum", "--check", "--quiet", "SHA256SUMS"],
+        check=False,
         cwd=folder,
         capture_output=True,
         text=True,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from overhear.reports.toml_text import merge_overrides, write_toml
 
 KEYS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)

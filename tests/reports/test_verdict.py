@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from overhear.reports.verdict import Outcome, last_round_within, verdict
 
 Report = dict[str, Any]

@@ -4,6 +4,7 @@ import functools
 import math
 
 import pytest
+
 from overhear.privacy import Status, UnsupportedView, epsilon
 from overhear.training.accounting import (
     UnsupportedMechanism,

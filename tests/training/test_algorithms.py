@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
 from overhear.training.engine import Engine, Setting, evaluate
 from overhear.training.gradients import PairGradients
@@ -13,7 +15,6 @@ from overhear.training.models import flatten
 from overhear.training.randomness import SecretRandomness
 from overhear.training.tensor_round import Examples, Sources
 from overhear.training.transcript import Transcript
-from torch import nn
 
 PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
 FORMS = [(name, form) for name in ALGORITHMS for form in Form]

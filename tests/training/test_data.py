@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from overhear.training.data import DATASET_NAMES, load_dataset
 from PIL import Image
+
+from overhear.training.data import DATASET_NAMES, load_dataset
 
 
 def _share(pattern):

@@ -2,12 +2,13 @@ import math
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
 from overhear.training.clipping import clip_factors
 from overhear.training.gradients import PairGradients
 from overhear.training.layers import Layer, factor, squared_norms
 from overhear.training.models import build_model, flatten
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 LAYOUTS = ("loop", "vmap", "book-keeping")
 FAST = ("vmap", "book-keeping")

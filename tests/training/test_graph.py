@@ -3,6 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
+
 from overhear.training.graph import (
     GRAPH_NAMES,
     Graph,

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+
 from overhear.training.graph import build_graph, ring
 
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from overhear.training.image_folder import read_image_folder
 from PIL import Image
+
+from overhear.training.image_folder import read_image_folder
 
 
 def _image(seed, shape=(4, 6, 3)):

@@ -3,6 +3,7 @@
 import networkx as nx
 import numpy as np
 import pytest
+
 from overhear.training.mixing import check_mixing, mixing_weights, name_pieces, pieces
 
 

@@ -5,9 +5,10 @@ import types
 
 import pytest
 import torch
-from overhear.training.models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from torch import nn
 from torch.nn.functional import dropout
+
+from overhear.training.models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 
 IMAGE = (3, 32, 32)
 

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from overhear.training.models import MODEL_NAMES, build_model, flatten, unflatten
 from torch.nn.functional import cross_entropy
+
+from overhear.training.models import MODEL_NAMES, build_model, flatten, unflatten
 
 IMAGE = (3, 32, 32)
 

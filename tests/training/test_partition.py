@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from overhear.training.partition import partition, poisson_batch
 from scipy import stats
+
+from overhear.training.partition import partition, poisson_batch
 
 LABELS = np.repeat(np.arange(10), 100)
 SCHEMES = ("iid", "dirichlet", "shards")

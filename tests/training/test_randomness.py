@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from overhear.training.randomness import Purpose, SecretRandomness
 
 FLOAT = torch.float32

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.view import UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
@@ -18,7 +20,6 @@ from overhear.training.sources import Contributions, Known, Messages, NoiseSourc
 from overhear.training.tensor_round import Examples, Sources
 from overhear.training.trace import RoundTrace, trace
 from overhear.training.transcript import Transcript
-from torch import nn
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,9", "final-models")
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from overhear.training.transcript import Message, Transcript
 
 
