@@ -46,7 +46,7 @@ evaluate_every = 10
 rounds = [1]
 
 [attack]
-presets = ["dlg", "inverting-gradients"]
+presets = ["dlg", "matched"]
 images = 4
 """
 
