@@ -11,6 +11,7 @@ Shape letters: B records, C classes, D parameters, R starts.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,14 +99,9 @@ def optimise(problem: Problem, generator: torch.Generator, *, progress: Progress
     for count, index in enumerate(order):
         pixels, soft = starts[index], logits[index]
         if finish:
-            pixels, soft, steps = _newton(
-                problem,
-                pixels,
-                soft,
-                tick=lambda step, done=preset.adam_steps + count * preset.newton_steps: tick(
-                    done + step
-                ),
-            )
+            done = preset.adam_steps + count * preset.newton_steps
+            further = functools.partial(_tick_after, tick, done)
+            pixels, soft, steps = _newton(problem, pixels, soft, tick=further)
             taken += steps
         # L-BFGS minimises another distance than Adam: what Adam left stays in the running.
         ends = [(pixels, soft), (starts[index], logits[index])] if finish else [(pixels, soft)]
@@ -302,3 +298,8 @@ def _is_solved(problem: Problem, pixels: Tensor, soft: Tensor) -> bool:
     gradients = gradients_of(problem, pixels[None], soft[None], together=False)
     left = float(squared_distance(gradients.detach(), problem.observation)[0])
     return left < _SOLVED * float(problem.observation.gradient.square().sum())
+
+
+def _tick_after(tick: Callable[[int], None], done: int, step: int) -> None:
+    """Count a step on top of those of earlier stages."""
+    tick(done + step)

@@ -9,16 +9,20 @@ leak shown; it is not protection.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..training.algorithms import ALGORITHMS, Form, bind
+from ..training.algorithms.dp_dpsgd import Order
 from ..training.data import Dataset
 from ..training.engine import Engine, Setting
+from ..training.models import flatten
 from ..training.randomness import SecretRandomness
 from ..training.tensor_round import Examples
 from ..training.transcript import Transcript
@@ -168,9 +172,16 @@ def observe_round(trial: Trial, planted: Examples, *, scenario: Scenario) -> Obs
             form=trial.form,
             **common,
         )
-    engine.advance()
+    step_first = getattr(trial.settings, "order", None) is Order.STEP_THEN_MIX
+    if not step_first:
+        engine.advance()  # what the step left is sent at the start of the next round
     return intercept_update(
-        transcript, graph=trial.setting.graph, learning_rate=trial.learning_rate, **common
+        transcript,
+        graph=trial.setting.graph,
+        initial=flatten(trial.setting.model).detach().to(trial.setting.dtype),
+        step_first=step_first,
+        learning_rate=trial.learning_rate,
+        **common,
     )
 
 
@@ -272,6 +283,12 @@ def conclusion(rows: list[Row]) -> str:
         )
     if defended >= blind * (1 - _TIE):
         return "No leak shown: with the defence on, the attack is no better than the blind guess."
+    gains = np.subtract(by_name[BLIND].mse, by_name[Protection.DEFENDED].mse)
+    if len(gains) > 1 and gains.mean() < 2 * gains.std(ddof=1) / math.sqrt(len(gains)):
+        return (
+            f"No leak shown beyond chance: with the defence on, the attack gains on the blind "
+            f"guess, but by less than two standard errors over {len(gains)} images."
+        )
     return (
         f"A leak is shown: with the defence on, the error is {defended / blind:.1%} of the blind "
         "guess's."

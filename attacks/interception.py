@@ -139,6 +139,8 @@ def intercept_update(
     transcript: Transcript,
     *,
     graph: Graph,
+    initial: Tensor,
+    step_first: bool,
     learning_rate: float,
     round: int,
     victim: int,
@@ -149,27 +151,35 @@ def intercept_update(
 ) -> Observation:
     """The victim's gradient from the models it and its neighbours sent in two rounds.
 
-    For steps x_i <- sum_j W_ij x_j - eta g_i whose models are sent at the start of a round. Args
-    are those of `intercept_cross_gradient`.
+    For steps x_i <- sum_j W_ij x_j - eta g_i whose models are sent at the start of a round
+    (`step_first` False) and x_i <- sum_j W_ij (x_j - eta g_j), where what is sent has taken its
+    step already (`step_first` True). Args are those of `intercept_cross_gradient`, and `initial`,
+    the public initial model (D,), at which round 1 starts.
 
     Raises:
-        LookupError: a model of this or the next round was not kept.
+        LookupError: a model of this round, the next or the one before was not kept.
         ValueError: the victim has no neighbour.
     """
     others = [j for j in graph.neighbours(victim) if j != victim]
     if not others:
         raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
-    models = {
-        j: transcript.sent(
-            round=round, kind="model", sender=j, receiver=victim if j != victim else others[0]
-        )
-        for j in graph.neighbours(victim)
-    }
-    after = transcript.sent(round=round + 1, kind="model", sender=victim, receiver=others[0])
-    mixed = sum(float(graph.weights[victim, j]) * x for j, x in models.items())
+
+    def sent(number: int, sender: int) -> Tensor:
+        to = others[0] if sender == victim else victim
+        return transcript.sent(round=number, kind="model", sender=sender, receiver=to).double()
+
+    def mixed(number: int) -> Tensor:
+        heard = [float(graph.weights[victim, j]) * sent(number, j) for j in (victim, *others)]
+        return torch.stack(heard).sum(dim=0)
+
+    if step_first:
+        model = initial.double() if round == 1 else mixed(round - 1)
+        taken = model - sent(round, victim)
+    else:
+        model, taken = sent(round, victim), mixed(round) - sent(round + 1, victim)
     return Observation(
-        gradient=(mixed - after) * (batch_size / (learning_rate * records)),
-        model=models[victim],
+        gradient=(taken * (batch_size / (learning_rate * records))).to(initial.dtype),
+        model=model.to(initial.dtype),
         noise_std=noise_std / records,
         clip_norm=clip_norm,
         records=records,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         ValueError: there is nothing that the attack can be mounted on.
     """
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    run_folder.check_sums(folder)
     header = read_ledger(run_folder.require(folder, run_folder.LEDGER)).header
     if (folder / run_folder.ATTACKS).exists():
         raise FileExistsError(
@@ -49,9 +51,15 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
     built = build(config)
     _check(config, built)
     images, labels, prior = _planted(built.data, config.attack.images)
-    scenarios = SCENARIOS[config.algorithm.name]
-    presets, rounds = config.attack.presets, config.attack.rounds or ()
-    total = len(scenarios) * len(presets) * len(rounds) * 3 * len(images)
+    points = list(
+        itertools.product(
+            config.attack.rounds or (),
+            config.intercept.victims or (0,),
+            SCENARIOS[config.algorithm.name],
+            config.attack.presets,
+        )
+    )
+    total = len(points) * 3 * len(images)
     done = 0
 
     def tick(text: str) -> None:
@@ -63,37 +71,40 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
     (folder / run_folder.ATTACKS).mkdir()
     originals = _save(folder, "original", built.data.pixels(images).clamp(0, 1))
     found = []
-    for number in rounds:
-        trial = _trial(folder, built, config, round=number, multiplier=header["noise_multiplier"])
-        for scenario in scenarios:
-            for preset in presets:
-                rows = attack_images(
-                    trial,
-                    built.data,
-                    scenario=scenario,
-                    preset=_preset(preset, restarts=config.attack.restarts),
-                    images=images,
-                    labels=labels,
-                    prior_image=prior,
-                    generator=torch.Generator().manual_seed(config.training.seed),
-                    progress=tick,
-                )
-                name = f"round{number}-{scenario}-{preset}"
-                found.append(
-                    {
-                        "scenario": str(scenario),
-                        "round": number,
-                        "model_owner": (
-                            trial.model_owner if scenario == "cross-gradient" else trial.victim
-                        ),
-                        "victim": trial.victim,
-                        "preset": preset,
-                        "rows": [_row(folder, name, row) for row in rows],
-                        "originals": originals,
-                        "records": PLANTED,
-                        "conclusion": conclusion(rows),
-                    }
-                )
+    for number, victim, scenario, preset in points:
+        trial = _trial(
+            folder,
+            built,
+            config,
+            round=number,
+            victim=victim,
+            multiplier=header["noise_multiplier"],
+        )
+        rows = attack_images(
+            trial,
+            built.data,
+            scenario=scenario,
+            preset=_preset(preset, restarts=config.attack.restarts),
+            images=images,
+            labels=labels,
+            prior_image=prior,
+            generator=torch.Generator().manual_seed(config.training.seed),
+            progress=tick,
+        )
+        name = f"round{number}-agent{victim}-{scenario}-{preset}"
+        found.append(
+            {
+                "scenario": str(scenario),
+                "round": number,
+                "model_owner": trial.model_owner if scenario == "cross-gradient" else victim,
+                "victim": victim,
+                "preset": preset,
+                "rows": [_row(folder, name, row) for row in rows],
+                "originals": originals,
+                "records": PLANTED,
+                "conclusion": conclusion(rows),
+            }
+        )
     result = {"schema": 1, "scenarios": found}
     run_folder.write_json(folder / run_folder.ATTACK, result)
     run_folder.write_sums(folder)
@@ -138,11 +149,11 @@ def _trial(
     config: RunFile,
     *,
     round: int,
+    victim: int,
     multiplier: float,
 ) -> Trial:
     from safetensors.torch import load_file
 
-    victim = (config.intercept.victims or (0,))[0]
     owner = next(j for j in built.setting.graph.neighbours(victim) if j != victim)
     start = snapshot_round(round)
     name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"

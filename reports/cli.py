@@ -126,9 +126,9 @@ def budget(
     if json:
         _print_json(answer)
         return
-    from .numbers import bound, figure, small
+    from .numbers import bound, small
 
-    print(f"noise multiplier {figure(noise_multiplier, 5)}  (noise on the sum / clip norm)")
+    print(f"noise multiplier {bound(noise_multiplier, 5)}  (noise on the sum / clip norm)")
     print(f"epsilon          {bound(epsilon, 4)} at delta {small(delta)}, for one record")
     print(f"adjacency        {adjacency.value}")
     print(f"rounds           {rounds}, each a Poisson batch at rate {sampling_rate:g}")
@@ -254,11 +254,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_plan(found: Mapping[str, Any], console: Console) -> None:
-    from .numbers import bound, figure, small
+    from .numbers import bound, small
     from .tables import adversary_table, reasons
 
     target = found["target"]
-    _say(console, f"Noise multiplier {figure(found['noise_multiplier'], 4)}")
+    _say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
     if target.get("epsilon") is not None:
         aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
         _say(console, f"Target: {aim} against {target['adversary']}")

@@ -202,7 +202,7 @@ class PrivacyTable(Table):
     adversary: str = "eavesdropper"
     """Whose epsilon must meet the target."""
     adversaries: Names = ()
-    """All that the plan and the report name; by default outsiders and the worst neighbour."""
+    """Those that plan and report name; by default outsiders, and the worst neighbour or coalition."""
     victim: Index | None = None
     """Agent whose record is meant; by default the worst one."""
     unit: Literal["record"] = "record"
@@ -243,7 +243,7 @@ class TrainingTable(Table):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the gradients are computed."""
     evaluation_noise_seed: Index | None = None
-    """Makes the noise repeatable, for evaluations; whoever knows it can subtract the noise."""
+    """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
     evaluate_every: Count = 0
     """Rounds between two evaluations, by default a twentieth of all; the last is evaluated too."""
 

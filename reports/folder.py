@@ -112,3 +112,21 @@ def write_sums(folder: Path) -> dict[str, str]:
     lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
     (folder / SUMS).write_text(lines, encoding="utf-8")
     return sums
+
+
+def check_sums(folder: Path) -> None:
+    """Refuse a folder whose files are not those that SHA256SUMS names; an unfinished run has none.
+
+    Raises:
+        ValueError: a file is missing or was changed.
+    """
+    listed = folder / SUMS
+    if not listed.exists():
+        return
+    for line in listed.read_text(encoding="utf-8").splitlines():
+        value, _, name = line.partition("  ")
+        if not (folder / name).is_file() or digest(folder / name) != value:
+            raise ValueError(
+                f"{folder / name} is not the file that {SUMS} names; the run was changed after it "
+                "was written"
+            )

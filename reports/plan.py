@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ..privacy.guarantee import Guarantee, Status
 from ..privacy.view import UnsupportedView
 from ..training.accounting import (
@@ -24,6 +25,7 @@ from .build import clip_norm_of, data_of, graph_of, sampling_rate_of
 from .config import RunFile
 
 SCHEMA = 1
+_SOME_BATCH = 37.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,12 +84,16 @@ class Plan:
         }
 
 
-def make_plan(config: RunFile, *, graph: Graph | None = None) -> Plan:
+def make_plan(
+    config: RunFile, *, graph: Graph | None = None, batch_size: float = _SOME_BATCH
+) -> Plan:
     """Account for a run file.
 
     Args:
         config: the run file.
         graph: its graph, where it was made already.
+        batch_size: the normaliser that the run will use. What a round costs must not depend on
+            it, so any number does where no data are at hand; this is checked.
 
     Raises:
         ValueError: a victim or adversary that does not exist.
@@ -117,7 +123,9 @@ def make_plan(config: RunFile, *, graph: Graph | None = None) -> Plan:
         else:
             multiplier = float(p.noise_multiplier or 0.0)
     if multiplier > 0:
-        _, real = _exposures(config, graph, rate=rate, noise_multiplier=multiplier)
+        _, real = _exposures(
+            config, graph, rate=rate, noise_multiplier=multiplier, batch_size=batch_size
+        )
         _check_scaling(found, real, multiplier)
     every = [
         guarantee(
@@ -144,7 +152,12 @@ def make_plan(config: RunFile, *, graph: Graph | None = None) -> Plan:
 
 
 def _exposures(
-    config: RunFile, graph: Graph, *, rate: float, noise_multiplier: float = 1.0
+    config: RunFile,
+    graph: Graph,
+    *,
+    rate: float,
+    noise_multiplier: float = 1.0,
+    batch_size: float = 1.0,
 ) -> tuple[list[str], dict[str, Exposure]]:
     """What a round sends, and the exposures of the adversaries asked for and the target's."""
     algorithm, clip_norm = ALGORITHMS[config.algorithm.name], clip_norm_of(config)
@@ -155,7 +168,7 @@ def _exposures(
         learning_rate=config.training.learning_rate,
         clip_norm=clip_norm,
         noise_std=noise_multiplier * (1.0 if clip_norm is None else clip_norm),
-        batch_size=1.0,
+        batch_size=batch_size,
     )
     traces = trace(bound.init, bound.step, graph=graph, rounds=config.training.rounds)
     encrypted = config.graph.links == "encrypted"
@@ -165,7 +178,12 @@ def _exposures(
         names = list(p.adversaries or names)
         names += [p.adversary] if p.adversary not in names else []
     if graph.agents == 1:
-        names = [n for n in names if n not in ("neighbour", "all-others")]
+        if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
+            raise ValueError(
+                f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
+                "about the eavesdropper or the final models"
+            )
+        names = [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
     victim = None if p is None else p.victim
     kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
     found = exposures(
@@ -184,8 +202,9 @@ def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multipl
         expected = unit[name].worst / multiplier
         if not math.isclose(exposure.worst, expected, rel_tol=1e-6):
             raise UnsupportedView(
-                f"the step's noise does not scale with noise_multiplier={multiplier:g}: "
-                f"{name} has mu {exposure.worst:g} a round where {expected:g} was expected"
+                f"the step's noise does not keep its proportion to the clipped sums at "
+                f"noise_multiplier={multiplier:g} and another batch_size: {name} has mu "
+                f"{exposure.worst:g} a round where {expected:g} was expected"
             )
 
 

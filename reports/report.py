@@ -51,10 +51,11 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
 def collect(folder: Path) -> dict[str, Any]:
     """The object of privacy.json."""
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    run_folder.check_sums(folder)
     spent = read_ledger(run_folder.require(folder, run_folder.LEDGER))
     built = build(config)
-    plan = make_plan(config, graph=built.setting.graph)
-    _check_ledger(spent, plan)
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    _check_ledger(folder, spent, plan)
     attack = folder / run_folder.ATTACK
     metrics = _metrics(folder)
     return {
@@ -73,8 +74,13 @@ def collect(folder: Path) -> dict[str, Any]:
     }
 
 
-def _check_ledger(spent: Spent, plan: Plan) -> None:
+def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     """The ledger is what was released; a run file that says otherwise is not its run file."""
+    if spent.header["run_file"] != run_folder.digest(folder / run_folder.RUN):
+        raise ValueError(
+            "run.toml is not the run file that the ledger was written for; the folder's files do "
+            "not belong together"
+        )
     for name, planned in (
         ("noise_multiplier", plan.noise_multiplier),
         ("sampling_rate", plan.sampling_rate),
@@ -100,6 +106,7 @@ def _run(config: RunFile, built: Built, plan: Plan, *, spent: Spent) -> dict[str
         "links": config.graph.links,
         "data": config.data.name,
         "records": len(built.data.targets),
+        "duplicate_records": _duplicates(built),
         "model": config.model.name,
         "parameters": sum(p.numel() for p in built.setting.model.parameters()),
         "rounds": plan.rounds,
@@ -115,11 +122,7 @@ def _run(config: RunFile, built: Built, plan: Plan, *, spent: Spent) -> dict[str
 def _epsilon(config: RunFile, plan: Plan, exposure: Exposure, *, rounds: int) -> float:
     p = config.privacy
     return run_epsilon(
-        exposure._replace(
-            releases=tuple(r._replace(rounds=max(r.rounds, rounds)) for r in exposure.releases)
-        )
-        if len(exposure.releases) == 1
-        else exposure,
+        exposure,
         noise_multiplier=plan.noise_multiplier,
         delta=plan.target["delta"],
         adjacency="add-or-remove-one" if p is None else p.adjacency,
@@ -200,12 +203,16 @@ def _assumptions(config: RunFile, built: Built, spent: Spent) -> list[dict[str, 
         },
         {
             "text": "No record is held by several agents, or twice by one.",
-            **_duplicates(built),
+            "status": "gap" if _duplicates(built) else "verified",
         },
         {
-            "text": "Batches are Poisson samples at a public rate; the normaliser, the weights and "
-            "the number of rounds are public constants.",
+            "text": "Batches are Poisson samples at a public rate.",
             "status": "verified",
+        },
+        {
+            "text": "The rate, the normaliser, the weights and the number of rounds are public "
+            "constants; where they come from the number of records in all, that number is public.",
+            "status": "assumed",
         },
         {
             "text": "Noise is exactly Gaussian; floating-point samples only come close to it.",
@@ -222,15 +229,15 @@ def _assumptions(config: RunFile, built: Built, spent: Spent) -> list[dict[str, 
     ]
 
 
-def _duplicates(built: Built) -> dict[str, str]:
-    """Whether equal records occur among the shards."""
+def _duplicates(built: Built) -> int:
+    """Records that are equal to another one, over all shards."""
     seen: set[bytes] = set()
     total = 0
     for shard in built.setting.shards:
         for row in shard.inputs.flatten(1).contiguous().numpy():
             seen.add(row.tobytes())
             total += 1
-    return {"status": "verified" if len(seen) == total else "gap"}
+    return total - len(seen)
 
 
 def _reproduce(folder: Path) -> dict[str, Any]:

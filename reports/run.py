@@ -59,7 +59,7 @@ def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -
     """
     run_folder.check_unused(out)
     built = build(config)
-    plan = make_plan(config, graph=built.setting.graph)
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     run_folder.claim(out)
     (out / run_folder.RUN).write_text(config.to_toml(), encoding="utf-8")
     run_folder.write_json(
@@ -68,6 +68,7 @@ def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -
     ledger = Ledger(
         out / run_folder.LEDGER,
         {
+            "run_file": run_folder.digest(out / run_folder.RUN),
             "algorithm": config.algorithm.name,
             "form": config.algorithm.form,
             "agents": built.setting.graph.agents,

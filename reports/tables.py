@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ..privacy.adversary import ALL_OTHERS
 from .numbers import bound, figure, score, small
 
 __all__ = [
@@ -35,7 +36,9 @@ def adversary_words(adversary: Mapping[str, Any]) -> str:
     'neighbour:1 (worst)'
     """
     worst = adversary.get("worst_adversary")
-    return adversary["name"] if worst is None else f"{worst} (worst)"
+    if worst is None or adversary["name"] == ALL_OTHERS:
+        return str(adversary["name"])
+    return f"{worst} (worst)"
 
 
 def adversary_table(adversaries: Iterable[Mapping[str, Any]]) -> Table:

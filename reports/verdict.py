@@ -69,7 +69,11 @@ def verdict(report: Mapping[str, Any]) -> Verdict:
     """
     cited = Cited(report)
     rows, target = report["plan"]["adversaries"], report["plan"]["target"]
-    notes = (*_larger(report, cited), *_interrupted(report, cited))
+    notes = (
+        *_larger(report, cited),
+        *_interrupted(report, cited),
+        *_duplicates(report, cited),
+    )
     if target["epsilon"] is None:
         row = next((r for r in rows if r["name"] != "single-message"), rows[0])
         return Verdict(
@@ -222,3 +226,15 @@ def _interrupted(report: Mapping[str, Any], cited: Cited) -> tuple[Markup, ...]:
             )
         )
     return tuple(notes)
+
+
+def _duplicates(report: Mapping[str, Any], cited: Cited) -> tuple[Markup, ...]:
+    """Records that occur more than once: the statement is for each copy alone."""
+    if not report["run"].get("duplicate_records"):
+        return ()
+    return (
+        Markup(
+            "{} records occur more than once. The figure holds for one copy: whoever is in the "
+            "data k times is protected less."
+        ).format(cited("whole", "run", "duplicate_records")),
+    )

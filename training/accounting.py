@@ -8,6 +8,7 @@ batches are composed by the accountant, with amplification by Poisson sampling.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,17 +30,24 @@ CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-messag
 ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")
 
 
+_SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
+
+
 class UnsupportedMechanism(ValueError):
     """A composition for which no bound is known here."""
 
 
 class Release(NamedTuple):
-    """What a victim's batches release to an adversary in `rounds` rounds."""
+    """What a victim's batches release to an adversary in `rounds` rounds from `first` on.
+
+    `first` is 0 for the start, 1 for the first round.
+    """
 
     joint_sensitivity: float
     sampling_rate: float
     rounds: int
     contributions: int
+    first: int = 1
 
 
 class Exposure(NamedTuple):
@@ -59,8 +67,7 @@ class Exposure(NamedTuple):
     @property
     def order(self) -> float:
         """What the worst victim is chosen by: the sum of squared sensitivities."""
-        total = sum(r.rounds * r.joint_sensitivity**2 for r in self.releases)
-        return float(f"{total:.9g}")  # agents that differ by rounding alone are equal
+        return _rounded(sum(r.rounds * r.joint_sensitivity**2 for r in self.releases))
 
 
 def exposures(
@@ -110,8 +117,33 @@ def exposures(
         ]
         if not every:
             raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")
-        found.append((name, max(every, key=lambda e: e.order)))
+        found.append((name, _worst(every)))
     return found
+
+
+def _worst(every: Sequence[Exposure]) -> Exposure:
+    """The exposure that costs most; where none is worst in every round, each round's worst."""
+    top = max(every, key=lambda e: e.order)
+    shapes = {tuple((r.sampling_rate, r.rounds, r.first) for r in e.releases) for e in every}
+    if len(shapes) != 1:
+        raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
+    rounds = list(zip(*(e.releases for e in every), strict=True))
+    worst = [max(_rounded(r.joint_sensitivity) for r in same) for same in rounds]
+    if all(_rounded(r.joint_sensitivity) >= w for r, w in zip(top.releases, worst, strict=True)):
+        return top
+    joint = tuple(
+        same[0]._replace(
+            joint_sensitivity=max(r.joint_sensitivity for r in same),
+            contributions=max(r.contributions for r in same),
+        )
+        for same in rounds
+    )
+    return top._replace(releases=joint, because=f"{top.because}; of every round the worst victim")
+
+
+def _rounded(value: float) -> float:
+    """Nine digits: agents that differ by rounding alone are equal."""
+    return float(f"{value:.9g}")
 
 
 def _outside(victims: list[int], who: Adversary) -> list[int]:
@@ -126,22 +158,22 @@ def _of(
     rate: float,
     encrypted: bool,
 ) -> list[Exposure]:
-    parts = [(t, n) for t, n in [(traces.start, 1), *traces.rounds] if t.has_contributions]
+    parts = _parts(traces)
     if who.sees is Sees.ONE_MESSAGE:
         return [_of_one_message(parts, who, v, rate=rate) for v in victims]
     sight = who
     if encrypted and who.sees is Sees.LINKS:
         sight = Adversary(name=who.name, sees=Sees.END_STATES)
-    views: list[tuple[RoundTrace, int, View]] = [(t, n, t.view(sight)) for t, n in parts]
+    views: list[tuple[_Part, View]] = [(part, part.trace.view(sight)) for part in parts]
     found = []
     for victim in victims:
         releases, reasons = [], []
-        for part, count, view in views:
-            for s in part.sensitivities_in(view, sight, victim):
+        for part, view in views:
+            for s in part.trace.sensitivities_in(view, sight, victim):
                 own = rate if s.sampling_rate is None else s.sampling_rate
-                releases.append(Release(s.mu, own, count, s.contributions))
+                releases.append(Release(s.mu, own, part.rounds, s.contributions, part.first))
                 reasons.append((s.mu, s.because))
-        heuristic = any(t.blames for t, _ in parts)
+        heuristic = any(part.trace.blames for part in parts)
         found.append(
             Exposure(
                 who,
@@ -154,13 +186,30 @@ def _of(
     return found
 
 
+class _Part(NamedTuple):
+    """A trace that stands for `rounds` rounds from `first` on."""
+
+    trace: RoundTrace
+    first: int
+    rounds: int
+
+
+def _parts(traces: AlgorithmTrace) -> list[_Part]:
+    """The start and the rounds, those that touch data."""
+    parts, first = [_Part(traces.start, 0, 1)], 1
+    for one, count in traces.rounds:
+        parts.append(_Part(one, first, count))
+        first += count
+    return [part for part in parts if part.trace.has_contributions]
+
+
 def _of_one_message(
-    parts: Sequence[tuple[RoundTrace, int]], who: Adversary, victim: int, *, rate: float
+    parts: Sequence[_Part], who: Adversary, victim: int, *, rate: float
 ) -> Exposure:
     releases, kinds = [], []
-    for part, count in parts:
-        mu, kind = part.single_message(victim)
-        releases.append(Release(mu, rate, count, 1))
+    for part in parts:
+        mu, kind = part.trace.single_message(victim)
+        releases.append(Release(mu, rate, part.rounds, 1, part.first))
         kinds.append((mu, kind))
     because = (
         f"one message alone ({max(kinds, default=(0.0, 'none'))[1]}); no adversary sees so little"
@@ -177,18 +226,23 @@ def run_epsilon(
     accountant: str = "pld",
     rounds: int | None = None,
 ) -> float:
-    """Epsilon of the whole run, or of its first `rounds` rounds, for one exposure.
+    """Epsilon of the planned run, or of `rounds` rounds of it, for one exposure.
+
+    Args:
+        exposure: at noise multiplier 1.
+        noise_multiplier: of the run.
+        delta: of the statement.
+        adjacency: add-or-remove-one or replace-one.
+        accountant: how rounds are added up.
+        rounds: rounds that were released: fewer than planned, or more where some were replayed.
 
     Raises:
         UnsupportedMechanism: replace-one with several contributions of a sampled batch.
-        UnsupportedView: a prefix of rounds that differ from each other.
+        UnsupportedView: more rounds than were traced, of rounds that differ.
     """
-    releases = [r for r in exposure.releases if r.joint_sensitivity > 0 and r.sampling_rate > 0]
-    if rounds is not None:
-        if len(releases) > 1:
-            raise UnsupportedView("the rounds differ: epsilon of a prefix needs their own traces")
-        releases = [r._replace(rounds=min(rounds, r.rounds)) for r in releases]
-    if not releases or rounds == 0:
+    releases = exposure.releases if rounds is None else _released(exposure.releases, rounds)
+    releases = tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
+    if not releases:
         return 0.0
     if noise_multiplier == 0 or math.isinf(exposure.worst):
         return math.inf
@@ -212,14 +266,29 @@ def run_epsilon(
     if accountant != "pld":
         raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
     return accounting.composed_epsilon(
-        [
-            (noise_multiplier / r.joint_sensitivity, r.sampling_rate)
-            for r in releases
-            for _ in range(r.rounds)
-        ],
+        _counted(releases, noise_multiplier),
         delta=delta,
         adjacency=adjacency,
     )
+
+
+def _counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tuple[float, float]]:
+    counts: Counter[tuple[float, float]] = Counter()
+    for r in releases:
+        counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
+    return counts
+
+
+def _released(releases: Sequence[Release], rounds: int) -> tuple[Release, ...]:
+    """The releases of the start and of so many rounds."""
+    last = max((r.first + r.rounds - 1 for r in releases), default=0)
+    if rounds > last:
+        of_rounds = {r.first for r in releases if r.first > 0}
+        if of_rounds - {1}:
+            raise UnsupportedView(f"{rounds} rounds of {last} that differ: the rest has no trace")
+        return tuple(r._replace(rounds=rounds) if r.first else r for r in releases)
+    begun = [r for r in releases if r.first <= rounds]
+    return tuple(r._replace(rounds=min(r.rounds, rounds - r.first + 1)) for r in begun)
 
 
 def guarantee(
@@ -287,11 +356,27 @@ def calibrated_multiplier(
     (only,) = releases
     if adjacency == "replace-one" and only.contributions > 1 and only.sampling_rate < 1:
         run_epsilon(exposure, noise_multiplier=1.0, delta=delta, adjacency=adjacency)
-    return only.joint_sensitivity * accounting.noise_multiplier(
+    needed = accounting.noise_multiplier(
         epsilon=epsilon,
         delta=delta,
         rounds=only.rounds,
         sampling_rate=only.sampling_rate,
         adjacency=adjacency,
         accountant=accountant,
+    )
+    spent = math.inf
+    for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding
+        multiplier = only.joint_sensitivity * needed * (1.0 + slack)
+        spent = run_epsilon(
+            exposure,
+            noise_multiplier=multiplier,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+        )
+        if spent <= epsilon:
+            return multiplier
+    raise UnsupportedMechanism(
+        f"accountant={accountant!r} answers noise_multiplier={needed:g} for epsilon={epsilon:g}, "
+        f"but spends {spent:g} with it; use accountant='pld'"
     )

@@ -168,9 +168,8 @@ class Engine:
     def snapshot(self) -> dict[str, Tensor]:
         """The state by field, on the CPU."""
         return {
-            name: value.rows.detach().to("cpu", copy=True)
+            name: (value.rows if isinstance(value, Agents) else value).detach().to("cpu", copy=True)
             for name, value in self.state._asdict().items()
-            if isinstance(value, Agents)
         }
 
     def restore(self, snapshot: Mapping[str, Tensor], *, round: int) -> None:
@@ -185,11 +184,14 @@ class Engine:
         given = {name: tuple(value.shape) for name, value in snapshot.items()}
         if shapes != given:
             raise ValueError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
-        rows = {
+        held = self.state._asdict()
+        fields = {
             name: Agents(value.to(self.setting.device, self.setting.dtype))
+            if isinstance(held[name], Agents)
+            else value.to(self.setting.device)
             for name, value in snapshot.items()
         }
-        self.state = self.state._replace(**rows)
+        self.state = self.state._replace(**fields)
         self.round = round
 
 

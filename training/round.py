@@ -128,7 +128,7 @@ class Value:
         if name in ("mul", "__mul__", "__rmul__") and len(args) == 2:
             left, right = args
             return right * left if isinstance(right, Value) else left * right
-        raise UndeclaredOperation(f"torch.{name} of a {cls.__name__}: {REMEDY}")
+        raise UndeclaredOperation(f"torch.{name} of {cls.__name__}: {REMEDY}")
 
 
 class Agents(Value):
@@ -153,6 +153,19 @@ class Batch:
     call: int
     sampling_rate: float | None
     records: Sequence[Any] = ()
+
+
+def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:
+    """Refuse a batch that another round drew: it would be accounted as a fresh sample.
+
+    Raises:
+        UndeclaredOperation: the batch is not one of `drawn`.
+    """
+    if not any(batch is mine for mine in drawn):
+        raise UndeclaredOperation(
+            "a batch of another round: its records would be used again, but accounted as a fresh "
+            "sample; call round.draw() in every round"
+        )
 
 
 def reply_order(graph: Graph) -> Tensor:

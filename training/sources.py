@@ -105,12 +105,16 @@ Group = Contributions | NoiseSources | Known | Messages
 
 
 class SourceRows:
-    """Rows over the columns of a trace; linear operations only."""
+    """Rows over the columns of one trace; linear operations only.
 
-    __slots__ = ("matrix",)
+    `trace` is the round that made them: columns of another round mean something else.
+    """
 
-    def __init__(self, matrix: csr_array) -> None:
+    __slots__ = ("matrix", "trace")
+
+    def __init__(self, matrix: csr_array, trace: object) -> None:
         self.matrix = matrix
+        self.trace = trace
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -123,6 +127,10 @@ class SourceRows:
                 f"adding {type(other).__name__} to a traced value: only values that the round's "
                 f"operations made can be added; {REMEDY}"
             )
+        if other.trace is not self.trace:
+            raise UndeclaredOperation(
+                "adding a value of another round: carry it in the state that the step returns"
+            )
         if self.shape[0] != other.shape[0]:
             raise UndeclaredOperation(
                 f"adding {other.shape[0]} rows to {self.shape[0]}: both need one row each"
@@ -131,7 +139,7 @@ class SourceRows:
         total = a + b if sign > 0 else a - b
         # Differences that are rounding of equal coefficients are exactly zero.
         size = abs(a) + abs(b)
-        return SourceRows(pruned(total, size))
+        return SourceRows(pruned(total, size), self.trace)
 
     def __add__(self, other: object) -> SourceRows:
         return self._combine(other, 1.0)
@@ -143,14 +151,14 @@ class SourceRows:
         from scipy.sparse import csr_array, diags_array
 
         if isinstance(factor, int | float):
-            return SourceRows(csr_array(self.matrix * float(factor)))
+            return SourceRows(csr_array(self.matrix * float(factor)), self.trace)
         if isinstance(factor, Tensor):
             by = factor.detach().cpu().double().numpy()
             if by.ndim == 0:
-                return SourceRows(csr_array(self.matrix * float(by)))
+                return SourceRows(csr_array(self.matrix * float(by)), self.trace)
             if by.shape in ((self.shape[0], 1), (1, 1)):
                 column = np.broadcast_to(by[:, 0], (self.shape[0],))
-                return SourceRows(csr_array(diags_array(column).tocsr() @ self.matrix))
+                return SourceRows(csr_array(diags_array(column).tocsr() @ self.matrix), self.trace)
             raise UndeclaredOperation(
                 f"scaling {self.shape[0]} rows by a tensor of shape {tuple(factor.shape)}: a "
                 f"public factor is a number or one number a row, ({self.shape[0]}, 1)"
@@ -162,7 +170,7 @@ class SourceRows:
 
     def __getitem__(self, index: Any) -> SourceRows:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
-        return SourceRows(self.matrix[pick])
+        return SourceRows(self.matrix[pick], self.trace)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):

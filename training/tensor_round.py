@@ -12,7 +12,7 @@ from torch import Tensor
 from .gradients import PairGradients
 from .graph import Graph
 from .randomness import SecretRandomness
-from .round import Agents, Batch, Edges, Round, V, reply_order
+from .round import Agents, Batch, Edges, Round, V, check_drawn, reply_order
 from .transcript import Message, Tap
 
 _DENSE_ENTRIES = 64 * 64  # above this, mixing is a sparse product
@@ -97,7 +97,8 @@ class TensorRound(Round):
         self._links, self._index, self._initial = links, index, initial
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
         self._taps, self._sources = taps, sources
-        self._draws = self._noises = self._sends = 0
+        self._noises = self._sends = 0
+        self._drawn: list[Batch] = []
         self.agents = links.agents
         self.weights = Edges(links.weights)
 
@@ -112,12 +113,15 @@ class TensorRound(Round):
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
-        call, self._draws = self._draws, self._draws + 1
+        call = len(self._drawn)
         records = [self._draw(call, agent, sampling_rate) for agent in range(self.agents)]
-        return Batch(call=call, sampling_rate=sampling_rate, records=records)
+        batch = Batch(call=call, sampling_rate=sampling_rate, records=records)
+        self._drawn.append(batch)
+        return batch
 
     def clipped_sums(self, points: V, *, batch: Batch, clip_norm: float | None) -> V:
         """See `Round.clipped_sums`."""
+        check_drawn(batch, self._drawn)
         if isinstance(points, Edges):
             owners = points.pick
             if owners is None:

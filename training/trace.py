@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ..privacy.adversary import Adversary, Sees
 from ..privacy.view import UnsupportedView, View
@@ -271,23 +273,69 @@ class AlgorithmTrace(NamedTuple):
 def trace(init: Step, step: Step, *, graph: Graph, rounds: int) -> AlgorithmTrace:
     """Run `init` and `step` on unit sources.
 
-    A step that reads `round.index` is traced in every round; otherwise one trace counts for all.
+    A step that reads `round.index`, or whose state carries public tensors that change, is traced
+    in every round; otherwise one trace counts for all.
+
+    Raises:
+        UnsupportedView: two rounds differ although neither their number nor their state does.
+        UndeclaredOperation: the step does what no operation declares.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
     first = TracedRound(graph, index=0)
     state = init(first)
     start = RoundTrace(first.finish(state))
+    first_round, after = _trace_round(step, state, graph=graph, index=1)
+    if first_round.record.reads_index or not _same_public(state, after):
+        every = [first_round]
+        for index in range(2, rounds + 1):
+            one, after = _trace_round(step, after, graph=graph, index=index)
+            every.append(one)
+        return AlgorithmTrace(start, [(one, 1) for one in every])
+    again, _ = _trace_round(step, after, graph=graph, index=rounds)
+    if not _same_rows(first_round.record, again.record):
+        raise UnsupportedView(
+            "the step differs between rounds without reading round.index: keep what changes in "
+            "the state, as a public tensor, or read round.index"
+        )
+    return AlgorithmTrace(start, [(first_round, rounds)])
 
-    def one(index: int) -> RoundTrace:
-        traced = TracedRound(graph, index=index)
-        fields = {
-            name: traced.known(f"state {name}") if isinstance(value, Agents) else value
-            for name, value in state._asdict().items()
-        }
-        return RoundTrace(traced.finish(step(type(state)(**fields), traced)))
 
-    single = one(1)
-    if not single.record.reads_index:
-        return AlgorithmTrace(start, [(single, rounds)])
-    return AlgorithmTrace(start, [(one(index), 1) for index in range(1, rounds + 1)])
+def _trace_round(step: Step, state: Any, *, graph: Graph, index: int) -> tuple[RoundTrace, Any]:
+    """One round from a state whose Agents are known, and the state that it returns."""
+    traced = TracedRound(graph, index=index)
+    fields = {
+        name: traced.known(f"state {name}") if isinstance(value, Agents) else value
+        for name, value in state._asdict().items()
+    }
+    end = step(type(state)(**fields), traced)
+    return RoundTrace(traced.finish(end)), end
+
+
+def _same_public(before: Any, after: Any) -> bool:
+    pairs = zip(before, after, strict=True)
+    return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
+
+
+def _same_rows(one: RoundRecord, other: RoundRecord) -> bool:
+    """Whether two rounds have the same columns, messages, closure and end state."""
+
+    def matrices(record: RoundRecord) -> list[csr_array]:
+        sent = [g.rows for g in record.groups if isinstance(g, Messages)]
+        return [*sent, *(rows for _, rows in record.closure), *record.end_state.values()]
+
+    if [(type(g), g.size) for g in one.groups] != [(type(g), g.size) for g in other.groups]:
+        return False
+    for a, b in zip(one.groups, other.groups, strict=True):
+        if isinstance(a, Contributions) and isinstance(b, Contributions):
+            if (a.batch, a.sampling_rate, a.blame) != (b.batch, b.sampling_rate, b.blame):
+                return False
+            if not np.array_equal(a.bounds, b.bounds):
+                return False
+        known = [list(g.known_to) for g in (a, b) if isinstance(g, NoiseSources)]
+        if len(known) == 2 and known[0] != known[1]:
+            return False
+    pairs = list(zip(matrices(one), matrices(other), strict=False))
+    return len(matrices(one)) == len(matrices(other)) and all(
+        a.shape == b.shape and not (a != b).nnz for a, b in pairs
+    )

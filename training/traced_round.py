@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .graph import Graph
-from .round import Agents, Batch, Edges, Round, UndeclaredOperation, V, reply_order
+from .round import Agents, Batch, Edges, Round, UndeclaredOperation, V, check_drawn, reply_order
 from .sources import Contributions, Group, Known, Messages, NoiseSources, SourceRows
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class TracedRound(Round):
         self._closure: list[tuple[str, csr_array]] = []
         self._blames: list[str] = []
         self._reads_index = False
-        self._batches = 0
+        self._drawn: list[Batch] = []
 
     @property
     def index(self) -> int:
@@ -69,13 +69,18 @@ class TracedRound(Round):
         self._width += group.size
         ones, rows = np.ones(group.size), np.arange(group.size)
         shape = (group.size, self._width)
-        return SourceRows(self._csr((ones, (rows, group.start + rows)), shape=shape))
+        return SourceRows(self._csr((ones, (rows, group.start + rows)), shape=shape), self)
 
     def _rows(self, value: Agents | Edges, operation: str) -> SourceRows:
         if not isinstance(value, Agents | Edges) or not isinstance(value.rows, SourceRows):
             raise UndeclaredOperation(
                 f"round.{operation} takes Agents or Edges that the round's operations made, not "
                 f"{type(value).__name__}"
+            )
+        if value.rows.trace is not self:
+            raise UndeclaredOperation(
+                f"round.{operation} of a value of another round: carry it in the state that the "
+                "step returns"
             )
         return value.rows
 
@@ -93,12 +98,14 @@ class TracedRound(Round):
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
-        self._batches += 1
-        return Batch(call=self._batches - 1, sampling_rate=sampling_rate)
+        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
+        self._drawn.append(batch)
+        return batch
 
     def clipped_sums(self, points: V, *, batch: Batch, clip_norm: float | None) -> V:
         """See `Round.clipped_sums`."""
         rows = self._rows(points, "clipped_sums")
+        check_drawn(batch, self._drawn)
         self._see(points, "model at which gradients are taken")
         owners = self._receivers if isinstance(points, Edges) else np.arange(self.agents)
         bounds = np.full(rows.shape[0], math.inf if clip_norm is None else float(clip_norm))
@@ -136,7 +143,7 @@ class TracedRound(Round):
             return type(like)(unit * std)
         if mixing.shape != (rows, len(known_to)):
             raise ValueError(f"factor of shape {mixing.shape} must be ({rows}, {len(known_to)})")
-        return type(like)(SourceRows(self._csr(self._csr(mixing) @ unit.matrix)) * std)
+        return type(like)(SourceRows(self._csr(self._csr(mixing) @ unit.matrix), self) * std)
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
@@ -175,7 +182,7 @@ class TracedRound(Round):
         rows = self._rows(value if weights is None else value * weights, "sum_in").matrix
         edges = np.arange(len(self._receivers))
         gather = self._csr((np.ones(len(edges)), (self._receivers, edges)))
-        return Agents(SourceRows(self._csr(gather @ rows)))
+        return Agents(SourceRows(self._csr(gather @ rows), self))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
@@ -246,10 +253,13 @@ class TracedRound(Round):
         """The record of the round, once the step has returned its state."""
         end: dict[str, csr_array] = {}
         for name, value in state._asdict().items():
-            if isinstance(value, Edges):
-                raise UndeclaredOperation(f"state field {name!r} holds Edges; carry Agents")
             if isinstance(value, Agents):
                 end[f"state {name} at the end of the round"] = self._rows(value, "state").matrix
+            elif not isinstance(value, Tensor):
+                raise UndeclaredOperation(
+                    f"state field {name!r} holds {type(value).__name__}; a state is a NamedTuple "
+                    "of Agents and public tensors"
+                )
         return RoundRecord(
             groups=self._groups,
             closure=self._closure,

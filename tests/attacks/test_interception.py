@@ -1,6 +1,7 @@
 """What an onlooker computes from messages is the gradient that was sent."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from overhear.attacks.evaluation import SCENARIOS, Protection, Trial, conclusion, observe_round
 from overhear.attacks.interception import Scenario
 from overhear.attacks.observation import sent_gradient
-from overhear.training.algorithms import ALGORITHMS, Form, dpdl
+from overhear.training.algorithms import ALGORITHMS, Form, dp_dpsgd, dpdl
+from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.engine import Setting
 from overhear.training.graph import ring, star
 from overhear.training.models import build_model
@@ -76,6 +78,22 @@ def test_without_noise_the_planted_gradient_comes_back(name, scenario, records, 
     assert seen.noise_std == 0.0
 
 
+@pytest.mark.parametrize("round", [1, 2, 4])
+def test_the_update_of_step_then_mix_is_the_planted_gradient_too(round):
+    t = replace(
+        trial("dp-dpsgd", round=round), settings=dp_dpsgd.Settings(order=Order.STEP_THEN_MIX)
+    )
+    seen = observe_round(t, planted(), scenario=Scenario.UPDATE)
+    expected = sent_gradient(
+        t.setting.model.double(),
+        seen.model,
+        inputs=planted().inputs.double(),
+        targets=planted().targets,
+        clip_norm=t.clip_norm,
+    )
+    torch.testing.assert_close(seen.gradient, expected.detach(), rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("form", list(Form))
 def test_the_momentum_on_an_irregular_graph_gives_the_self_gradient(form):
     t = trial("dpdl", graph=star(5), form=form)
@@ -120,14 +138,7 @@ def test_published_momentum_is_less_noisy_than_any_message():
 
 def test_a_trial_names_a_link_that_exists():
     with pytest.raises(ValueError, match="neighbour"):
-        trial("dpdl", graph=star(5)).__class__(
-            **{
-                f: getattr(trial("dpdl", graph=star(5)), f)
-                for f in Trial.__dataclass_fields__
-                if f != "model_owner"
-            },
-            model_owner=3,
-        )
+        replace(trial("dpdl", graph=star(5)), model_owner=3)
 
 
 def test_an_attack_that_fails_undefended_says_nothing_about_the_defence():
@@ -149,3 +160,21 @@ def test_an_attack_that_fails_undefended_says_nothing_about_the_defence():
     assert "says nothing about the defence" in conclusion(rows(0.2, 0.2))
     assert conclusion(rows(0.001, 0.1)).startswith("No leak shown")
     assert conclusion(rows(0.001, 0.05)).startswith("A leak is shown")
+
+
+def test_a_gain_within_the_spread_of_the_images_is_no_leak_shown():
+    from overhear.attacks.evaluation import BLIND, Row
+    from overhear.attacks.metrics import Scores
+
+    def row(name, mse):
+        n = len(mse)
+        scores = Scores(mse=mse, psnr=(1.0,) * n, ssim=(0.0,) * n, order=tuple(range(n)))
+        return Row(name=name, scores=scores, images=torch.zeros(n, 1, 2, 2), stages=("",) * n)
+
+    def say(defended):
+        blind, clean = (0.1, 0.1, 0.1, 0.1), (0.001, 0.001, 0.001, 0.001)
+        rows = [row(BLIND, blind), row(Protection.NONE, clean), row(Protection.CLIPPING, clean)]
+        return conclusion([*rows, row(Protection.DEFENDED, defended)])
+
+    assert "beyond chance" in say((0.05, 0.13, 0.12, 0.09))
+    assert say((0.05, 0.06, 0.05, 0.04)).startswith("A leak is shown")

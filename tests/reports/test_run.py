@@ -1,5 +1,7 @@
 """A run from its file to its report, on digits."""
 
+import dataclasses
+import inspect
 import json
 import subprocess
 import sys
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from overhear.privacy import read_ledger
+from overhear.privacy import UnsupportedView, read_ledger
 from overhear.reports.attack import attack_run
 from overhear.reports.config import load_run_file
 from overhear.reports.plan import make_plan
@@ -133,6 +135,16 @@ def test_a_run_and_an_attack_are_never_overwritten(run_file, folder):
         attack_run(folder)
 
 
+def test_a_changed_file_of_a_run_is_refused(run_file, tmp_path):
+    out = tmp_path / "out"
+    none = ["training.rounds=1", "intercept.rounds=[]", "attack.rounds=[]"]
+    train_run(load_run_file(run_file, none), out)
+    with (out / "metrics.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is not the file"):
+        report_run(out)
+
+
 def test_a_ledger_of_another_run_is_refused(run_file, tmp_path):
     out = tmp_path / "out"
     train_run(
@@ -143,6 +155,7 @@ def test_a_ledger_of_another_run_is_refused(run_file, tmp_path):
         run_file, ["privacy.epsilon=2", "intercept.rounds=[]", "attack.rounds=[]"]
     )
     (out / "run.toml").write_text(other.to_toml())
+    (out / "SHA256SUMS").unlink()
     with pytest.raises(ValueError, match="do not belong together"):
         report_run(out)
 
@@ -245,3 +258,32 @@ def test_the_examples_are_valid(name):
     if not (root / "examples").exists():
         pytest.skip("the examples are in the checkout")
     assert load_run_file(root / f"examples/{name}.toml").algorithm.name in name
+
+
+def test_a_lone_agent_has_no_neighbour_to_protect_from(run_file):
+    alone = ["data.agents=1", "privacy.adversary=neighbour"]
+    with pytest.raises(ValueError, match="agents=1"):
+        make_plan(load_run_file(run_file, alone))
+
+
+def test_noise_that_is_out_of_proportion_to_the_batch_is_refused(run_file, monkeypatch):
+    from overhear.training.algorithms import ALGORITHMS, dpdl
+
+    def shrunk(state, round, *, batch_size, noise_std, **rest):
+        return dpdl.step(
+            state, round, batch_size=batch_size, noise_std=noise_std / batch_size, **rest
+        )
+
+    shrunk.__signature__ = inspect.signature(dpdl.step)
+    broken = dataclasses.replace(ALGORITHMS["dpdl"], step=shrunk)
+    monkeypatch.setitem(ALGORITHMS, "dpdl", broken)
+    with pytest.raises(UnsupportedView, match="proportion"):
+        make_plan(load_run_file(run_file))
+
+
+def test_every_victim_of_the_run_file_is_attacked(run_file, tmp_path):
+    few = ["training.rounds=1", "intercept.rounds=[1]", "attack.rounds=[1]", "attack.images=1"]
+    config = load_run_file(run_file, [*few, "intercept.victims=[0, 3]", "attack.restarts=1"])
+    train_run(config, tmp_path / "out")
+    result = attack_run(tmp_path / "out")
+    assert {s["victim"] for s in result["scenarios"]} == {0, 3}

@@ -5,9 +5,12 @@ import math
 
 import pytest
 
-from overhear.privacy import Status, UnsupportedView, epsilon
+from overhear.privacy import EAVESDROPPER, Status, UnsupportedView, epsilon
 from overhear.training.accounting import (
+    Exposure,
+    Release,
     UnsupportedMechanism,
+    _worst,
     calibrated_multiplier,
     exposures,
     guarantee,
@@ -169,3 +172,39 @@ def test_batches_with_rates_of_their_own_are_composed_each_at_its_rate():
 def test_an_unknown_victim_is_refused():
     with pytest.raises(ValueError, match="victim=9"):
         exposed(traces(ring(5)), "eavesdropper", victim=9)
+
+
+@pytest.mark.parametrize("target", [2.1, 3.0, 3.3, 4.2])
+def test_a_target_at_full_batches_is_met_to_the_last_digit(target):
+    found = exposed(traces(ring(10)), "eavesdropper", rate=1.0)["eavesdropper"]
+    multiplier = calibrated_multiplier(found, epsilon=target, delta=1e-5)
+    assert run_epsilon(found, noise_multiplier=multiplier, delta=1e-5) <= target
+
+
+def test_where_no_victim_is_worst_in_every_round_each_round_counts_its_worst():
+    def exposure(victim, *joint):
+        releases = tuple(Release(j, 0.02, 5, 1, 1 + 5 * k) for k, j in enumerate(joint))
+        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+
+    mixed = _worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 2.0)])
+    assert [r.joint_sensitivity for r in mixed.releases] == [3.0, 2.0]
+    assert _worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 0.5)]).victim == 0
+
+
+def test_a_prefix_of_rounds_that_differ_holds_the_start_and_those_rounds():
+    releases = (Release(1.0, 1.0, 1, 1, 0), *(Release(2.0, 0.1, 1, 1, t) for t in (1, 2, 3)))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    two = every._replace(releases=releases[:3])
+    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    assert run_epsilon(every, rounds=2, **args) == run_epsilon(two, **args)
+    assert run_epsilon(every, rounds=0, **args) == pytest.approx(
+        epsilon(noise_multiplier=4.0, delta=1e-5, rounds=1, sampling_rate=1.0)
+    )
+    with pytest.raises(UnsupportedView, match="no trace"):
+        run_epsilon(every, rounds=4, **args)
+
+
+def test_replayed_rounds_are_counted_beyond_the_plan():
+    found = exposed(traces(ring(10), rounds=50), "eavesdropper")["eavesdropper"]
+    args = {"noise_multiplier": 3.0, "delta": 1e-5}
+    assert run_epsilon(found, rounds=60, **args) > run_epsilon(found, rounds=50, **args)

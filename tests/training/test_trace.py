@@ -201,6 +201,98 @@ def test_an_undeclared_operation_is_refused_and_named(misuse, named):
         traced(_start, step, ring(5))
 
 
+class _Counted(NamedTuple):
+    x: Agents
+    k: torch.Tensor
+
+
+def test_a_public_counter_that_changes_the_noise_is_traced_in_every_round():
+    def init(round):
+        return _Counted(round.initial(), torch.tensor(0.0))
+
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        noisy = sums + round.noise(sums, std=0.5 ** float(state.k))
+        return _Counted(round.mix(noisy, kind="fading"), state.k + 1)
+
+    found = trace(init, step, graph=ring(5), rounds=3)
+    who = parse_adversary("eavesdropper", 5)
+    mus = [one.sensitivities(who, 0)[0].mu for one, _ in found.rounds]
+    assert [count for _, count in found.rounds] == [1, 1, 1]
+    assert mus == pytest.approx([1.0, 2.0, 4.0])
+
+
+def test_a_step_that_reads_its_round_is_traced_in_every_round():
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return _X(round.mix(sums + round.noise(sums, std=1.0 / round.index), kind="fading"))
+
+    found = trace(_start, step, graph=ring(5), rounds=3)
+    who = parse_adversary("eavesdropper", 5)
+    assert [one.sensitivities(who, 0)[0].mu for one, _ in found.rounds] == pytest.approx([1, 2, 3])
+
+
+def test_a_step_with_a_hidden_counter_is_refused():
+    calls = []
+
+    def step(state, round):
+        calls.append(1)
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return _X(round.mix(sums + round.noise(sums, std=0.5 ** len(calls)), kind="fading"))
+
+    with pytest.raises(UnsupportedView, match="without reading"):
+        trace(_start, step, graph=ring(5), rounds=3)
+
+
+class _Held(NamedTuple):
+    x: Agents
+    held: object
+
+
+def test_a_batch_kept_for_later_rounds_is_refused():
+    kept = []
+
+    def init(round):
+        kept.append(round.draw())
+        return _X(round.initial())
+
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=kept[0], clip_norm=1.0)
+        return _X(sums + round.noise(sums, std=1.0))
+
+    with pytest.raises(UndeclaredOperation, match="another round"):
+        trace(init, step, graph=ring(5), rounds=3)
+
+
+@pytest.mark.parametrize("hide", [lambda sums, _: (sums,), lambda _, batch: batch])
+def test_a_state_holds_agents_and_public_tensors_only(hide):
+    def init(round):
+        return _Held(round.initial(), torch.zeros(1))
+
+    def step(state, round):
+        batch = round.draw()
+        sums = round.clipped_sums(state.x, batch=batch, clip_norm=1.0)
+        return _Held(sums + round.noise(sums, std=1.0), hide(sums, batch))
+
+    with pytest.raises(UndeclaredOperation, match="state field 'held'"):
+        trace(init, step, graph=ring(5), rounds=3)
+
+
+def test_a_value_smuggled_past_the_state_is_refused():
+    kept = []
+
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        noisy = sums + round.noise(sums, std=1.0)
+        if kept:
+            noisy = noisy + kept[0]
+        kept.append(sums)
+        return _X(round.mix(noisy, kind="sum"))
+
+    with pytest.raises(UndeclaredOperation, match="another round"):
+        trace(_start, step, graph=ring(5), rounds=3)
+
+
 def _setting(graph: Graph) -> Setting:
     rng = torch.Generator().manual_seed(3)
     net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
