@@ -202,7 +202,7 @@ class PrivacyTable(Table):
     adversary: str = "eavesdropper"
     """Whose epsilon must meet the target."""
     adversaries: Names = ()
-    """Those that plan and report name; by default outsiders and the worst neighbour or coalition."""
+    """Those that plan and report name; by default outsiders and the worst one or coalition."""
     victim: Index | None = None
     """Agent whose record is meant; by default the worst one."""
     unit: Literal["record"] = "record"
