@@ -17,7 +17,7 @@ objective.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from .objective import Objective, cosine_distance, squared_distance
@@ -89,18 +89,7 @@ _DLG = Preset(
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "dlg": _DLG,
-        "idlg": Preset(
-            objective=squared_distance,
-            adam_steps=0,
-            step_size=0.1,
-            tv_weight=0.0,
-            fade=None,
-            newton_steps=300,
-            starts=4,
-            joint_labels=False,
-            exact=False,
-            follow_noise=False,
-        ),
+        "idlg": replace(_DLG, joint_labels=False),
         "inverting-gradients": Preset(
             objective=cosine_distance,
             adam_steps=2400,

@@ -10,15 +10,9 @@ from typing import Any
 from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ..privacy.guarantee import Guarantee, Status
 from ..privacy.view import UnsupportedView
-from ..training.accounting import (
-    CLEAR_DEFAULT,
-    ENCRYPTED_DEFAULT,
-    Exposure,
-    calibrated_multiplier,
-    exposures,
-    guarantee,
-)
+from ..training.accounting import calibrated_multiplier, guarantee
 from ..training.algorithms import ALGORITHMS, Form, bind
+from ..training.exposure import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, Exposure, exposures
 from ..training.graph import Graph
 from ..training.trace import trace
 from .build import clip_norm_of, data_of, graph_of, sampling_rate_of

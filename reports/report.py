@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..privacy.ledger import Spent, read_ledger
-from ..training.accounting import Exposure, run_epsilon
+from ..training.accounting import run_epsilon
+from ..training.exposure import Exposure
 from . import folder as run_folder
 from .build import Built, build
 from .config import RunFile, load_run_file

@@ -1,9 +1,10 @@
 """Training: a round's operations, the algorithms, their trace, and the engine."""
 
-from .accounting import Exposure, calibrated_multiplier, exposures, guarantee, run_epsilon
+from .accounting import calibrated_multiplier, guarantee, run_epsilon
 from .algorithms import ALGORITHMS, Algorithm, Form, bind
 from .data import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
 from .engine import Engine, Metrics, Setting, evaluate
+from .exposure import Exposure, exposures
 from .gradients import PairGradients
 from .graph import GRAPH_NAMES, Graph, build_graph
 from .models import MODEL_NAMES, build_model, flatten, unflatten, validate_model

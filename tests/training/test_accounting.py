@@ -7,16 +7,13 @@ import pytest
 
 from overhear.privacy import EAVESDROPPER, Status, UnsupportedView, epsilon
 from overhear.training.accounting import (
-    Exposure,
-    Release,
     UnsupportedMechanism,
-    _worst,
     calibrated_multiplier,
-    exposures,
     guarantee,
     run_epsilon,
 )
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
+from overhear.training.exposure import Exposure, Release, _worst, exposures
 from overhear.training.graph import full, ring, star
 from overhear.training.trace import trace
 
