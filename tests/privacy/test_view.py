@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhear.privacy import UnsupportedView, View, epsilon_from_mu
+from overhear.privacy.view import largest_move
 
 LAPLACIAN = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2.0]])
 PAIRS = math.sqrt(2) * np.array([[1, 1, 0], [-1, 0, 1], [0, -1, -1.0]])  # edges 12, 13, 23
@@ -45,9 +46,33 @@ def test_two_correlated_releases_of_one_record(rho, mu_squared):
     assert correlated(rho).mu([0, 1]) ** 2 == pytest.approx(mu_squared, rel=1e-12)
 
 
-@pytest.mark.parametrize(("rho", "sum_rule"), [(0.5, 7.5), (0.9, 39.642857142857146)])
-def test_three_correlated_releases_by_the_sum_rule(rho, sum_rule):
-    assert correlated(rho, 3).mu([0, 1, 2]) ** 2 == pytest.approx(sum_rule, rel=1e-12)
+@pytest.mark.parametrize(
+    ("rho", "sum_rule", "certificate"), [(0.5, 7.5, 6.0), (0.9, 39.642857142857146, 30.0)]
+)
+def test_three_correlated_releases_cannot_all_align(rho, sum_rule, certificate):
+    view = correlated(rho, 3)
+    assert np.abs(view.information([0, 1, 2])).sum() == pytest.approx(sum_rule, rel=1e-12)
+    assert view.mu([0, 1, 2]) ** 2 == pytest.approx(certificate, rel=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(2, 6))
+def test_the_largest_move_is_an_upper_bound_between_search_and_sum_rule(seed, size):
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(size, size + 1))
+    M = root @ root.T
+    bound, best = largest_move(M), 0.0
+    for _ in range(5):  # local search from random unit vectors: a lower bound
+        x = rng.normal(size=(size, size))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        for _ in range(300):
+            for i in range(size):
+                pull = M[i] @ x - M[i, i] * x[i]
+                x[i] = pull / np.linalg.norm(pull)
+        best = max(best, float(np.trace(x.T @ M @ x)))
+    assert best <= bound * (1 + 1e-12)
+    assert bound <= np.abs(M).sum() * (1 + 1e-12)
+    assert bound <= best * (1 + 1e-5)
 
 
 @pytest.mark.parametrize(("rounds", "mu_squared"), [(3, 2.4661), (50, 5.263018097900593)])
