@@ -10,8 +10,9 @@
     | M      | information   | (columns, columns)        | A_v^T (B B^T)^+ A_v for a victim's v |
 
 A record that moves the columns v by vectors of norm at most b_k is told apart as well as two unit
-normals at distance mu, where mu^2 <= sum_kl b_k b_l |M_kl|: directions are free and signs may align
-(`largest_move` is tighter where they cannot all align at once). Where a combination of messages cancels the noise and keeps a column of v, mu is infinite.
+normals at distance mu, where mu^2 <= sum_kl b_k b_l |M_kl|: directions are free and signs may
+align; `largest_move` is tighter where they cannot all align at once. Where a combination of
+messages cancels the noise and keeps a column of v, mu is infinite.
 
 The factorisation eliminates: a row with one noise source left determines that source, which is then
 subtracted from the other rows; only rows whose sources stay entangled go to a singular value
