@@ -151,6 +151,33 @@ def test_an_empty_batch_sends_pure_noise():
     assert abs(float(sent.var()) - 1.0) < 5 * math.sqrt(2 / n)
 
 
+@pytest.mark.parametrize(("own", "expected"), [(None, 0.5), (0.2, 0.2)])
+def test_every_record_is_drawn_at_the_declared_rate_on_its_own(own, expected):
+    started = engine("dp-dpsgd", ring(5), rate=0.5)
+    held = torch.stack([shard.inputs for shard in started.setting.shards]).double()  # (5, 9, 4)
+    draws = []
+    for number in range(1, 301):
+        batch = started._make_round(number, planted={}, sources=None).draw(own)
+        draws.append(
+            torch.stack(
+                [
+                    (held[a][:, None] == batch.records[a].inputs[None]).all(-1).any(-1)
+                    for a in range(5)
+                ]
+            ).flatten()
+        )
+    taken = torch.stack(draws).double()  # (300 rounds, 45 records)
+    n, deviation = taken.numel(), math.sqrt(expected * (1 - expected))
+    # n = 13,500 coins; each statistic within 5 standard errors, false alarm 6e-7
+    assert abs(float(taken.mean()) - expected) < 5 * deviation / math.sqrt(n)
+    standard = (taken - expected) / deviation
+    pairs = standard.T @ standard / len(standard)  # correlation between records
+    across = pairs[~torch.eye(45, dtype=torch.bool)]
+    assert float(across.abs().max()) < 5.5 / math.sqrt(len(standard))  # 990 pairs: 4e-5
+    lagged = float((standard[1:] * standard[:-1]).mean())  # between rounds
+    assert abs(lagged) < 5 / math.sqrt(n - 45)
+
+
 @pytest.mark.parametrize("name", PRIVATE)
 def test_noise_has_the_declared_variance_and_sources_are_independent(name):
     started = engine(name, ring(5), noise_std=0.4)

@@ -201,6 +201,21 @@ def test_an_undeclared_operation_is_refused_and_named(misuse, named):
         traced(_start, step, ring(5))
 
 
+def _two_hidden_local_steps(state: _X, round: Round) -> _X:
+    """Two noisy local steps, each on a batch of its own; only their end is sent."""
+    x = state.x
+    for _ in range(2):
+        sums = round.clipped_sums(x, batch=round.draw(), clip_norm=1.0)
+        x = x - 0.1 * (sums + round.noise(sums, std=1.0))
+    return _X(round.mix(x, kind="model"))
+
+
+def test_the_points_of_hidden_local_steps_count_as_seen():
+    one = traced(_start, _two_hidden_local_steps, ring(5))
+    found = one.sensitivities(parse_adversary("eavesdropper", 5), 0)
+    assert [s.mu for s in found] == pytest.approx([1.0, 1.0])  # the messages alone would say .7071
+
+
 class _Counted(NamedTuple):
     x: Agents
     k: torch.Tensor
