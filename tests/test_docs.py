@@ -278,8 +278,19 @@ def test_a_page_has_no_dead_link(page):
 
 
 def test_a_block_of_a_page_is_of_a_kind_that_is_run():
-    kinds = {block.kind for page in PAGES for block in blocks(page)}
+    kinds = {block.kind for page in PAGES if page.stem != "results" for block in blocks(page)}
     assert kinds <= {"pycon", "python", "text", "toml", "console"}
+
+
+def test_the_results_name_run_files_that_exist():
+    """Their commands take minutes or need data, so only their files are checked."""
+    from overhear.reports.config import load_run_file
+
+    text = "".join(b.text for page in PAGES if page.stem == "results" for b in blocks(page))
+    named = set(re.findall(r"examples/[\w-]+\.toml", text))
+    assert named
+    for name in named:
+        load_run_file(ROOT / name)
 
 
 def test_a_wrong_figure_on_a_page_is_found(tmp_path, monkeypatch):
