@@ -37,6 +37,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py --quick
+	$(BIN)/python benchmarks/accounting.py --quick
 
 wheel: $(READY)
 	rm -rf build dist

@@ -19,16 +19,17 @@ l = diag(lam)^.5.
     R^-1    = l^-1 U s U^T l^-1  (then R M R = l^2: stationary)
     d_i     = [R^-1]_ii;  R d_max is feasible for bound 1 and costs sum(s) d_max
     lower bound on every feasible cost: sum(s)^2 / sum(lam)
-    log lam <- log lam + K^-1 diag(U s U^T) log(d),  K_ij = sum_kl U_ik U_jk U_il U_jl s_k s_l/(s_k + s_l)
+    log lam <- log lam + K^-1 (lam d log d),    K = -d(lam d log d)/d(log lam) at d = 1
+             = sum_kl (U_ik U_jk) (U_il U_jl) s_k s_l / (s_k + s_l)
 
-| symbol | name here                    | shape  | unit        | meaning                            |
-|--------|------------------------------|--------|-------------|------------------------------------|
-| W      | weights                      | (A, A) | -           | W[i, j]: weight i gives to j       |
-| R      | covariance                   | (A, A) | norm^2      | noise on sums of clipped gradients |
-| a, c   | local_variance, pair_variance| scalar | norm^2      | DECOR's two kinds of noise         |
-| L      | Laplacian of the links       | (A, A) | -           | self-loops do not count            |
-| M      | F^T F                        | (A, A) | -           | what a unit of covariance costs    |
-| eta    | step_sizes                   | (T,)   | -           | learning rates of the rounds       |
+| symbol | name here                     | shape  | unit   | meaning                            |
+|--------|-------------------------------|--------|--------|------------------------------------|
+| W      | weights                       | (A, A) | -      | W[i, j]: weight i gives to j       |
+| R      | covariance                    | (A, A) | norm^2 | noise on sums of clipped gradients |
+| a, c   | local_variance, pair_variance | scalar | norm^2 | DECOR's two kinds of noise         |
+| L      | Laplacian of the links        | (A, A) | -      | self-loops do not count            |
+| M      | F^T F                         | (A, A) | -      | cost of covariance: tr(M R)        |
+| eta    | step_sizes                    | (T,)   | -      | learning rates of the rounds       |
 
 What R guarantees, and for whom: an eavesdropper reads g + v of all agents. One record moves one
 row of g by at most clip_norm (twice that if the record is replaced), so a round is
@@ -52,7 +53,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from .covariance import (
+    Matrix,
+    cost_factor,
+    factor,
+    noise_floor,
+    square_matrix,
+    victim_information,
+)
 
 __all__ = [
     "WhisperNoise",
@@ -65,14 +75,11 @@ __all__ = [
     "whisper_covariance",
 ]
 
-Matrix = NDArray[np.float64]
-
-_RIDGE = 1e-9  # share of M's largest eigenvalue; noise then grows to 180 times that of LDP at most
-_SINGULAR = 1e-6  # singular values of F below this share of the largest: R would grow without limit
-_GAP = 1e-10  # the usual end is 1e-14; above 1e-6 the golden tables would show it
+_RIDGE = 1e-9  # of M's largest eigenvalue; costs about 3e-5 of the optimum and bounds R
+_SINGULAR = 1e-6  # of F's largest singular value; below it R's condition makes the bound inexact
+_GAP = 1e-11
 _STEPS = 200  # 6 to 12 are usual
 _LONGEST = 4.0  # of a Newton step, in log lam
-_ROUNDING = 1e-12  # relative: below this a square of noise is none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -124,17 +131,17 @@ def decor_covariance(weights: ArrayLike, *, local_variance: float, pair_variance
         ValueError: If weights is not square and finite, a link has one direction only, or a
             variance is negative or not finite.
 
-    Source: Allouah et al. 2024, Algorithm 1.
+    Source: Allouah et al. 2024.
 
     Examples:
         >>> R = decor_covariance(np.ones((3, 3)), local_variance=1.0, pair_variance=2.0)
         >>> R[0].tolist(), round(2 * float(victim_information(R)[0]) ** 0.5, 6)  # mu for 2C, C=1
         ([5.0, -2.0, -2.0], 1.309307)
     """
-    root = decor_factor(weights, local_variance=local_variance, pair_variance=pair_variance)
-    laplacian = _incidence(_links(weights))
-    del root  # built for its checks alone: products of square roots would round R
-    return local_variance * np.eye(len(laplacian)) + pair_variance * (laplacian @ laplacian.T)
+    _check_variances(local_variance, pair_variance)
+    incidence = _incidence(weights)
+    laplacian = incidence @ incidence.T
+    return local_variance * np.eye(len(laplacian)) + pair_variance * laplacian
 
 
 def decor_factor(weights: ArrayLike, *, local_variance: float, pair_variance: float) -> Matrix:
@@ -157,9 +164,182 @@ def decor_factor(weights: ArrayLike, *, local_variance: float, pair_variance: fl
         >>> decor_factor(np.ones((2, 2)), local_variance=1.0, pair_variance=4.0).tolist()
         [[1.0, 0.0, 2.0], [0.0, 1.0, -2.0]]
     """
-    for name, value in (("local_variance", local_variance), ("pair_variance", pair_variance)):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value} must lie in [0, inf); it is a variance, not a ratio")
-    incidence = _incidence(_links(weights))
+    _check_variances(local_variance, pair_variance)
+    incidence = _incidence(weights)
     own = math.sqrt(local_variance) * np.eye(len(incidence))
     return np.hstack([own, math.sqrt(pair_variance) * incidence])
+
+
+def whisper_covariance(
+    weights: ArrayLike,
+    *,
+    bound: float,
+    ridge: float | None = None,
+    rounds: int = 1,
+    step_sizes: Sequence[float] = (),
+) -> Matrix:
+    """The covariance that hides every agent equally well and costs least after mixing.
+
+    Minimises `noise_floor(weights, R, rounds=rounds, step_sizes=step_sizes)` over all covariances
+    R with [R^-1]_ii <= bound; at the optimum every agent's constraint is tight.
+
+    Args:
+        weights: W, (A, A); it need not be symmetric for one round.
+        bound: largest [R^-1]_ii, in 1 / norm^2, > 0: mu^2 of one round per clip_norm^2.
+        ridge: added to M's diagonal (largest eigenvalue 1 for a mixing matrix). A singular W mixes
+            some noise away completely, so that ever more of it pays off and no optimum is
+            attained; the ridge keeps R finite. It never weakens the constraint. By default 1e-9 of
+            M's largest eigenvalue where W is singular, else 0. A larger ridge means less noise in
+            the messages, where float32 loses the cancelling digits.
+        rounds: 1 is the papers' cost, tr(W R W^T); larger values count what noise of all rounds
+            reaches the final models.
+        step_sizes: learning rate of each round, in order; all equal if not given.
+
+    Returns:
+        R, (A, A), in norm^2, with max [R^-1]_ii = bound to 1e-12, and not above it, as far as
+        float64 can tell: to the condition number of R times 1e-16.
+
+    Raises:
+        ValueError: If weights is not square and finite, a number is out of range, W is not
+            symmetric for rounds > 1, or ridge leaves M singular.
+        ArithmeticError: If the gap stays above 1e-11.
+
+    Source: Rodio et al. 2025, with the inequality the right way round.
+
+    Examples:
+        >>> W = np.array([[0.7, 0.3, 0.0], [0.3, 0.4, 0.3], [0.0, 0.3, 0.7]])
+        >>> R = whisper_covariance(W, bound=1.0)
+        >>> round(noise_floor(W, R), 6), round(noise_floor(W, np.eye(3)), 2)
+        (1.182639, 1.5)
+        >>> np.linalg.inv(R).diagonal().round(12).tolist()
+        [1.0, 1.0, 1.0]
+    """
+    return optimise_covariance(
+        weights, bound=bound, ridge=ridge, rounds=rounds, step_sizes=step_sizes
+    ).covariance
+
+
+def optimise_covariance(
+    weights: ArrayLike,
+    *,
+    bound: float,
+    ridge: float | None = None,
+    rounds: int = 1,
+    step_sizes: Sequence[float] = (),
+) -> WhisperNoise:
+    """`whisper_covariance` with its certificate; arguments and errors are the same.
+
+    Examples:
+        >>> found = optimise_covariance(np.full((4, 4), 0.25), bound=1.0)  # singular
+        >>> found.gap < 1e-11, found.ridge, round(found.objective, 3)  # no R does better than 1/4
+        (True, 1e-09, 0.25)
+    """
+    if not 0 < bound < math.inf:
+        raise ValueError(
+            f"bound={bound} must lie in (0, inf); it is (mu / clip_norm)^2 of one round"
+        )
+    cost = cost_factor(weights, rounds=rounds, step_sizes=step_sizes)
+    added = _checked_ridge(cost, ridge)
+    ridged = np.vstack([cost, math.sqrt(added) * np.eye(len(cost))]) if added else cost
+    shape, lower, iterations = _solve(ridged)
+    R = _scaled(shape, bound)
+    achieved = float(np.vdot(ridged @ R, ridged))
+    return WhisperNoise(
+        covariance=R,
+        bound=bound,
+        objective=float(np.vdot(cost @ R, cost)),
+        gap=achieved * bound / lower - 1.0,
+        iterations=iterations,
+        ridge=added,
+    )
+
+
+def _solve(cost: Matrix) -> tuple[Matrix, float, int]:
+    """R up to scale, a lower bound on its cost when max [R^-1]_ii = 1, and the steps taken."""
+    log_lam = np.zeros(cost.shape[1])
+    last = math.inf
+    for step in range(1, _STEPS + 1):
+        root = np.exp(log_lam / 2)
+        _, s, v = np.linalg.svd(cost * root, full_matrices=False)
+        U = v.T
+        lam_d = np.square(U) @ s  # (A,)
+        d = lam_d / root**2
+        lower = s.sum() ** 2 / np.square(root).sum()
+        gap = s.sum() * d.max() / lower - 1.0
+        if gap <= _GAP:
+            shape = (root[:, None] * U / s) @ (U.T * root)
+            return (shape + shape.T) / 2, float(lower), step
+        slack = np.log(d * np.square(root).sum() / lam_d.sum())  # 0 where the mean bound is met
+        move = 2.0 * slack  # K <= diag(lam d) / 2, so this never overshoots near the optimum
+        if gap < last:
+            move = np.linalg.solve(_curvature(U, s), lam_d * slack)
+        log_lam += move * min(1.0, _LONGEST / float(np.abs(move).max()))
+        last = gap
+    raise ArithmeticError(
+        f"gap={gap:.1e} after {_STEPS} steps must fall below {_GAP}; pass a larger ridge"
+    )
+
+
+def _curvature(U: Matrix, s: Matrix) -> Matrix:
+    """K, from s t / (s + t) = integral of s e^(-s x) t e^(-t x), by the trapezoid in log x.
+
+    Directly it would take A^4 operations. A step of 1 is off by less than 1e-3 for any s and t,
+    and every term is positive semidefinite (a Schur square).
+    """
+    lowest, highest = -math.log(2 * s.max()) - 8.0, -math.log(2 * s.min()) + 2.5
+    K = np.zeros_like(U)
+    for x in np.exp(np.arange(lowest, highest, 1.0)):
+        K += x * np.square((U * (s * np.exp(-s * x))) @ U.T)
+    return K
+
+
+def _scaled(shape: Matrix, bound: float) -> Matrix:
+    """R with max [R^-1]_ii = bound as evaluated on R's own entries, rounding included."""
+    R = shape * (float(victim_information(shape).max()) / bound)
+    for _ in range(4):
+        excess = float(victim_information(R).max()) / bound
+        if 1 - 4e-13 <= excess <= 1 - 1e-13:  # a margin for other ways of inverting R
+            break
+        R = R * (excess * (1 + 2e-13))
+    return R
+
+
+def _checked_ridge(cost: Matrix, ridge: float | None) -> float:
+    singular = np.linalg.svd(cost, compute_uv=False)
+    largest, smallest = float(singular[0]), float(singular[-1])
+    if largest == 0:
+        raise ValueError("weights is zero; nothing that is sent arrives")
+    if ridge is None:
+        return 0.0 if smallest >= _SINGULAR * largest else _RIDGE * largest**2
+    if not 0 <= ridge < math.inf:
+        raise ValueError(f"ridge={ridge} must lie in [0, inf)")
+    if math.hypot(smallest, math.sqrt(ridge)) < _SINGULAR * largest:
+        raise ValueError(
+            f"ridge={ridge} leaves a singular mixing: its smallest singular value is "
+            f"{smallest / largest:.1e} of the largest and must be {_SINGULAR}; leave ridge out or "
+            f"pass at least {_SINGULAR**2 * largest**2:.1e}"
+        )
+    return float(ridge)
+
+
+def _incidence(weights: ArrayLike) -> Matrix:
+    """(A, links): +1 at the first end of each link and -1 at the second."""
+    links = square_matrix("weights", weights) != 0
+    one_way = np.argwhere(links & ~links.T)
+    if len(one_way):
+        i, j = one_way[0]
+        raise ValueError(
+            f"weights has a link {j} -> {i} but none back; two agents share a seed, so give each "
+            "link both directions"
+        )
+    first, second = np.nonzero(np.triu(links, 1))
+    incidence = np.zeros((len(links), len(first)))
+    incidence[first, np.arange(len(first))] = 1.0
+    incidence[second, np.arange(len(first))] = -1.0
+    return incidence
+
+
+def _check_variances(local_variance: float, pair_variance: float) -> None:
+    for name, value in (("local_variance", local_variance), ("pair_variance", pair_variance)):
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name}={value} must lie in [0, inf); it is a variance, in norm^2")
