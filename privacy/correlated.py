@@ -75,7 +75,7 @@ __all__ = [
     "whisper_covariance",
 ]
 
-_RIDGE = 1e-9  # of M's largest eigenvalue; costs about 3e-5 of the optimum and bounds R
+_RIDGE = 1e-9  # of M's largest eigenvalue; costs full averaging of A agents 3e-5 A of its optimum
 _SINGULAR = 1e-6  # of F's largest singular value; below it R's condition makes the bound inexact
 _GAP = 1e-11
 _STEPS = 200  # 6 to 12 are usual
@@ -181,7 +181,8 @@ def whisper_covariance(
     """The covariance that hides every agent equally well and costs least after mixing.
 
     Minimises `noise_floor(weights, R, rounds=rounds, step_sizes=step_sizes)` over all covariances
-    R with [R^-1]_ii <= bound; at the optimum every agent's constraint is tight.
+    R with [R^-1]_ii <= bound. At the optimum every agent's constraint is tight; within the gap an
+    agent that hardly matters to the cost may be hidden better than that.
 
     Args:
         weights: W, (A, A); it need not be symmetric for one round.
@@ -196,8 +197,8 @@ def whisper_covariance(
         step_sizes: learning rate of each round, in order; all equal if not given.
 
     Returns:
-        R, (A, A), in norm^2, with max [R^-1]_ii = bound to 1e-12, and not above it, as far as
-        float64 can tell: to the condition number of R times 1e-16.
+        R, (A, A), in norm^2. max [R^-1]_ii is not above bound and within 1e-12 of it, or within
+        rounding (1e-16 times the condition number of R) where that is larger: singular W.
 
     Raises:
         ValueError: If weights is not square and finite, a number is out of range, W is not
@@ -211,7 +212,7 @@ def whisper_covariance(
         >>> R = whisper_covariance(W, bound=1.0)
         >>> round(noise_floor(W, R), 6), round(noise_floor(W, np.eye(3)), 2)
         (1.182639, 1.5)
-        >>> np.linalg.inv(R).diagonal().round(12).tolist()
+        >>> np.linalg.inv(R).diagonal().round(9).tolist()
         [1.0, 1.0, 1.0]
     """
     return optimise_covariance(
@@ -257,7 +258,7 @@ def optimise_covariance(
 def _solve(cost: Matrix) -> tuple[Matrix, float, int]:
     """R up to scale, a lower bound on its cost when max [R^-1]_ii = 1, and the steps taken."""
     log_lam = np.zeros(cost.shape[1])
-    last = math.inf
+    gap = last = math.inf
     for step in range(1, _STEPS + 1):
         root = np.exp(log_lam / 2)
         _, s, v = np.linalg.svd(cost * root, full_matrices=False)
@@ -294,14 +295,26 @@ def _curvature(U: Matrix, s: Matrix) -> Matrix:
 
 
 def _scaled(shape: Matrix, bound: float) -> Matrix:
-    """R with max [R^-1]_ii = bound as evaluated on R's own entries, rounding included."""
-    R = shape * (float(victim_information(shape).max()) / bound)
-    for _ in range(4):
-        excess = float(victim_information(R).max()) / bound
-        if 1 - 4e-13 <= excess <= 1 - 1e-13:  # a margin for other ways of inverting R
-            break
-        R = R * (excess * (1 + 2e-13))
-    return R
+    """R with max [R^-1]_ii = bound as evaluated on R's own entries, never above it.
+
+    Two ways of inverting R differ by its condition number in units of rounding; the larger counts.
+    """
+    R = shape * (_largest_information(shape) / bound)
+    margin, excess = 2e-13, math.inf
+    for _ in range(40):
+        excess = _largest_information(R) / bound
+        if 1 - 4 * margin <= excess <= 1:
+            return R
+        R = R * (excess * (1 + 2 * margin))
+        margin *= 1.3  # to the size of the rounding, which each multiplication draws anew
+    raise ArithmeticError(
+        f"[R^-1]_ii / bound = {excess} cannot be brought to 1 within rounding; pass a larger ridge"
+    )
+
+
+def _largest_information(R: Matrix) -> float:
+    inverse = np.linalg.inv(R).diagonal()
+    return float(max(victim_information(R).max(), inverse.max()))
 
 
 def _checked_ridge(cost: Matrix, ridge: float | None) -> float:
