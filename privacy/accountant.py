@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
 from .accounting_setting import (
+    RESOLVED_MULTIPLIERS,
     Accountant,
     Adjacency,
     check_count,
@@ -47,8 +48,6 @@ from .loss_accounting import (
 from .loss_atoms import Pair, Round
 
 __all__ = ["Accountant", "Adjacency", "composed_epsilon", "delta", "epsilon", "noise_multiplier"]
-
-_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
 
 
 def epsilon(
@@ -258,7 +257,7 @@ def _composed_epsilon(
 
 def _closed_form(multiplier: float, rate: float) -> bool:
     """Whether the round is bounded as if every record took part: exactly, or at the extremes."""
-    return rate == 1.0 or not _MULTIPLIERS[0] <= multiplier <= _MULTIPLIERS[1]
+    return rate == 1.0 or not RESOLVED_MULTIPLIERS[0] <= multiplier <= RESOLVED_MULTIPLIERS[1]
 
 
 def _reach(pairs: Sequence[Pair]) -> float:

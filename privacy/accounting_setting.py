@@ -8,6 +8,7 @@ from .loss_accounting import ADD_OR_REMOVE, REPLACE
 from .loss_atoms import Pair
 
 __all__ = [
+    "RESOLVED_MULTIPLIERS",
     "Accountant",
     "Adjacency",
     "check_count",
@@ -19,6 +20,7 @@ __all__ = [
 
 _Member = TypeVar("_Member", bound=StrEnum)
 _MOST_ROUNDS = 10_000_000
+RESOLVED_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
 
 
 class Adjacency(StrEnum):

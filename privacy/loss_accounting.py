@@ -24,6 +24,7 @@ from .loss_distribution import (
 
 __all__ = [
     "ADD_OR_REMOVE",
+    "FEW_ROUNDS",
     "REPLACE",
     "composed_delta_bound",
     "composed_epsilon_bound",
@@ -34,7 +35,7 @@ __all__ = [
 ADD_OR_REMOVE = (Pair.REMOVE, Pair.ADD)
 REPLACE = (Pair.REPLACE,)
 _COARSE = 0.05  # cell width, in noise stds, where only a tilt or a first guess is wanted
-_FEW = 64  # more distinct rounds than this trade sharpness for time
+FEW_ROUNDS = 64  # more distinct rounds than this trade sharpness for time
 _TOLERANCE = 2e-6  # relative, on a noise multiplier
 
 
@@ -53,7 +54,7 @@ def composed_epsilon_bound(
         atoms, tilt = _prepare(rounds, pair, missing, lambda a: tilt_for_delta(a, delta))
         bounds[pair] = _where_known(lambda d: d.epsilon(delta), atoms, tilt, trivial=math.inf)
     worst = max(pairs, key=lambda pair: bounds[pair])
-    if 0.0 < bounds[worst] < math.inf and len(rounds) <= _FEW:
+    if 0.0 < bounds[worst] < math.inf and len(rounds) <= FEW_ROUNDS:
         # Once epsilon is known, the tilt that a calibration to it uses is the sharper one.
         known = bounds[worst]
         atoms, tilt = _prepare(rounds, worst, missing, lambda a: tilt_for_epsilon(a, known))
@@ -164,7 +165,7 @@ def _prepare(
     """Atoms as fine as the tilt asks for; the tilt itself is found on coarse ones."""
     coarse = [loss_atoms(r, pair, missing=missing, step=_COARSE) for r in rounds]
     tilt = find_tilt(coarse)
-    step = cell_step(coarse, tilt=tilt, step=_COARSE) if len(rounds) <= _FEW else 0.01
+    step = cell_step(coarse, tilt=tilt, step=_COARSE) if len(rounds) <= FEW_ROUNDS else 0.01
     return [loss_atoms(r, pair, missing=missing, step=step) for r in rounds], tilt
 
 
