@@ -68,7 +68,12 @@ class Spent:
     @property
     def rounds(self) -> int:
         """Rounds to account for: a replayed round is a new release, a torn line counts."""
-        return len(self.entries) + int(self.torn)
+        return sum(number > 0 for number in self.numbers) + int(self.torn)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The number of each entry's round; 0 is the start."""
+        return [int(entry["round"]) for entry in self.entries]
 
 
 def read_ledger(path: Path) -> Spent:

@@ -25,7 +25,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
+_ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
 _SWEEPS = 2_000  # of the search for the largest move; it may stop early at no risk
 _CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
 
@@ -81,7 +82,7 @@ class View:
             )
 
     @cached_property
-    def _factors(self) -> tuple[csr_array, csr_array, list[tuple[int, ...]]]:
+    def _factors(self) -> _Factors:
         return _factor(self.contributions, self.noise)
 
     def information(self, columns: Sequence[int]) -> np.ndarray:
@@ -94,12 +95,21 @@ class View:
             raise UnsupportedView(
                 f"no finite information: the noise cancels in {', '.join(self.leaks(columns))}"
             )
-        whitened = self._factors[0][:, list(columns)]
+        whitened = self._factors.whitened[:, list(columns)]
         return np.asarray((whitened.T @ whitened).toarray())
 
     def leaks(self, columns: Sequence[int]) -> tuple[str, ...]:
-        """Name the messages whose combination shows one of the columns without noise."""
-        clean, sources = self._factors[1], self._factors[2]
+        """Name the messages whose combination shows one of the columns without noise.
+
+        Raises:
+            UnsupportedView: a combination may or may not show one: rounding hides which.
+        """
+        clean, sources = self._factors.clean, self._factors.sources
+        if self._factors.doubtful[:, list(columns)].nnz:
+            raise UnsupportedView(
+                "the noise cancels between messages, and what is left of a contribution cannot be "
+                "told from rounding; write the step so that it cancels exactly or not at all"
+            )
         touched = np.unique(clean[:, list(columns)].tocoo().coords[0])
         if not len(touched):
             return ()
@@ -175,10 +185,21 @@ def largest_move(information: np.ndarray) -> float:
     return min(sum_rule, float(np.trace(information) + pull.sum() + k * slack))
 
 
-def _factor(
-    contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
-) -> tuple[csr_array, csr_array, list[tuple[int, ...]]]:
-    """Whitened rows, noise-free rows, and for each noise-free row the messages that make it."""
+class _Factors(NamedTuple):
+    """A view after elimination.
+
+    `whitened` rows carry unit noise of their own, `clean` rows none, each made of the messages in
+    `sources`; `doubtful` holds what of the clean rows is neither rounding nor surely more.
+    """
+
+    whitened: csr_array
+    clean: csr_array
+    doubtful: csr_array
+    sources: list[tuple[int, ...]]
+
+
+def _factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array) -> _Factors:
+    """Eliminate the noise sources of a view."""
     from scipy.sparse import csr_array, diags_array, vstack
 
     A, B = csr_array(contributions, dtype=float), csr_array(noise, dtype=float)
@@ -199,8 +220,8 @@ def _factor(
         count = np.diff(B.indptr)
         empty = count == 0
         if empty.any():
-            rest, of = _above_rounding(A[empty], magnitude[empty]), rows[empty]
-            clean.append(rest)
+            of = rows[empty]
+            clean.append((A[empty], magnitude[empty]))
             names += [used[int(r)] for r in of]
             A, B, magnitude, rows = A[~empty], B[~empty], magnitude[~empty], rows[~empty]
             count = count[~empty]
@@ -233,15 +254,17 @@ def _factor(
     if len(rows):
         whitened, noiseless, size = _factor_core(A, B, magnitude)
         white.append(whitened)
-        clean.append(_above_rounding(noiseless, size))
+        clean.append((noiseless, size))
         names += [tuple(rows[:8].tolist())] * noiseless.shape[0]
     width = A.shape[1]
     none = csr_array((0, width))
-    return (
-        csr_array(vstack([none, *white])),
-        csr_array(vstack([none, *clean])),
-        names,
-    )
+    held = csr_array(vstack([none, *(rest for rest, _ in clean)]))
+    against = csr_array(vstack([none, *(size for _, size in clean)]))
+    sure = csr_array(held * (abs(held) > against * _CUT))
+    left = csr_array(held * (abs(held) > against * _ROUNDING))
+    doubtful = csr_array(left - sure)
+    doubtful.eliminate_zeros()
+    return _Factors(csr_array(vstack([none, *white])), sure, doubtful, names)
 
 
 def _factor_core(
@@ -260,15 +283,9 @@ def _factor_core(
     u, s, _ = svd(B[:, live].toarray(), full_matrices=True, lapack_driver="gesvd")
     rank = int((s > _CUT).sum())
     rotated = csr_array(u.T @ A.toarray())
-    size = csr_array(np.abs(u.T) @ magnitude.toarray())
+    # Every entry of u is only known to rounding, so each row may leak into every rotated one.
+    size = csr_array(np.tile(magnitude.toarray().sum(axis=0), (len(u), 1)))
     return csr_array(rotated[:rank].toarray() / s[:rank, None]), rotated[rank:], size[rank:]
-
-
-def _above_rounding(A: csr_array, magnitude: csr_array) -> csr_array:
-    from scipy.sparse import csr_array
-
-    bound = csr_array(magnitude * _CUT)
-    return csr_array(A * (abs(A) > bound))
 
 
 def _square_sums(matrix: csr_array) -> np.ndarray:

@@ -193,13 +193,18 @@ def _exposures(
 def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
     """The step as it will run must cost what multiplier 1 promised, divided by the multiplier."""
     for name, exposure in real.items():
-        expected = unit[name].worst / multiplier
-        if not math.isclose(exposure.worst, expected, rel_tol=1e-6):
-            raise UnsupportedView(
-                f"the step's noise does not keep its proportion to the clipped sums at "
-                f"noise_multiplier={multiplier:g} and another batch_size: {name} has mu "
-                f"{exposure.worst:g} a round where {expected:g} was expected"
-            )
+        for one, other in zip(unit[name].releases, exposure.releases, strict=True):
+            expected = one._replace(joint_sensitivity=one.joint_sensitivity / multiplier)
+            close = math.isclose(other.joint_sensitivity, expected.joint_sensitivity, rel_tol=1e-6)
+            if not close or other._replace(joint_sensitivity=0.0) != expected._replace(
+                joint_sensitivity=0.0
+            ):
+                raise UnsupportedView(
+                    f"the step's noise does not keep its proportion to the clipped sums at "
+                    f"noise_multiplier={multiplier:g} and another batch_size: {name} has mu "
+                    f"{other.joint_sensitivity:g} a round where {expected.joint_sensitivity:g} "
+                    "was expected"
+                )
 
 
 def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:

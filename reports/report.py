@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..privacy.ledger import Spent, read_ledger
-from ..training.accounting import run_epsilon
-from ..training.exposure import Exposure
+from ..training.accounting import accounted, run_epsilon
+from ..training.exposure import Exposure, Release
 from . import folder as run_folder
 from .build import Built, build
 from .config import RunFile, load_run_file
@@ -120,7 +120,9 @@ def _run(config: RunFile, built: Built, plan: Plan, *, spent: Spent) -> dict[str
     }
 
 
-def _epsilon(config: RunFile, plan: Plan, exposure: Exposure, *, rounds: int) -> float:
+def _epsilon(
+    config: RunFile, plan: Plan, exposure: Exposure, *, rounds: list[int] | None = None
+) -> float:
     p = config.privacy
     return run_epsilon(
         exposure,
@@ -133,29 +135,40 @@ def _epsilon(config: RunFile, plan: Plan, exposure: Exposure, *, rounds: int) ->
 
 
 def _ledger(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
-    """What the ledger says was released, and epsilon recomputed from it."""
+    """What the ledger says was released.
+
+    `epsilon` is what may be signed: of the planned rounds, or of more where the ledger has more.
+    What stopped a run early may depend on the data, so epsilon of the rounds that were released is
+    a `reading`.
+    """
     return {
         "rounds": spent.rounds,
+        "rounds_accounted": max(spent.rounds, plan.rounds),
         "entries": len(spent.entries),
         "torn": spent.torn,
         "epsilon": {
-            name: _epsilon(config, plan, exposure, rounds=spent.rounds)
+            name: _epsilon(config, plan, accounted(exposure, spent.numbers, torn=spent.torn))
+            for name, exposure in plan.exposures.items()
+        },
+        "reading": {
+            name: _epsilon(config, plan, exposure, rounds=spent.numbers)
             for name, exposure in plan.exposures.items()
         },
     }
 
 
 def _epsilon_by_round(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
-    last = spent.rounds
+    released = [number for number in spent.numbers if number > 0]
+    last = len(released)
     points = sorted({max(1, round(last * k / _POINTS)) for k in range(1, _POINTS + 1)}) * bool(last)
-    known: dict[tuple[float, int], float] = {}
+    known: dict[tuple[tuple[Release, ...], int], float] = {}
     found: dict[str, list[tuple[int, float]]] = {}
     for name, exposure in plan.exposures.items():
         line = []
         for at in points:
-            key = (exposure.worst, at)  # equal sensitivities cost the same
+            key = (exposure.releases, at)  # equal releases cost the same
             if key not in known:
-                known[key] = _epsilon(config, plan, exposure, rounds=at)
+                known[key] = _epsilon(config, plan, exposure, rounds=released[:at])
             line.append((at, known[key]))
         found[name] = line
     return found
@@ -189,8 +202,8 @@ def _assumptions(config: RunFile, built: Built, spent: Spent) -> list[dict[str, 
         },
         {
             "text": "Messages are the linear function of gradients and noise that was accounted "
-            "for: the step that ran is the step that was traced.",
-            "status": "verified",
+            "for: the step that runs is the step that was traced, in its first and last round.",
+            "status": "assumed",
         },
         {
             "text": "Agents are honest but curious: they follow the protocol.",
@@ -207,8 +220,8 @@ def _assumptions(config: RunFile, built: Built, spent: Spent) -> list[dict[str, 
             "status": "gap" if _duplicates(built) else "verified",
         },
         {
-            "text": "Batches are Poisson samples at a public rate.",
-            "status": "verified",
+            "text": "Batches are Poisson samples at a public rate, drawn in secret.",
+            "status": "assumed",
         },
         {
             "text": "The rate, the normaliser, the weights and the number of rounds are public "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +14,13 @@ from ..training.accounting import run_epsilon
 from ..training.engine import Engine, Metrics, evaluate
 from ..training.randomness import SecretRandomness
 from ..training.tensor_round import Examples
-from ..training.transcript import Message, Tap, Transcript
+from ..training.transcript import Transcript
 from . import folder as run_folder
 from .build import Built, build
 from .config import RunFile
 from .plan import Plan, make_plan
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
-
-
-class LedgerTap:
-    """Writes each round to the ledger before the first of its messages is delivered."""
-
-    def __init__(self, ledger: Ledger, *, kinds: Sequence[str]) -> None:
-        self._ledger, self._kinds = ledger, kinds
-        self._written = -1
-
-    def __call__(self, message: Message) -> None:
-        """Note the round of a message."""
-        if message.round > self._written:
-            self._ledger.append(message.round, [{"kind": kind} for kind in self._kinds])
-            self._written = message.round
 
 
 def snapshot_round(intercepted: int) -> int:
@@ -105,14 +91,14 @@ def _train(
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
     seed = config.training.evaluation_noise_seed
-    # The ledger comes first: a release is on the disk before anybody else hears of it.
-    taps: list[Tap] = [LedgerTap(ledger, kinds=plan.message_kinds), transcript]
     engine = Engine(
         built.setting,
         built.bound(plan.noise_multiplier),
         randomness=SecretRandomness(seed),
-        taps=taps,
+        taps=[transcript],
     )
+    releases = [{"kind": kind} for kind in plan.message_kinds]
+    ledger.append(0, [])  # the start
     engine.start()
     keep = {snapshot_round(r) for r in config.intercept.rounds}
     rounds, every = config.training.rounds, config.training.evaluate_every
@@ -132,6 +118,7 @@ def _train(
                 progress(at, rounds, _spent(config, plan, at) if metrics else None, metrics)
             if at == rounds and metrics is not None:
                 return metrics
+            ledger.append(at + 1, releases)  # on the disk before anything of the round leaves
             engine.advance()
             if engine.round in config.intercept.rounds:
                 transcript.save(out / run_folder.TRANSCRIPT)

@@ -143,7 +143,7 @@ def _statement(report: Mapping[str, Any], cited: Cited, row: Mapping[str, Any]) 
         delta=cited("small", "plan", "adversaries", index, "delta"),
         adjacency=row["adjacency"],
         name=adversary_phrase(row["name"]),
-        rounds=cited("whole", "ledger", "rounds"),
+        rounds=cited("whole", "ledger", "rounds_accounted"),
     )
 
 
@@ -176,7 +176,7 @@ def _spend_less(
     last = last_round_within(report, name, limit)
     if last is not None:
         found.append(
-            Markup("Or stop after round {}, where ε was {} at the same δ.").format(
+            Markup("Or plan {} rounds in a new run: so many cost ε = {} at the same δ.").format(
                 cited("whole", "epsilon_by_round", name, last, 0),
                 cited("bound", "epsilon_by_round", name, last, 1),
             )
@@ -210,9 +210,10 @@ def _interrupted(report: Mapping[str, Any], cited: Cited) -> tuple[Markup, ...]:
     notes, run = [], report["run"]
     if run["rounds_done"] < run["rounds"]:
         notes.append(
-            Markup("The run stopped after {} of {} rounds.").format(
-                cited("whole", "run", "rounds_done"), cited("whole", "run", "rounds")
-            )
+            Markup(
+                "The run stopped after {} of {} rounds. What stopped it may depend on the data, so "
+                "the planned rounds are accounted for."
+            ).format(cited("whole", "run", "rounds_done"), cited("whole", "run", "rounds"))
         )
     if report["ledger"]["torn"]:
         notes.append(

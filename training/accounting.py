@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..privacy import accountant as accounting
-from ..privacy.guarantee import Guarantee, Sampling, Unit
+from ..privacy.guarantee import Guarantee, Sampling, Status, Unit
 from ..privacy.view import UnsupportedView
 from .exposure import Exposure, Release
 
@@ -29,9 +29,9 @@ def run_epsilon(
     delta: float,
     adjacency: str = "add-or-remove-one",
     accountant: str = "pld",
-    rounds: int | None = None,
+    rounds: int | Sequence[int] | None = None,
 ) -> float:
-    """Epsilon of the planned run, or of `rounds` rounds of it, for one exposure.
+    """Epsilon of the planned run, or of `rounds` of it, for one exposure.
 
     Args:
         exposure: at noise multiplier 1.
@@ -39,7 +39,7 @@ def run_epsilon(
         delta: of the statement.
         adjacency: add-or-remove-one or replace-one.
         accountant: how rounds are added up.
-        rounds: rounds that were released: fewer than planned, or more where some were replayed.
+        rounds: how many rounds were released, or the number of each; replayed ones count again.
 
     Raises:
         UnsupportedMechanism: replace-one with several contributions of a sampled batch.
@@ -84,8 +84,10 @@ def _counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tu
     return counts
 
 
-def _released(releases: Sequence[Release], rounds: int) -> tuple[Release, ...]:
-    """The releases of the start and of so many rounds."""
+def _released(releases: Sequence[Release], rounds: int | Sequence[int]) -> tuple[Release, ...]:
+    """The releases of the start and of so many rounds, or of the rounds of these numbers."""
+    if not isinstance(rounds, int):
+        return _replayed(releases, Counter(rounds))
     last = max((r.first + r.rounds - 1 for r in releases), default=0)
     if rounds > last:
         of_rounds = {r.first for r in releases if r.first > 0}
@@ -94,6 +96,41 @@ def _released(releases: Sequence[Release], rounds: int) -> tuple[Release, ...]:
         return tuple(r._replace(rounds=rounds) if r.first else r for r in releases)
     begun = [r for r in releases if r.first <= rounds]
     return tuple(r._replace(rounds=min(r.rounds, rounds - r.first + 1)) for r in begun)
+
+
+def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Release, ...]:
+    alike = {r.first for r in releases if r.first} <= {1}  # one trace stands for every round
+    last = max((r.first + r.rounds - 1 for r in releases), default=0)
+    if not alike and max(entries, default=0) > last:
+        raise UnsupportedView(f"round {max(entries)} was released, but only {last} were traced")
+    found = []
+    for r in releases:
+        end = math.inf if alike and r.first else r.first + r.rounds
+        counted = sum(n for number, n in entries.items() if r.first <= number < end)
+        found.append(r._replace(rounds=max(counted, int(r.first == 0))))
+    return tuple(r for r in found if r.rounds)
+
+
+def accounted(exposure: Exposure, entries: Sequence[int], *, torn: bool = False) -> Exposure:
+    """The exposure with every planned round, and more of those that the ledger names more often.
+
+    A run that stopped early is accounted as planned, because what stopped it may depend on the
+    data. A torn line counts as the round that costs most.
+
+    Args:
+        exposure: of the planned run.
+        entries: the number of each round in the ledger.
+        torn: whether the last line of the ledger was cut off.
+    """
+    counted = dict.fromkeys(exposure.releases, 0)
+    for r in _replayed(exposure.releases, Counter(entries)):
+        origin = next(o for o in exposure.releases if o._replace(rounds=r.rounds) == r)
+        counted[origin] = r.rounds
+    spent = [r._replace(rounds=max(r.rounds, counted[r])) for r in exposure.releases]
+    if torn and spent:
+        worst = max(range(len(spent)), key=lambda i: spent[i].joint_sensitivity)
+        spent[worst] = spent[worst]._replace(rounds=spent[worst].rounds + 1)
+    return exposure._replace(releases=tuple(spent))
 
 
 def guarantee(
@@ -112,6 +149,8 @@ def guarantee(
     because = exposure.because
     if noise_multiplier == 0 and math.isfinite(joint) and joint > 0:
         because = "the noise multiplier is 0: nothing hides the gradients"
+    bound = accounting.Accountant(accountant).kind == "upper bound"
+    status = exposure.status if bound else Status.HEURISTIC
     return Guarantee(
         adversary=name,
         victim=exposure.victim,
@@ -130,7 +169,7 @@ def guarantee(
         unit=Unit.RECORD,
         adjacency=adjacency,
         sampling=Sampling.FULL if full else Sampling.POISSON,
-        status=exposure.status,
+        status=status,
         because=because,
     )
 

@@ -141,7 +141,9 @@ class Engine:
         )
 
     def start(self, *, sources: Sources | None = None) -> None:
-        """Run the algorithm's `init`."""
+        """Run the algorithm's `init`; started again, it draws fresh noise."""
+        if self.state is not None:
+            self._randomness = self._randomness.renewed()
         self.state = self._bound.init(self._make_round(0, planted={}, sources=sources))
         self.round = 0
 

@@ -118,14 +118,14 @@ def _worst(every: Sequence[Exposure]) -> Exposure:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
     rounds = list(zip(*(e.releases for e in every), strict=True))
     worst = [max(_rounded(r.joint_sensitivity) for r in same) for same in rounds]
+    most = [max(r.contributions for r in same) for same in rounds]
     if all(_rounded(r.joint_sensitivity) >= w for r, w in zip(top.releases, worst, strict=True)):
-        return top
+        # Whether a dominating pair is known depends on the contributions of every victim.
+        counted = zip(top.releases, most, strict=True)
+        return top._replace(releases=tuple(r._replace(contributions=n) for r, n in counted))
     joint = tuple(
-        same[0]._replace(
-            joint_sensitivity=max(r.joint_sensitivity for r in same),
-            contributions=max(r.contributions for r in same),
-        )
-        for same in rounds
+        same[0]._replace(joint_sensitivity=max(r.joint_sensitivity for r in same), contributions=n)
+        for same, n in zip(rounds, most, strict=True)
     )
     return top._replace(releases=joint, because=f"{top.because}; of every round the worst victim")
 

@@ -40,10 +40,15 @@ class SecretRandomness:
     """
 
     def __init__(self, root: int | None = None) -> None:
+        self._is_given = root is not None
         root = secrets.randbits(128) if root is None else root
         if not 0 <= root < 2**128:
             raise ValueError(f"root={root} must lie in [0, 2**128)")
         self._key = np.array([root & (2**64 - 1), root >> 64], dtype=np.uint64)
+
+    def renewed(self) -> SecretRandomness:
+        """A fresh root, for releasing rounds again; the same one where the caller gave it."""
+        return self if self._is_given else SecretRandomness()
 
     def stream(self, purpose: Purpose, *, round: int, call: int, row: int) -> np.random.Generator:
         """The generator of one source."""

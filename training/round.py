@@ -12,6 +12,8 @@ other than the operations below could not be traced, so it is refused in both ca
 
 from __future__ import annotations
 
+import functools
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,11 +87,22 @@ class Value:
             f"{type(self).__name__} {operation} {type(factor).__name__}: {REMEDY}"
         )
 
+    def _addend(self, other: object, operation: str) -> tuple[Any, Any]:
+        mine, theirs = self.rows, self._same(other, operation).rows
+        if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.shape != theirs.shape:
+            raise UndeclaredOperation(
+                f"{operation} of rows of shapes {tuple(mine.shape)} and {tuple(theirs.shape)}: "
+                "both need the same width, nothing is broadcast over coordinates"
+            )
+        return mine, theirs
+
     def __add__(self, other: object) -> Self:
-        return type(self)(self.rows + self._same(other, "+").rows)
+        mine, theirs = self._addend(other, "+")
+        return type(self)(mine + theirs)
 
     def __sub__(self, other: object) -> Self:
-        return type(self)(self.rows - self._same(other, "-").rows)
+        mine, theirs = self._addend(other, "-")
+        return type(self)(mine - theirs)
 
     def __neg__(self) -> Self:
         return self * -1.0
@@ -148,11 +161,56 @@ V = TypeVar("V", Agents, Edges)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """One secret Poisson batch per agent; `call` tells the draws of a round apart."""
+    """One secret Poisson batch per agent, as a token: its records stay with the round.
+
+    `call` tells the draws of a round apart.
+    """
 
     call: int
     sampling_rate: float | None
-    records: Sequence[Any] = ()
+
+
+def refuse_captured(fn: Callable[..., object], operation: str) -> None:
+    """Refuse a function that brings values along instead of taking them as arguments.
+
+    Functions given to `postprocess` and `bounded` do not run in a trace, so what they hold would
+    never be seen there.
+
+    Raises:
+        UndeclaredOperation: the function holds a value, a batch or a round.
+    """
+    held: list[object] = [fn]
+    seen: set[int] = set()
+    while held:
+        one = held.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Value | Batch | Round):
+            raise UndeclaredOperation(
+                f"the function given to round.{operation} holds {type(one).__name__}: give it as "
+                "an argument, so that it counts as seen"
+            )
+        if isinstance(one, functools.partial):
+            held += [one.func, *one.args, *one.keywords.values()]
+        elif isinstance(one, types.MethodType):
+            held += [one.__func__, one.__self__]
+        elif isinstance(one, types.FunctionType):
+            held += [c.cell_contents for c in one.__closure__ or () if _is_filled(c)]
+            held += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+            used = (one.__globals__.get(name) for name in one.__code__.co_names)
+            held += [g for g in used if isinstance(g, Value | Batch | list | tuple | dict | set)]
+        elif isinstance(one, list | tuple | set | frozenset):
+            held += list(one)
+        elif isinstance(one, dict):
+            held += list(one.values())
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:

@@ -117,9 +117,9 @@ class SourceRows:
         self.trace = trace
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows, columns so far."""
-        return self.matrix.shape
+    def shape(self) -> tuple[int]:
+        """The number of rows; how many coordinates they have is not known in a trace."""
+        return (self.matrix.shape[0],)
 
     def _combine(self, other: object, sign: float) -> SourceRows:
         if not isinstance(other, SourceRows):
@@ -135,11 +135,17 @@ class SourceRows:
             raise UndeclaredOperation(
                 f"adding {other.shape[0]} rows to {self.shape[0]}: both need one row each"
             )
-        a, b = widened(self.matrix, other.shape[1]), widened(other.matrix, self.shape[1])
+        a = widened(self.matrix, other.matrix.shape[1])
+        b = widened(other.matrix, self.matrix.shape[1])
         total = a + b if sign > 0 else a - b
         # Differences that are rounding of equal coefficients are exactly zero.
-        size = abs(a) + abs(b)
-        return SourceRows(pruned(total, size), self.trace)
+        kept = pruned(total, abs(a) + abs(b))
+        if kept.nnz != total.count_nonzero():
+            raise UndeclaredOperation(
+                "coefficients cancel up to rounding, and a factor could bring the rest back: write "
+                "the step so that they cancel exactly or not at all"
+            )
+        return SourceRows(kept, self.trace)
 
     def __add__(self, other: object) -> SourceRows:
         return self._combine(other, 1.0)

@@ -12,7 +12,17 @@ from torch import Tensor
 from .gradients import PairGradients
 from .graph import Graph
 from .randomness import SecretRandomness
-from .round import Agents, Batch, Edges, Round, V, check_drawn, reply_order
+from .round import (
+    Agents,
+    Batch,
+    Edges,
+    Round,
+    UndeclaredOperation,
+    V,
+    check_drawn,
+    refuse_captured,
+    reply_order,
+)
 from .transcript import Message, Tap
 
 _DENSE_ENTRIES = 64 * 64  # above this, mixing is a sparse product
@@ -99,6 +109,7 @@ class TensorRound(Round):
         self._taps, self._sources = taps, sources
         self._noises = self._sends = 0
         self._drawn: list[Batch] = []
+        self._records: list[list[Examples]] = []
         self.agents = links.agents
         self.weights = Edges(links.weights)
 
@@ -114,9 +125,11 @@ class TensorRound(Round):
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
         call = len(self._drawn)
-        records = [self._draw(call, agent, sampling_rate) for agent in range(self.agents)]
-        batch = Batch(call=call, sampling_rate=sampling_rate, records=records)
+        batch = Batch(call=call, sampling_rate=sampling_rate)
         self._drawn.append(batch)
+        self._records.append(
+            [self._draw(call, agent, sampling_rate) for agent in range(self.agents)]
+        )
         return batch
 
     def clipped_sums(self, points: V, *, batch: Batch, clip_norm: float | None) -> V:
@@ -130,7 +143,9 @@ class TensorRound(Round):
         else:
             every = torch.arange(self.agents, device=points.base.device)
             pairs = (every if points.pick is None else points.pick, every)
-        sums = self._gradients.clipped_sums(points.base, pairs, batch.records, clip_norm=clip_norm)
+        sums = self._gradients.clipped_sums(
+            points.base, pairs, self._records[batch.call], clip_norm=clip_norm
+        )
         if self._sources is not None:
             self._sources.contributions.append(sums.clone())
         return type(points)(sums)
@@ -218,13 +233,13 @@ class TensorRound(Round):
         others = self._links.receivers != self._links.senders
         counts = [n - 1 for n in self._links.spans]
         blocks = [value.rows[others].split(counts) for value in released]
-        result = Agents(
-            torch.stack(
-                [
-                    fn(secret.rows[i], *(b[i] for b in blocks), *(p.rows[i] for p in private))
-                    for i in range(self.agents)
-                ]
-            )
+        refuse_captured(fn, "bounded")
+        result = self._of_agents(
+            "bounded",
+            [
+                fn(secret.rows[i], *(b[i] for b in blocks), *(p.rows[i] for p in private))
+                for i in range(self.agents)
+            ],
         )
         if self._sources is not None:
             self._sources.contributions.append(result.rows.clone())
@@ -235,7 +250,21 @@ class TensorRound(Round):
         parts = [
             self._links.blocks(v.rows) if isinstance(v, Edges) else tuple(v.rows) for v in values
         ]
-        return self._keep_known(Agents(torch.stack([fn(*p) for p in zip(*parts, strict=True)])))
+        refuse_captured(fn, "postprocess")
+        return self._keep_known(
+            self._of_agents("postprocess", [fn(*p) for p in zip(*parts, strict=True)])
+        )
+
+    def _of_agents(self, operation: str, rows: list[Tensor]) -> Agents:
+        """What a function gave for each agent: all D coordinates, for which noise is counted."""
+        width = self._initial.shape[0]
+        wrong = [tuple(row.shape) for row in rows if tuple(row.shape) != (width,)]
+        if wrong:
+            raise UndeclaredOperation(
+                f"the function of round.{operation} returned shape {wrong[0]}; it must return "
+                f"({width},)"
+            )
+        return Agents(torch.stack(rows))
 
     def _keep_known(self, value: Agents) -> Agents:
         if self._sources is not None:

@@ -167,9 +167,7 @@ class RoundTrace:
             raise UnsupportedView(f"{adversary.name} contains the victim {victim}; choose another")
         batches = self._of_victim(victim)
         if len(batches) > 1:
-            everything = [c for columns, _, _ in batches.values() for c in columns]
-            if not view.leaks(everything):
-                _check_blocks(view, [columns for columns, _, _ in batches.values()])
+            _check_blocks(view, [columns for columns, _, _ in batches.values()])
         found = []
         for columns, bounds, rate in batches.values():
             mu = view.mu(columns, bounds=bounds) if columns else 0.0
@@ -253,10 +251,14 @@ def _columns(groups: Any) -> np.ndarray:
 
 def _check_blocks(view: View, blocks: Sequence[list[int]]) -> None:
     columns = [c for block in blocks for c in block]
-    information = np.abs(view.information(columns))
+    if view.leaks(columns):
+        return  # that batch is infinite by itself, whatever the others share with it
+    information = view.information(columns)
+    own = np.sqrt(np.diag(information))
+    share = np.abs(information) / np.maximum(np.outer(own, own), np.finfo(float).tiny)
     of = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
     across = of[:, None] != of[None, :]
-    if across.any() and information[across].max() > 1e-9 * information.max():
+    if across.any() and share[across].max() > 1e-9:
         raise UnsupportedView(
             "the releases of two batches of one round share noise, so they cannot be accounted "
             "for batch by batch; give each batch its own noise"

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from .graph import Graph
-from .round import Agents, Batch, Edges, Round, UndeclaredOperation, V, check_drawn, reply_order
+from .round import (
+    Agents,
+    Batch,
+    Edges,
+    Round,
+    UndeclaredOperation,
+    V,
+    check_drawn,
+    refuse_captured,
+    reply_order,
+)
 from .sources import Contributions, Group, Known, Messages, NoiseSources, SourceRows
 
 if TYPE_CHECKING:
@@ -85,8 +95,15 @@ class TracedRound(Round):
         return value.rows
 
     def _see(self, value: Agents | Edges, why: str) -> None:
-        if isinstance(value.base, SourceRows):
+        if self._is_private(value, why):
             self._closure.append((why, value.base.matrix))
+
+    def _is_private(self, value: Agents | Edges, operation: str) -> bool:
+        """Whether a value is made of sources, of this round; public tensors need no closure."""
+        if isinstance(value, Agents | Edges) and isinstance(value.base, Tensor):
+            return False
+        self._rows(value, operation)
+        return True
 
     def known(self, what: str) -> Agents:
         """A value that the closure counts as known, one row an agent."""
@@ -203,11 +220,13 @@ class TracedRound(Round):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`."""
-        del fn, private
+        refuse_captured(fn, "bounded")
+        for held in private:
+            self._is_private(held, "bounded")
         rows = self._rows(secret, "bounded").matrix
         others = np.flatnonzero(self._receivers != self._senders)
         for value in released:
-            if isinstance(value.base, SourceRows):
+            if self._is_private(value, "bounded"):
                 self._closure.append(("released input of bounded", value.rows[others].matrix))
         bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, float | None]]()
         explained = np.zeros(rows.shape[0])
@@ -244,7 +263,7 @@ class TracedRound(Round):
 
     def postprocess(self, fn: Callable[..., Tensor], *values: Agents | Edges) -> Agents:
         """See `Round.postprocess`."""
-        del fn
+        refuse_captured(fn, "postprocess")
         for value in values:
             self._see(value, "input of postprocess")
         return self.known("result of postprocess")

@@ -169,3 +169,24 @@ def test_shapes_and_values_are_checked():
         View(contributions=np.array([[math.nan]]), noise=np.eye(1))
     with pytest.raises(ValueError, match="one number >= 0"):
         View(contributions=np.eye(1), noise=np.eye(1)).mu([0], bounds=[-1.0])
+
+
+@pytest.mark.parametrize(
+    ("contributions", "noise"),
+    [
+        ([[1.0], [1.0], [0.05]], [[1.0, 0.0], [1.0, 1e-11], [0.0, 1.0]]),
+        ([[1.0], [1.0], [0.005]], [[1.0, 0.0], [1.0, 1e-10], [0.0, 1.0]]),
+        ([[1.0], [1.0 + 5e-13]], [[1.0, 0.0], [1.0, 1e-13]]),
+    ],
+)
+def test_a_leak_that_rounding_may_hide_is_refused(contributions, noise):
+    view = View(contributions=np.array(contributions), noise=np.array(noise))
+    with pytest.raises(UnsupportedView, match="rounding"):
+        view.mu([0])
+
+
+def test_a_redundant_message_among_entangled_noise_is_no_leak():
+    A = np.array([[1, 0], [0, 1 / 3], [0, 1 / 3], [0, 1 / 3]])
+    B = np.array([[1, 1], [1 / 3, 2 / 3], [1 / 3, 2 / 3], [1 / 3, 2 / 3]])
+    once = View(contributions=A[:2], noise=B[:2])
+    assert View(contributions=A, noise=B).mu([0]) == pytest.approx(once.mu([0]), rel=1e-12)

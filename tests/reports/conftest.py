@@ -130,6 +130,7 @@ def sample_report() -> dict[str, Any]:
             "warnings": [],
         },
         "ledger": {
+            "rounds_accounted": 200,
             "rounds": 200,
             "entries": 200,
             "torn": False,

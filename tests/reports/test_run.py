@@ -173,6 +173,13 @@ def test_a_crash_in_the_middle_leaves_every_started_round_in_the_ledger(run_file
     with pytest.raises(StopError):
         train_run(load_run_file(run_file), out, progress=progress)
     assert read_ledger(out / "ledger.jsonl").rounds == 3
+    planned = make_plan(load_run_file(run_file)).guarantee("eavesdropper").epsilon
+    report_run(out)
+    ledger = json.loads((out / "privacy.json").read_text())["ledger"]
+    # What stopped it may depend on the data: the planned figure stands, the other is a reading.
+    assert ledger["epsilon"]["eavesdropper"] == pytest.approx(planned, rel=1e-9)
+    assert ledger["reading"]["eavesdropper"] < planned
+    assert ledger["rounds_accounted"] == 6
 
 
 def test_the_round_is_in_the_ledger_before_any_of_its_messages_is_seen(

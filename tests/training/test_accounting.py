@@ -8,6 +8,7 @@ import pytest
 from overhear.privacy import EAVESDROPPER, Status, UnsupportedView, epsilon
 from overhear.training.accounting import (
     UnsupportedMechanism,
+    accounted,
     calibrated_multiplier,
     guarantee,
     run_epsilon,
@@ -205,3 +206,42 @@ def test_replayed_rounds_are_counted_beyond_the_plan():
     found = exposed(traces(ring(10), rounds=50), "eavesdropper")["eavesdropper"]
     args = {"noise_multiplier": 3.0, "delta": 1e-5}
     assert run_epsilon(found, rounds=60, **args) > run_epsilon(found, rounds=50, **args)
+
+
+def test_the_ledger_counts_rounds_by_number_where_they_differ():
+    releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    again = every._replace(releases=(*releases[:2], releases[2]._replace(rounds=2)))
+    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    assert accounted(every, [1, 2, 3, 3]) == again
+    assert run_epsilon(every, rounds=[1, 2, 3, 3], **args) == run_epsilon(again, **args)
+    with pytest.raises(UnsupportedView, match="only 3 were traced"):
+        accounted(every, [4])
+
+
+def test_a_run_that_stopped_early_is_accounted_as_planned():
+    found = exposed(traces(ring(10), rounds=50), "eavesdropper")["eavesdropper"]
+    assert accounted(found, list(range(1, 18))) == found
+    assert accounted(found, list(range(61))).releases[0].rounds == 60
+
+
+def test_a_torn_line_counts_as_the_costliest_round():
+    releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    assert [r.rounds for r in accounted(every, [1], torn=True).releases] == [1, 1, 2]
+
+
+def test_an_approximation_is_never_called_proven():
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    said = guarantee("eavesdropper", found, noise_multiplier=3.0, delta=1e-5, accountant="gdp-clt")
+    assert said.status is Status.HEURISTIC
+
+
+def test_replace_one_asks_for_the_contributions_of_every_victim():
+    def exposure(victim, joint, contributions):
+        releases = (Release(joint, 0.02, 5, contributions, 1),)
+        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+
+    top = _worst([exposure(0, 1.0, 1), exposure(1, 0.999, 5)])
+    with pytest.raises(UnsupportedMechanism):
+        run_epsilon(top, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one")

@@ -157,13 +157,11 @@ def test_every_record_is_drawn_at_the_declared_rate_on_its_own(own, expected):
     held = torch.stack([shard.inputs for shard in started.setting.shards]).double()  # (5, 9, 4)
     draws = []
     for number in range(1, 301):
-        batch = started._make_round(number, planted={}, sources=None).draw(own)
+        one = started._make_round(number, planted={}, sources=None)
+        records = one._records[one.draw(own).call]
         draws.append(
             torch.stack(
-                [
-                    (held[a][:, None] == batch.records[a].inputs[None]).all(-1).any(-1)
-                    for a in range(5)
-                ]
+                [(held[a][:, None] == records[a].inputs[None]).all(-1).any(-1) for a in range(5)]
             ).flatten()
         )
     taken = torch.stack(draws).double()  # (300 rounds, 45 records)
@@ -192,6 +190,76 @@ def test_noise_has_the_declared_variance_and_sources_are_independent(name):
     assert abs(float(z.var()) - 1) < 5 * math.sqrt(2 / n)
     lagged = float((z[1:] * z[:-1]).mean())  # between rounds, standard error 1/sqrt(n)
     assert abs(lagged) < 5 / math.sqrt(n - z.shape[1])
+
+
+def _bare_round(draws=lambda *_: None):
+    from overhear.training.tensor_round import Links, TensorRound
+
+    s = setting(ring(5))
+    width = flatten(s.model).numel()
+    gradients = PairGradients(s.model, "loop", dtype=torch.float64)
+    return TensorRound(
+        Links(s.graph, device=s.device, dtype=s.dtype),
+        index=1,
+        initial=torch.zeros(width, dtype=torch.float64),
+        gradients=gradients,
+        draw=draws,
+        randomness=SecretRandomness(3),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_added_to_a_message_has_the_declared_deviation(dtype):
+    from overhear.training.round import Agents
+
+    one = _bare_round()
+    like = Agents(torch.zeros(5, 20_000, dtype=dtype))
+    z = one.noise(like, std=0.4).rows.double()
+    n = z.numel()
+    assert abs(float(z.var()) / 0.16 - 1) < 5 * math.sqrt(2 / n)  # false alarm 6e-7
+    factor = torch.tensor([[1.0, 2.0]] * 5, dtype=torch.float64)
+    shared = one.noise(like, std=0.4, factor=factor).rows.double()
+    assert abs(float(shared[0].var()) / (0.16 * 5) - 1) < 5 * math.sqrt(2 / 20_000)
+    assert float((shared - shared[0]).abs().max()) < 1e-6  # the same two sources on every row
+
+
+def test_a_batch_of_another_round_is_refused_in_a_run_too():
+    from overhear.training.round import UndeclaredOperation
+
+    def draws(*_):
+        return Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
+
+    one, other = _bare_round(draws), _bare_round(draws)
+    batch = one.draw()
+    with pytest.raises(UndeclaredOperation, match="another round"):
+        other.clipped_sums(other.initial(), batch=batch, clip_norm=1.0)
+
+
+def test_nothing_is_broadcast_over_coordinates():
+    from overhear.training.round import Agents, UndeclaredOperation
+
+    one = _bare_round()
+    narrow = Agents(torch.zeros(5, 1, dtype=torch.float64))
+    with pytest.raises(UndeclaredOperation, match="same width"):
+        one.initial() + narrow
+    with pytest.raises(UndeclaredOperation, match="must return"):
+        one.postprocess(lambda m: m.norm()[None], one.initial())
+
+
+def test_an_engine_that_starts_again_draws_fresh_noise_unless_its_root_was_given():
+    def first_round(root):
+        algorithm = ALGORITHMS["dp-dpsgd"]
+        bound = bind(algorithm, algorithm.settings(), clip_norm=0.2, noise_std=0.4, **NUMBERS)
+        fresh = Engine(setting(ring(5), rate=0.0), bound, randomness=SecretRandomness(root))
+        seen = []
+        for _ in range(2):
+            fresh.start()
+            fresh.advance()
+            seen.append(fresh.models().clone())
+        return torch.equal(*seen)
+
+    assert not first_round(None)
+    assert first_round(7)
 
 
 @pytest.mark.parametrize("form", list(Form))

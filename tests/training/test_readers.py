@@ -65,7 +65,9 @@ def test_an_idx_file_that_is_cut_or_of_another_kind_is_refused(
 
 
 @pytest.mark.parametrize(
-    "content", [gzip.compress(_idx(LABELS))[:-12], b"not gzip", gzip.compress(b"")[:5]]
+    "content",
+    [gzip.compress(_idx(LABELS))[:-12], b"not gzip", gzip.compress(b"")[:5]],
+    ids=["cut", "no gzip", "head only"],
 )
 def test_a_damaged_gz_file_is_refused(tmp_path, content):
     path = tmp_path / "labels.gz"

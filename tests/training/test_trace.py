@@ -216,6 +216,135 @@ def test_the_points_of_hidden_local_steps_count_as_seen():
     assert [s.mu for s in found] == pytest.approx([1.0, 1.0])  # the messages alone would say .7071
 
 
+def test_a_batch_does_not_show_its_records():
+    def step(state, round):
+        return _X(state.x * float(len(round.draw().records)))
+
+    with pytest.raises(AttributeError, match="records"):
+        traced(_start, step, ring(5))
+
+
+def test_the_width_of_a_value_is_not_known_in_a_trace():
+    def step(state, round):
+        return _X(state.x * (1.0 / state.x.rows.shape[1]))
+
+    with pytest.raises(IndexError):
+        traced(_start, step, ring(5))
+
+
+@pytest.mark.parametrize("carry", ["closure", "default", "partial", "list", "method"])
+def test_a_function_that_brings_a_secret_along_is_refused(carry):
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+
+        def fn(model, held=None):
+            return model
+
+        def closure(model):
+            return model + sums.rows[0]
+
+        def default(model, held=sums):
+            return model
+
+        kept = [sums]
+
+        def from_list(model):
+            return model + kept[0].rows[0]
+
+        given = {
+            "closure": closure,
+            "default": default,
+            "partial": functools.partial(fn, held=sums),
+            "list": from_list,
+            "method": sums.__add__,
+        }[carry]
+        return _X(round.postprocess(given, state.x))
+
+    with pytest.raises(UndeclaredOperation, match="give it as an argument"):
+        traced(_start, step, ring(5))
+
+
+def test_a_stale_value_is_refused_by_postprocess_and_bounded():
+    def leak(use):
+        kept = []
+
+        def init(round):
+            x = round.initial()
+            kept.append(round.clipped_sums(x, batch=round.draw(), clip_norm=1.0))
+            return _X(x)
+
+        def step(state, round):
+            sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+            return _X(use(round, sums, kept[0]))
+
+        with pytest.raises(UndeclaredOperation, match="another round"):
+            trace(init, step, graph=ring(5), rounds=2)
+
+    bounded = {"lipschitz": 1.0, "blame": "a test"}
+    leak(lambda round, _, old: round.postprocess(_identity, old))
+    leak(lambda round, s, old: round.bounded(_identity, s, private=(old,), **bounded))
+    leak(
+        lambda round, s, old: round.bounded(_identity, s, released=(round.spread(old),), **bounded)
+    )
+    leak(lambda round, _, old: round.mix(old, kind="old"))
+
+
+def _identity(first, *_):
+    return first
+
+
+def test_coefficients_that_cancel_up_to_rounding_are_refused():
+    def step(state, round):
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return _X(state.x + 1e9 * ((s * 0.1 + s * 0.2) - s * 0.3))
+
+    with pytest.raises(UndeclaredOperation, match="cancel up to rounding"):
+        traced(_start, step, ring(5))
+
+
+def _noisy_mix(factor=None):
+    def step(state, round):
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return _X(round.mix(sums + round.noise(sums, std=1.0, factor=factor), kind="noisy"))
+
+    return step
+
+
+def test_an_agent_knows_the_noise_that_it_makes():
+    """Agent 1's noise in what agent 0 sends protects it from everybody but agent 1."""
+    swapped = torch.eye(5)[[1, 0, 2, 3, 4]]
+    pair = torch.eye(5) + swapped  # agents 0 and 1 share both of their sources
+    pair[1, 1] = 2.0
+    one = traced(_start, _noisy_mix(pair.double()), ring(5))
+    assert joint(one, "neighbour:1") == math.inf
+    assert joint(one, "neighbour:4") < math.inf
+    plain = traced(_start, _noisy_mix(), ring(5))
+    (group,) = [g for g in plain.groups if isinstance(g, NoiseSources)]
+    assert list(group.known_to) == [frozenset({i}) for i in range(5)]
+
+
+def test_an_agent_sees_what_it_sends_and_what_is_sent_to_it():
+    one = traced(_start, _noisy_mix(), ring(5))
+    (sent,) = one.messages
+    assert sent.seen_by(frozenset({1})).tolist() == [True, True, True, False, False]
+    alone = traced(_start, _noisy_mix(), ring(1))
+    assert not alone.messages[0].seen_by(frozenset({0})).any()
+
+
+def test_the_released_inputs_of_bounded_count_as_seen():
+    def step(state, round):
+        models = round.broadcast(state.x, kind="model")
+        sums = round.clipped_sums(models, batch=round.draw(), clip_norm=1.0)
+        got = round.reply(sums + round.noise(sums, std=1.0), kind="reply")
+        own = round.own(sums)
+        pull = round.bounded(_identity, own, released=(got,), lipschitz=0.0, blame="a test")
+        return _X(state.x + pull)
+
+    one = traced(_start, step, ring(5))
+    # Nothing but the closure over `released` shows a far agent's replies to the final models.
+    assert joint(one, "final-models") == pytest.approx(math.sqrt(2))
+
+
 class _Counted(NamedTuple):
     x: Agents
     k: torch.Tensor
