@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
 import signal
 import statistics
 import time
@@ -166,5 +167,6 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="the cases that take seconds")
     parser.add_argument("--limit", type=int, default=200, help="seconds for one answer of a peer")
     asked = parser.parse_args()
+    logging.getLogger("absl").setLevel(logging.ERROR)  # orders that RDP leaves out
     questions(QUICK if asked.quick else CASES, asked.limit)
     corners(asked.limit)

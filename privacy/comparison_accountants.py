@@ -8,8 +8,11 @@
   limit for many rounds, not a bound.
 """
 
+import contextlib
+import logging
 import math
 import warnings
+from collections.abc import Iterator
 
 from .gaussian import mu_from
 
@@ -25,7 +28,8 @@ def rdp_epsilon(multiplier: float, rate: float, *, rounds: int, delta: float) ->
     from dp_accounting import dp_event, rdp
 
     event = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(multiplier))
-    return float(rdp.RdpAccountant().compose(event, rounds).get_epsilon(delta))
+    with _quiet():
+        return float(rdp.RdpAccountant().compose(event, rounds).get_epsilon(delta))
 
 
 def rdp_delta(multiplier: float, rate: float, *, rounds: int, epsilon: float) -> float:
@@ -33,7 +37,20 @@ def rdp_delta(multiplier: float, rate: float, *, rounds: int, epsilon: float) ->
     from dp_accounting import dp_event, rdp
 
     event = dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(multiplier))
-    return float(rdp.RdpAccountant().compose(event, rounds).get_delta(epsilon))
+    with _quiet():
+        return float(rdp.RdpAccountant().compose(event, rounds).get_delta(epsilon))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without dp-accounting's log of orders that it leaves out; the bound holds without them."""
+    log = logging.getLogger("absl")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def prv_epsilon(multiplier: float, rate: float, *, rounds: int, delta: float) -> float:
