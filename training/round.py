@@ -17,7 +17,7 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,17 +28,6 @@ from .graph import Graph
 
 class UndeclaredOperation(TypeError):
     """A step did something to a private value that no operation declares."""
-
-
-class Rows(Protocol):
-    """What a value is made of: a tensor in a run, rows over sources in a trace."""
-
-    @property
-    def shape(self) -> Any: ...  # noqa: D102
-    def __add__(self, other: Any, /) -> Any: ...
-    def __sub__(self, other: Any, /) -> Any: ...
-    def __mul__(self, other: Any, /) -> Any: ...
-    def __getitem__(self, index: Any, /) -> Any: ...
 
 
 REMEDY = (
