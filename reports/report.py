@@ -143,7 +143,7 @@ def _ledger(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
     """
     return {
         "rounds": spent.rounds,
-        "rounds_accounted": max(spent.rounds, plan.rounds),
+        "rounds_accounted": max(spent.rounds - spent.torn, plan.rounds) + spent.torn,
         "entries": len(spent.entries),
         "torn": spent.torn,
         "epsilon": {

@@ -115,7 +115,7 @@ def accounted(exposure: Exposure, entries: Sequence[int], *, torn: bool = False)
     """The exposure with every planned round, and more of those that the ledger names more often.
 
     A run that stopped early is accounted as planned, because what stopped it may depend on the
-    data. A torn line counts as the round that costs most.
+    data. A torn line may be any round, all of its batches, so every release counts once more.
 
     Args:
         exposure: of the planned run.
@@ -126,10 +126,8 @@ def accounted(exposure: Exposure, entries: Sequence[int], *, torn: bool = False)
     for r in _replayed(exposure.releases, Counter(entries)):
         origin = next(o for o in exposure.releases if o._replace(rounds=r.rounds) == r)
         counted[origin] = r.rounds
-    spent = [r._replace(rounds=max(r.rounds, counted[r])) for r in exposure.releases]
-    if torn and spent:
-        worst = max(range(len(spent)), key=lambda i: spent[i].joint_sensitivity)
-        spent[worst] = spent[worst]._replace(rounds=spent[worst].rounds + 1)
+    more = int(torn)
+    spent = (r._replace(rounds=max(r.rounds, counted[r]) + more) for r in exposure.releases)
     return exposure._replace(releases=tuple(spent))
 
 
