@@ -14,6 +14,9 @@ normals at distance mu, where mu^2 <= sum_kl b_k b_l |M_kl|: directions are free
 align; `largest_move` is tighter where they cannot all align at once. Where a combination of
 messages cancels the noise and keeps a column of v, mu is infinite.
 
+A view cannot know what it does not hold. It proves something about a run only if it is closed: rows
+for every value through which the past acts on the future, as the traces of training make them.
+
 The factorisation eliminates: a row with one noise source left determines that source, which is then
 subtracted from the other rows; only rows whose sources stay entangled go to a singular value
 decomposition, of B and never of B B^T, whose cut would be the square root too coarse.
@@ -22,6 +25,7 @@ decomposition, of B and never of B B^T, whose cut would be the square root too c
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,12 +33,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .real_number import check_real
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
-_ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
+CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
+ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
 _SWEEPS = 2_000  # of the search for the largest move; it may stop early at no risk
+_BOUNDS = (1e-100, 1e100)  # of a contribution; squares of what lies outside leave the floats
 _CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
 
 
@@ -54,6 +61,7 @@ class View:
 
     Raises:
         ValueError: shapes that disagree, or entries that are not finite.
+        TypeError: what is no matrix of real numbers.
 
     >>> view = View(contributions=np.array([[1.0], [1e-6]]), noise=np.diag([1.0, 1e-7]))
     >>> round(view.mu([0]) ** 2, 6)
@@ -67,6 +75,10 @@ class View:
     def __post_init__(self) -> None:
         """Check shapes and values."""
         a, b = self.contributions, self.noise
+        for name, matrix in (("contributions", a), ("noise", b)):
+            if not hasattr(matrix, "shape") or matrix.dtype.kind not in "biuf":
+                found = getattr(matrix, "dtype", type(matrix).__name__)
+                raise TypeError(f"{name} must be an array of real numbers, not {found}")
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[0]:
             raise ValueError(
                 f"contributions {a.shape} and noise {b.shape} must be matrices with one row per "
@@ -85,6 +97,16 @@ class View:
     def _factors(self) -> _Factors:
         return _factor(self.contributions, self.noise)
 
+    def _checked(self, columns: Sequence[int]) -> list[int]:
+        """The columns, none of which is counted from the end or given as a truth value."""
+        most = self.contributions.shape[1]
+        for column in columns:
+            if isinstance(column, bool) or not hasattr(column, "__index__"):
+                raise TypeError(f"column {column!r} must be an integer, the number of a column")
+            if not 0 <= column < most:
+                raise ValueError(f"column {column} must lie in [0, {most}); columns count from 0")
+        return [operator.index(column) for column in columns]
+
     def information(self, columns: Sequence[int]) -> np.ndarray:
         """M = A_v^T (B B^T)^+ A_v for the given columns, where it exists.
 
@@ -95,7 +117,7 @@ class View:
             raise UnsupportedView(
                 f"no finite information: the noise cancels in {', '.join(self.leaks(columns))}"
             )
-        whitened = self._factors.whitened[:, list(columns)]
+        whitened = self._factors.whitened[:, self._checked(columns)]
         return np.asarray((whitened.T @ whitened).toarray())
 
     def leaks(self, columns: Sequence[int]) -> tuple[str, ...]:
@@ -104,13 +126,14 @@ class View:
         Raises:
             UnsupportedView: a combination may or may not show one: rounding hides which.
         """
+        columns = self._checked(columns)
         clean, sources = self._factors.clean, self._factors.sources
-        if self._factors.doubtful[:, list(columns)].nnz:
+        if self._factors.doubtful[:, columns].nnz:
             raise UnsupportedView(
                 "the noise cancels between messages, and what is left of a contribution cannot be "
                 "told from rounding; write the step so that it cancels exactly or not at all"
             )
-        touched = np.unique(clean[:, list(columns)].tocoo().coords[0])
+        touched = np.unique(clean[:, columns].tocoo().coords[0])
         if not len(touched):
             return ()
         rows = sources[int(min(touched, key=lambda row: (len(sources[row]), row)))]
@@ -130,15 +153,29 @@ class View:
         Returns:
             mu of Gaussian differential privacy; `inf` where noise cancels or a bound is infinite.
 
+        Raises:
+            ValueError: a column that does not exist, or a bound that is negative or beyond 1e100.
+            TypeError: a column that is no integer, or a bound that is no number.
+            UnsupportedView: as for `leaks`.
+
         >>> rho = 0.5  # two releases of one record whose noise is correlated
         >>> root = np.linalg.cholesky(np.array([[1, rho], [rho, 1]]))
         >>> view = View(contributions=np.eye(2), noise=root)
         >>> round(view.mu([0, 1]) ** 2, 6)
         4.0
         """
-        b = np.asarray(bounds if len(bounds) else [clip_norm] * len(columns), dtype=float)
+        given = list(bounds) if len(bounds) else [clip_norm] * len(columns)
+        for bound in given:
+            check_real("clip_norm or bound", bound)
+        b = np.asarray(given, dtype=float)
         if len(b) != len(columns) or not (b >= 0).all():
             raise ValueError(f"bounds {b.tolist()} must be one number >= 0 for each column")
+        far = b[np.isfinite(b) & (b > 0) & ((b < _BOUNDS[0]) | (b > _BOUNDS[1]))]
+        if far.size:
+            raise ValueError(
+                f"clip_norm or bound {far[0]} must be 0, infinite or in [{_BOUNDS[0]}, "
+                f"{_BOUNDS[1]}]; choose another unit for the gradients"
+            )
         moved = [c for c, bound in zip(columns, b, strict=True) if bound > 0]
         b = b[b > 0]
         if self.leaks(moved):
@@ -203,10 +240,14 @@ def _factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
     from scipy.sparse import csr_array, diags_array, vstack
 
     A, B = csr_array(contributions, dtype=float), csr_array(noise, dtype=float)
+    # A power of two first, which is exact: the squares of 1e200 or 1e-200 are no floats.
+    largest = np.maximum(_largest(A), _largest(B))
+    near = diags_array(np.ldexp(1.0, -np.maximum(np.frexp(largest)[1], -1000))).tocsr()
+    A, B = near @ A, near @ B
     size = np.sqrt(_square_sums(A) + _square_sums(B))
     scale = diags_array(1.0 / np.where(size > 0, size, 1.0)).tocsr()
     A, B = scale @ A, scale @ B
-    B.data[np.abs(B.data) < _CUT] = 0.0
+    B.data[np.abs(B.data) < CUT] = 0.0
     B.eliminate_zeros()
     rows = np.arange(A.shape[0])
     used: dict[int, tuple[int, ...]] = {int(r): (int(r),) for r in rows}
@@ -260,8 +301,8 @@ def _factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
     none = csr_array((0, width))
     held = csr_array(vstack([none, *(rest for rest, _ in clean)]))
     against = csr_array(vstack([none, *(size for _, size in clean)]))
-    sure = csr_array(held * (abs(held) > against * _CUT))
-    left = csr_array(held * (abs(held) > against * _ROUNDING))
+    sure = csr_array(held * (abs(held) > against * CUT))
+    left = csr_array(held * (abs(held) > against * ROUNDING))
     doubtful = csr_array(left - sure)
     doubtful.eliminate_zeros()
     return _Factors(csr_array(vstack([none, *white])), sure, doubtful, names)
@@ -281,7 +322,7 @@ def _factor_core(
         )
     live = np.unique(B.indices)
     u, s, _ = svd(B[:, live].toarray(), full_matrices=True, lapack_driver="gesvd")
-    rank = int((s > _CUT).sum())
+    rank = int((s > CUT).sum())
     rotated = csr_array(u.T @ A.toarray())
     # Every entry of u is only known to rounding, so each row may leak into every rotated one.
     size = csr_array(np.tile(magnitude.toarray().sum(axis=0), (len(u), 1)))
@@ -290,3 +331,10 @@ def _factor_core(
 
 def _square_sums(matrix: csr_array) -> np.ndarray:
     return np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()
+
+
+def _largest(matrix: csr_array) -> np.ndarray:
+    """The largest entry of each row, in absolute value."""
+    if not matrix.shape[1]:
+        return np.zeros(matrix.shape[0])
+    return np.asarray(abs(matrix).max(axis=1).toarray(), dtype=float).ravel()
