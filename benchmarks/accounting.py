@@ -28,6 +28,8 @@ from dp_accounting.rdp import RdpAccountant
 from opacus.accountants.utils import get_noise_multiplier
 
 from overhear.privacy import epsilon, noise_multiplier
+from overhear.privacy.accountant import composed_epsilon
+from overhear.privacy.limits import max_rounds, max_sampling_rate, scale_for
 
 CASES = (  # epsilon, delta, rounds, sampling rate
     (1.0, 1e-5, 1, 1.0),
@@ -162,6 +164,26 @@ def corners(seconds: int) -> None:
         print("| " + " | ".join(cells) + " |", flush=True)
 
 
+def limits() -> None:
+    """What a target allows, and thousands of different rounds: our answers and times alone."""
+    decaying = [(0.25 ** (-k / 4000), 0.01) for k in range(4000)]
+    asked: dict[str, Callable[[], float]] = {
+        "most rounds: multiplier 7, epsilon .05, delta 1e-6, rate 1e-4": lambda: max_rounds(
+            noise_multiplier=7.0, epsilon=0.05, delta=1e-6, sampling_rate=1e-4
+        ),
+        "largest rate: multiplier 1, epsilon 2, delta 1e-5, 1,000 rounds": lambda: (
+            max_sampling_rate(noise_multiplier=1.0, epsilon=2.0, delta=1e-5, rounds=1000)
+        ),
+        "epsilon of 4,000 different rounds, rate .01, delta 1e-5": lambda: composed_epsilon(
+            decaying, delta=1e-5
+        ),
+        "scale of the same for epsilon 2": lambda: scale_for(decaying, epsilon=2.0, delta=1e-5),
+    }
+    print("\n| question | ours |\n| --- | --- |")
+    for name, answer in asked.items():
+        print(f"| {name} | {timed(answer, 600)[0]} |", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the cases that take seconds")
@@ -170,3 +192,4 @@ if __name__ == "__main__":
     logging.getLogger("absl").setLevel(logging.ERROR)  # orders that RDP leaves out
     questions(QUICK if asked.quick else CASES, asked.limit)
     corners(asked.limit)
+    limits()

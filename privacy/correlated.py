@@ -63,6 +63,7 @@ from .covariance import (
     square_matrix,
     victim_information,
 )
+from .real_number import check_real
 
 __all__ = [
     "WhisperNoise",
@@ -79,6 +80,7 @@ _RIDGE = 1e-9  # of M's largest eigenvalue; costs full averaging of A agents 3e-
 _SINGULAR = 1e-6  # of F's largest singular value; below it R's condition makes the bound inexact
 _GAP = 1e-11
 _STEPS = 200  # 6 to 12 are usual
+_BOUNDS = (1e-100, 1e100)  # of a bound or a ridge, which the covariance is scaled by
 _LONGEST = 4.0  # of a Newton step, in log lam
 
 
@@ -130,6 +132,7 @@ def decor_covariance(weights: ArrayLike, *, local_variance: float, pair_variance
     Raises:
         ValueError: If weights is not square and finite, a link has one direction only, or a
             variance is negative or not finite.
+        TypeError: If a value is no number.
 
     Source: Allouah et al. 2024.
 
@@ -203,6 +206,7 @@ def whisper_covariance(
     Raises:
         ValueError: If weights is not square and finite, a number is out of range, W is not
             symmetric for rounds > 1, or ridge leaves M singular.
+        TypeError: If rounds is not an integer, or a value is no number.
         ArithmeticError: If the gap stays above 1e-11.
 
     Source: Rodio et al. 2025, with the inequality the right way round.
@@ -235,9 +239,11 @@ def optimise_covariance(
         >>> found.gap < 1e-11, found.ridge, round(found.objective, 3)  # no R does better than 1/4
         (True, 1e-09, 0.25)
     """
-    if not 0 < bound < math.inf:
+    check_real("bound", bound)
+    if not _BOUNDS[0] <= bound <= _BOUNDS[1]:
         raise ValueError(
-            f"bound={bound} must lie in (0, inf); it is (mu / clip_norm)^2 of one round"
+            f"bound={bound} must lie in [{_BOUNDS[0]}, {_BOUNDS[1]}]; it is (mu / clip_norm)^2 of "
+            "one round"
         )
     cost = cost_factor(weights, rounds=rounds, step_sizes=step_sizes)
     added = _checked_ridge(cost, ridge)
@@ -324,8 +330,11 @@ def _checked_ridge(cost: Matrix, ridge: float | None) -> float:
         raise ValueError("weights is zero; nothing that is sent arrives")
     if ridge is None:
         return 0.0 if smallest >= _SINGULAR * largest else _RIDGE * largest**2
-    if not 0 <= ridge < math.inf:
-        raise ValueError(f"ridge={ridge} must lie in [0, inf)")
+    check_real("ridge", ridge)
+    if not 0 <= ridge <= _BOUNDS[1]:
+        raise ValueError(
+            f"ridge={ridge} must lie in [0, {_BOUNDS[1]}]; leave it out to have it set"
+        )
     if math.hypot(smallest, math.sqrt(ridge)) < _SINGULAR * largest:
         raise ValueError(
             f"ridge={ridge} leaves a singular mixing: its smallest singular value is "
@@ -354,5 +363,6 @@ def _incidence(weights: ArrayLike) -> Matrix:
 
 def _check_variances(local_variance: float, pair_variance: float) -> None:
     for name, value in (("local_variance", local_variance), ("pair_variance", pair_variance)):
+        check_real(name, value)
         if not 0 <= value < math.inf:
             raise ValueError(f"{name}={value} must lie in [0, inf); it is a variance, in norm^2")

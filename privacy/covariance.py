@@ -19,10 +19,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .real_number import check_real
+
 __all__ = ["cost_factor", "factor", "noise_floor", "square_matrix", "victim_information"]
 
 Matrix = NDArray[np.float64]
 
+_LARGEST = 1e150  # of a matrix; squares of what lies beyond are no floats
 _ROUNDING = 1e-12  # of an agent's variance; noise below it is none
 
 
@@ -50,8 +53,11 @@ def victim_information(covariance: ArrayLike) -> Matrix:
     live = values > _ROUNDING * len(R)
     if live.all():
         root = np.linalg.inv(np.linalg.cholesky(R / np.outer(scale, scale)))
-        return np.square(root).sum(axis=0) / scale**2
-    found = np.square(vectors[:, live]) @ (1.0 / values[live]) / scale**2
+        found = np.square(root).sum(axis=0)
+    else:
+        found = np.square(vectors[:, live]) @ (1.0 / values[live])
+    with np.errstate(over="ignore"):  # hardly any noise: infinite
+        found = found / scale / scale
     hidden = np.square(vectors[:, ~live]).sum(axis=1)
     return np.where(hidden > _ROUNDING, math.inf, found)
 
@@ -109,7 +115,8 @@ def noise_floor(
         server would have to add.
 
     Raises:
-        ValueError: If shapes disagree or a number is out of range.
+        ValueError: If shapes disagree, a number is out of range or covariance is none.
+        TypeError: If rounds is not an integer, or a value is no number.
 
     Examples:
         >>> W = np.array([[0.75, 0.25], [0.25, 0.75]])
@@ -117,7 +124,7 @@ def noise_floor(
         (1.25, 1.00333)
     """
     cost = cost_factor(weights, rounds=rounds, step_sizes=step_sizes)
-    R = square_matrix("covariance", covariance)
+    R = _covariance(covariance)
     if R.shape != cost.shape:
         raise ValueError(f"covariance {R.shape} and weights {cost.shape} must have the same shape")
     return float(np.vdot(cost @ R, cost))
@@ -126,8 +133,12 @@ def noise_floor(
 def cost_factor(weights: ArrayLike, *, rounds: int, step_sizes: Sequence[float]) -> Matrix:
     """F with F^T F = M; never M itself, whose small eigenvalues would be lost in rounding."""
     W = square_matrix("weights", weights)
+    if isinstance(rounds, bool) or not isinstance(rounds, int):
+        raise TypeError(f"rounds={rounds!r} must be an integer of at least 1")
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
+    for step_size in step_sizes:
+        check_real("step size", step_size)
     eta = np.asarray(step_sizes if len(step_sizes) else np.ones(rounds), dtype=np.float64)
     if eta.shape != (rounds,) or not (np.isfinite(eta) & (eta >= 0)).all() or not eta.any():
         raise ValueError(
@@ -153,14 +164,22 @@ def cost_factor(weights: ArrayLike, *, rounds: int, step_sizes: Sequence[float])
 
 
 def square_matrix(name: str, matrix: ArrayLike) -> Matrix:
-    """A float64 copy of a finite (A, A) matrix; ValueError for anything else."""
-    found = np.array(matrix, dtype=np.float64)
+    """A float64 copy of a finite (A, A) matrix; TypeError or ValueError for anything else."""
+    given = np.asarray(matrix)
+    if given.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold real numbers, not {given.dtype}")
+    found = np.array(given, dtype=np.float64)
     if found.ndim != 2 or found.shape[0] != found.shape[1] or not found.size:
         raise ValueError(
             f"{name} of shape {found.shape} must be square, one row and column an agent"
         )
     if not np.isfinite(found).all():
-        raise ValueError(f"{name} holds a value that is not finite")
+        wrong = found[~np.isfinite(found)][0]
+        raise ValueError(f"{name} holds {wrong}, which is not finite; every entry is a number")
+    if not (largest := float(np.abs(found).max())) <= _LARGEST:
+        raise ValueError(
+            f"{name} holds {largest}, which must be at most {_LARGEST}; choose another unit"
+        )
     return found
 
 

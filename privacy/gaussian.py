@@ -27,9 +27,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from .real_number import check_real
+
 __all__ = ["delta_from_mu", "epsilon_from_mu", "mu_from"]
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+_MU = "must be at least 0; it counts standard deviations"
 _ROUNDING = 4e-15  # relative; the first step to the safe side after a root is found
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -46,14 +49,17 @@ def delta_from_mu(mu: float, epsilon: float) -> float:
 
     Raises:
         ValueError: mu or epsilon is negative or not a number.
+        TypeError: one is a truth value or a string.
 
     Source: Balle and Wang 2018, Theorem 8.
 
     >>> round(delta_from_mu(1.0, 1.0), 9)
     0.126936738
     """
-    _require(mu >= 0.0, f"mu={mu}", "must be at least 0")
-    _require(epsilon >= 0.0, f"epsilon={epsilon}", "must be at least 0")
+    check_real("mu", mu)
+    check_real("epsilon", epsilon)
+    _require(mu >= 0.0, f"mu={mu}", _MU)
+    _require(epsilon >= 0.0, f"epsilon={epsilon}", "must be at least 0, in nats")
     if mu == 0.0 or (epsilon == math.inf and mu < math.inf):
         return 0.0
     if mu == math.inf:
@@ -73,14 +79,19 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     Raises:
         ValueError: mu is negative or delta is outside (0, 1).
+        TypeError: one is a truth value or a string.
 
     Source: the inverse of Balle and Wang 2018, Theorem 8.
 
     >>> round(epsilon_from_mu(1.0, 1e-5), 6)
     4.377178
     """
-    _require(mu >= 0.0, f"mu={mu}", "must be at least 0")
-    _require(0.0 < delta < 1.0, f"delta={delta}", "must lie strictly between 0 and 1")
+    check_real("mu", mu)
+    check_real("delta", delta)
+    _require(mu >= 0.0, f"mu={mu}", _MU)
+    _require(
+        0.0 < delta < 1.0, f"delta={delta}", "must lie strictly between 0 and 1; 1e-5 is usual"
+    )
     if mu == math.inf:
         return math.inf
     goal = math.log(delta)
@@ -109,14 +120,19 @@ def mu_from(epsilon: float, delta: float) -> float:
 
     Raises:
         ValueError: epsilon is negative or infinite, or delta is outside (0, 1).
+        TypeError: one is a truth value or a string.
 
     Source: the inverse of Balle and Wang 2018, Theorem 8.
 
     >>> round(1.0 / mu_from(1.0, 1e-5), 6)
     3.730632
     """
+    check_real("epsilon", epsilon)
+    check_real("delta", delta)
     _require(0.0 <= epsilon < math.inf, f"epsilon={epsilon}", "must be at least 0 and finite")
-    _require(0.0 < delta < 1.0, f"delta={delta}", "must lie strictly between 0 and 1")
+    _require(
+        0.0 < delta < 1.0, f"delta={delta}", "must lie strictly between 0 and 1; 1e-5 is usual"
+    )
     goal = math.log(delta)
 
     def excess(log_mu: float) -> float:
@@ -139,6 +155,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
     from scipy.special import log_ndtr
 
     u = epsilon / mu - 0.5 * mu
+    if u > 1e100:  # delta is below exp(-u^2 / 2)
+        return -math.inf
     if u < -1.0:
         # Most outputs exceed epsilon: Phi(-u) is of order one and the second term is smaller.
         first = float(log_ndtr(-u))

@@ -23,12 +23,43 @@ class Unit(enum.StrEnum):
 
     RECORD = "record"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Unit:
+        raise ValueError(
+            f"unit={value!r} must be 'record': to hide an agent, all that it sends in a round is "
+            "clipped as one vector and no sampling counts, and here single records are clipped"
+        )
+
 
 class Sampling(enum.StrEnum):
     """How a batch is drawn."""
 
     POISSON = "poisson"
     FULL = "full batch"
+    ANY = "any: a record may be in every batch"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Sampling:
+        raise ValueError(
+            f"sampling={value!r} must be 'poisson' or 'full batch': no bound for shuffled batches "
+            "or batches of a fixed size is known here, and amplification by Poisson sampling does "
+            "not hold for them; draw each record on its own"
+        )
+
+
+class Bound(enum.StrEnum):
+    """How epsilon was found; every one but the last two is an upper bound.
+
+    PROFILE: of a pair that dominates, without being one that an adversary meets; dearer than PLD.
+    """
+
+    CLOSED_FORM = "closed form"
+    PLD = "privacy loss distribution"
+    PROFILE = "privacy loss distribution of a dominating profile"
+    RENYI = "Renyi divergence"
+    PRV = "PRV"
+    CENTRAL_LIMIT = "central limit: approximation, may be too small"
+    NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +75,7 @@ class Guarantee:
         mu_per_round: 1 / effective noise multiplier, for a record that is in the batch.
         epsilon, delta, unit, adjacency, sampling, status: the statement itself.
         because: the reason in a sentence.
+        bound: how epsilon was found, a `Bound`.
 
     Raises:
         ValueError: a negative or undefined figure, or delta outside (0, 1).
@@ -68,6 +100,7 @@ class Guarantee:
     status: Status
     because: str
     worst_adversary: str | None = None
+    bound: str = Bound.NOT_STATED
 
     def __post_init__(self) -> None:
         """Check that the figures are figures."""
@@ -75,5 +108,12 @@ class Guarantee:
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
                 raise ValueError(f"{name}={value} must be a number >= 0")
+        for kind, value in (
+            (Unit, self.unit),
+            (Sampling, self.sampling),
+            (Status, self.status),
+            (Bound, self.bound),
+        ):
+            kind(value)  # refuses what it does not know
         if not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta} must lie in (0, 1)")

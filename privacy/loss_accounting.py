@@ -11,6 +11,7 @@ losses; it decides how many evaluations are needed, never the answer.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from .gaussian import mu_from
 from .loss_atoms import Atoms, Pair, Round, loss_atoms
@@ -21,21 +22,27 @@ from .loss_distribution import (
     tilt_for_delta,
     tilt_for_epsilon,
 )
+from .loss_mixtures import Cell, mixtures
 
 __all__ = [
     "ADD_OR_REMOVE",
     "FEW_ROUNDS",
+    "PROFILE",
     "REPLACE",
     "composed_delta_bound",
     "composed_epsilon_bound",
+    "ever_sampled",
+    "log_delta_guess",
     "multiplier_bound",
     "smallest_safe",
 ]
 
 ADD_OR_REMOVE = (Pair.REMOVE, Pair.ADD)
 REPLACE = (Pair.REPLACE,)
+PROFILE = (Pair.PROFILE,)
 _COARSE = 0.05  # cell width, in noise stds, where only a tilt or a first guess is wanted
-FEW_ROUNDS = 64  # more distinct rounds than this trade sharpness for time
+FEW_ROUNDS = 64  # more distinct rounds than this are composed as mixtures of fewer
+_LEAST_MISSING = 1e-307  # a smaller probability has no logarithm in floating point
 _TOLERANCE = 2e-6  # relative, on a noise multiplier
 
 
@@ -48,17 +55,19 @@ def composed_epsilon_bound(
     >>> round(composed_epsilon_bound(rounds, 1e-5, pairs=ADD_OR_REMOVE), 2)
     1.83
     """
-    missing = 1e-8 * delta / sum(r.count for r in rounds)
+    if ever_sampled(rounds) <= delta:
+        return 0.0
+    missing = max(1e-8 * delta / sum(r.count for r in rounds), _LEAST_MISSING)
     bounds: dict[Pair, float] = {}
     for pair in pairs:
-        atoms, tilt = _prepare(rounds, pair, missing, lambda a: tilt_for_delta(a, delta))
-        bounds[pair] = _where_known(lambda d: d.epsilon(delta), atoms, tilt, trivial=math.inf)
+        prepared = _prepare(rounds, pair, missing, lambda a: tilt_for_delta(a, delta))
+        bounds[pair] = _where_known(lambda d: d.epsilon(delta), prepared, trivial=math.inf)
     worst = max(pairs, key=lambda pair: bounds[pair])
     if 0.0 < bounds[worst] < math.inf and len(rounds) <= FEW_ROUNDS:
         # Once epsilon is known, the tilt that a calibration to it uses is the sharper one.
         known = bounds[worst]
-        atoms, tilt = _prepare(rounds, worst, missing, lambda a: tilt_for_epsilon(a, known))
-        again = compose(atoms, tilt=tilt).epsilon(delta)
+        prepared = _prepare(rounds, worst, missing, lambda a: tilt_for_epsilon(a, known))
+        again = prepared.composed().epsilon(delta)
         bounds[worst] = known if again is None else min(known, again)
     return max(bounds.values())
 
@@ -75,11 +84,19 @@ def composed_delta_bound(
     worst = 0.0
     # What the atoms leave out is added to delta: leave out less until it does not matter.
     for total in (1e-25, 1e-80, 1e-300):
-        missing = total / sum(r.count for r in rounds)
+        missing = max(total / sum(r.count for r in rounds), _LEAST_MISSING)
         worst = max(_delta_of_pair(rounds, epsilon, pair, missing) for pair in pairs)
         if worst > 1e8 * total:
             break
-    return worst
+    return min(worst, ever_sampled(rounds))
+
+
+def ever_sampled(rounds: Sequence[Round]) -> float:
+    """Probability that a record is in any batch: no delta is larger, as all else is alike."""
+    rates = [(r.sampling_rate, r.count) for r in rounds]
+    if any(rate == 1.0 for rate, _ in rates):
+        return 1.0
+    return -math.expm1(sum(count * math.log1p(-rate) for rate, count in rates))
 
 
 def multiplier_bound(
@@ -93,7 +110,7 @@ def multiplier_bound(
     >>> round(needed, 3)
     1.415
     """
-    missing = 1e-8 * delta / count
+    missing = max(1e-8 * delta / count, _LEAST_MISSING)
     goal = math.log(delta)
 
     def round_of(log_multiplier: float) -> Round:
@@ -101,7 +118,7 @@ def multiplier_bound(
         return Round(noise_multiplier=multiplier, sampling_rate=sampling_rate, count=count)
 
     def guess_excess(x: float) -> float:
-        return _log_delta_guess(round_of(x), epsilon, pairs[0], missing) - goal
+        return log_delta_guess(round_of(x), epsilon, pairs[0], missing) - goal
 
     def worst_delta(x: float, these: Sequence[Pair]) -> float:
         return max(_delta_of_pair([round_of(x)], epsilon, pair, missing) for pair in these)
@@ -151,9 +168,21 @@ def smallest_safe(
     return x
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prepared:
+    """Rounds of one pair, ready to be composed at a tilt."""
+
+    atoms: Sequence[Atoms]
+    cells: Sequence[Cell]
+    tilt: float
+
+    def composed(self, *, weaker: float = 1.0) -> LossDistribution:
+        return compose(self.atoms, tilt=weaker * self.tilt, cells=self.cells)
+
+
 def _delta_of_pair(rounds: Sequence[Round], epsilon: float, pair: Pair, missing: float) -> float:
-    atoms, tilt = _prepare(rounds, pair, missing, lambda a: tilt_for_epsilon(a, epsilon))
-    return _where_known(lambda d: d.delta(epsilon), atoms, tilt, trivial=1.0)
+    prepared = _prepare(rounds, pair, missing, lambda a: tilt_for_epsilon(a, epsilon))
+    return _where_known(lambda d: d.delta(epsilon), prepared, trivial=1.0)
 
 
 def _prepare(
@@ -161,31 +190,33 @@ def _prepare(
     pair: Pair,
     missing: float,
     find_tilt: Callable[[Sequence[Atoms]], float],
-) -> tuple[list[Atoms], float]:
+) -> _Prepared:
     """Atoms as fine as the tilt asks for; the tilt itself is found on coarse ones."""
-    coarse = [loss_atoms(r, pair, missing=missing, step=_COARSE) for r in rounds]
+    mixed = mixtures(rounds, pair) if len(rounds) > FEW_ROUNDS else None
+    kinds, cells = (rounds, []) if mixed is None else mixed
+    coarse = [loss_atoms(r, pair, missing=missing, step=_COARSE) for r in kinds if r.count > 0]
     tilt = find_tilt(coarse)
-    step = cell_step(coarse, tilt=tilt, step=_COARSE) if len(rounds) <= FEW_ROUNDS else 0.01
-    return [loss_atoms(r, pair, missing=missing, step=step) for r in rounds], tilt
+    few = mixed is not None or len(rounds) <= FEW_ROUNDS
+    step = cell_step(coarse, tilt=tilt, step=_COARSE) if few else 0.01
+    atoms = [loss_atoms(r, pair, missing=missing, step=step) for r in kinds]
+    return _Prepared(atoms=atoms, cells=cells, tilt=tilt)
 
 
 def _where_known(
-    read: Callable[[LossDistribution], float | None],
-    atoms: Sequence[Atoms],
-    tilt: float,
-    *,
-    trivial: float,
+    read: Callable[[LossDistribution], float | None], prepared: _Prepared, *, trivial: float
 ) -> float:
-    """What `read` finds, with less tilt while it lies below the window; else `trivial`."""
-    for _ in range(8):
-        bound = read(compose(atoms, tilt=tilt))
-        if bound is not None:
-            return bound
-        tilt *= 0.5
-    return trivial
+    """What `read` finds, with less tilt while that is nothing; every tilt is safe."""
+    known: list[float] = []
+    for k in range(8):
+        bound = read(prepared.composed(weaker=0.5 ** (k * k)))
+        if bound is not None and bound < trivial:
+            known.append(bound)
+        if known and (k == 0 or len(known) == 2):  # after a bad tilt, the next may be bad as well
+            break
+    return min(known, default=trivial)
 
 
-def _log_delta_guess(round_: Round, epsilon: float, pair: Pair, missing: float) -> float:
+def log_delta_guess(round_: Round, epsilon: float, pair: Pair, missing: float) -> float:
     """Saddle-point approximation of log delta(epsilon)."""
     from scipy.special import erfcx
 

@@ -3,11 +3,14 @@
     Zhu, Dong, Wang. Optimal accounting of differential privacy via characteristic function.
         AISTATS 2022, arXiv:2106.08567: the dominating pairs below, and that they compose.
     Doroshenko, Ghazi, Kamath, Kumar, Manurangsi. Connect the Dots. PETS 2022, arXiv:2207.04380.
+    Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018, arXiv:1807.01647,
+        Theorem 2: advanced joint convexity, from which the pair "profile" follows.
 
     pair     P                        Q                         (distance in noise stds: d)
     remove   (1-q) N(0,1) + q N(d,1)  N(0,1)
     add      N(0,1)                   (1-q) N(0,1) + q N(d,1)
     replace  (1-q) N(0,1) + q N(d,1)  (1-q) N(0,1) + q N(-d,1)
+    profile  losses > 0 of "remove" and losses < 0 of "add", both at distance 2d, the rest at 0
     for every cell [z_k, z_k+1], with loss l = log P/Q rising from l_k to l_k+1:
         move P(cell) to the two end losses so that both P(cell) and Q(cell) are kept
 
@@ -16,6 +19,12 @@
 | q | sampling_rate | probability per round |
 | 1/d | noise_multiplier | noise std on the sum / clip norm |
 | l | losses | nats |
+
+"profile" holds for any P_0, P_1, P_1' of which P_1 and P_1' are told apart no better than N(0,1)
+and N(2d,1), such as several adaptive contributions of one record that is replaced: with
+P = (1-q) P_0 + q P_1 and Q = (1-q) P_0 + q P_1', Theorem 2 gives
+delta(e) <= q delta_2d(log(1 + (e^e - 1) / q)) for e >= 0, in both directions. For e >= 0 that is
+the hockey-stick of "remove" at distance 2d; its mirror image for e < 0 is that of "add".
 
 Where we differ from the paper: cells are equal steps of the noise, not of the loss, and each is
 integrated by Gauss-Legendre quadrature. Differences of tail functions lose the digits that
@@ -41,6 +50,7 @@ class Pair(StrEnum):
     REMOVE = "remove"
     ADD = "add"
     REPLACE = "replace"
+    PROFILE = "profile"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +111,14 @@ def loss_atoms(round_: Round, pair: Pair, *, missing: float, step: float = 0.005
     distance, rate = 1.0 / round_.noise_multiplier, round_.sampling_rate
     # Each tail of a bump has at most exp(-reach^2/2)/2 <= missing/4.
     reach = math.sqrt(2.0 * math.log(2.0 / missing))
-    bumps = [0.0] if pair is Pair.ADD else [0.0, distance] if rate < 1.0 else [distance]
-    parts = [
-        _cells(bump, rate, distance, pair, bounds=bounds, step=step)
-        for bump, bounds in _spans(bumps, reach)
-    ]
+    if pair is Pair.PROFILE:
+        parts = _profile_cells(rate, 2.0 * distance, reach, step)
+    else:
+        bumps = [0.0] if pair is Pair.ADD else [0.0, distance] if rate < 1.0 else [distance]
+        parts = [
+            _cells(bump, rate, distance, pair, bounds=bounds, step=step)
+            for bump, bounds in _spans(bumps, reach)
+        ]
     masses = np.concatenate([mass for _, mass in parts])
     kept = masses > 0.0
     return Atoms(
@@ -121,6 +134,20 @@ def _spans(bumps: list[float], reach: float) -> list[tuple[float, tuple[float, f
     if len(bumps) == 2 and bumps[1] <= 2.0 * reach:
         return [(0.0, (-reach, bumps[1] + reach))]
     return [(bump, (-reach, reach)) for bump in bumps]
+
+
+def _profile_cells(
+    rate: float, distance: float, reach: float, step: float
+) -> list[tuple[Array, Array]]:
+    """The lower half of "add", an atom at loss 0 and the upper half of "remove"."""
+    half = 0.5 * distance  # where the loss of either is 0
+    upper = (max(-reach, -half), reach)
+    parts = [_cells(distance, rate, distance, Pair.REMOVE, bounds=upper, step=step)]
+    between = (1.0 - rate) * math.erf(half / math.sqrt(2.0))
+    parts.insert(0, (np.zeros(1), np.array([between])))
+    if half < reach:
+        parts.insert(0, _cells(0.0, rate, distance, Pair.ADD, bounds=(-reach, -half), step=step))
+    return parts
 
 
 def _cells(

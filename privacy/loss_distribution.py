@@ -23,6 +23,7 @@ The grid follows the standard deviation of the tilted loss, not an absolute cons
 10^-4 gets as many points as one of 1. Every truncation adds to delta and none is subtracted.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,16 +32,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .loss_atoms import Atoms
+from .loss_mixtures import Cell, mixed_log_moments, mixed_moments
+from .loss_transform import FARTHEST, LOG_OUTSIDE, convolve, convolve_mixtures, on_grid
 
 __all__ = ["LossDistribution", "cell_step", "compose", "tilt_for_delta", "tilt_for_epsilon"]
 
 Array = NDArray[np.float64]
-_LOG_OUTSIDE = -28.0  # log of the tilted probability allowed on each side of a window
 _VARIANCE_ADDED = 2e-5  # share of the loss variance that the grid may add
 _LOG_DELTA_ADDED = 1e-4  # what the cells, and what the grid, may each add to log delta
+_MIXTURES_ADD = 4.0  # times as much, where thousands of different rounds take time
 _GRID_POINTS = (1 << 14, 1 << 20)  # fewest and most points of a composed window
 _BLOCK = 1024  # more equal rounds than this are composed in blocks
 _CHUNK = 64  # distinct rounds that share one small transform before the large one
+_MOST_TILTED = 1e8  # tilt * loss, whose rounding is then below the slack
 _SLACK = 1e-6  # relative allowance on delta for floating-point rounding
 
 
@@ -102,7 +106,8 @@ class LossDistribution:
         index = np.arange(self.start + first, self.start + self.tilted.size)
         losses: Array = np.asarray(index * self.grid, dtype=np.float64)
         exponents = np.minimum(self.log_scale - self.tilt * losses, 700.0)
-        return losses, self.tilted[first:] * np.exp(exponents)
+        # Far below, rounding errors of the transform may exceed 1, which no probability does.
+        return losses, np.minimum(self.tilted[first:] * np.exp(exponents), 1.0)
 
 
 def tilt_for_epsilon(atoms: Sequence[Atoms], epsilon: float) -> float:
@@ -115,12 +120,13 @@ def tilt_for_delta(atoms: Sequence[Atoms], delta: float) -> float:
     return _tilt(atoms, lambda tilt, log_moment, mean: tilt * mean - log_moment + math.log(delta))
 
 
-def compose(atoms: Sequence[Atoms], *, tilt: float) -> LossDistribution:
+def compose(atoms: Sequence[Atoms], *, tilt: float, cells: Sequence[Cell] = ()) -> LossDistribution:
     """Compose independent rounds, each `count` times.
 
     Args:
-        atoms: one entry per distinct round.
-        tilt: where to be precise; `tilt_for_epsilon` or `tilt_for_delta`. Any value is safe.
+        atoms: one entry per distinct round, or per corner of `cells`.
+        cells: all rounds as mixtures of `atoms`, whose own counts are then ignored.
+        tilt: where to be precise, >= 0; `tilt_for_epsilon` or `tilt_for_delta`. Any is safe.
 
     Returns:
         The composed loss: `delta` and `epsilon` of it are upper bounds.
@@ -132,55 +138,98 @@ def compose(atoms: Sequence[Atoms], *, tilt: float) -> LossDistribution:
     >>> round(epsilon, 3)  # epsilon_from_mu(1.0, 1e-5) is 4.3772
     4.377
     """
-    return _compose(atoms, tilt)
+    if not tilt >= 0.0:
+        raise ValueError(f"tilt={tilt} must be at least 0: the upper tail is what delta is made of")
+    return _compose(atoms, tilt, cells)
 
 
-def _compose(atoms: Sequence[Atoms], tilt: float, *, repeats: int = 1) -> LossDistribution:
+def _compose(
+    atoms: Sequence[Atoms], tilt: float, cells: Sequence[Cell] = (), *, repeats: int = 1
+) -> LossDistribution:
     """Compose on one grid; the result is to be composed `repeats` times again."""
     counts = np.array([a.count for a in atoms], dtype=np.float64)
     moments = np.array([a.cumulants(tilt) for a in atoms])  # (groups, 3)
+    if cells:
+        counts, moments = mixed_moments(cells, moments)
     mean, variance = (float(total) for total in counts @ moments[:, 1:])
     smallest = max(1e-13 * abs(mean), 1e-290)  # what a float can tell apart, or a loss of 0
     deviation = max(math.sqrt(variance), smallest)
     # A geometric list of further tilts is enough for Chernoff's bound: a factor of two between
     # them costs 6 % of the width, of four 25 %. Rare large losses need the small ones.
-    spacing = 1.0 if len(atoms) <= _CHUNK else 2.0
+    spacing = 1.0 if cells or len(atoms) <= _CHUNK else 2.0
     powers = np.exp2(np.arange(-12.0, 10.0, spacing)) / np.float64(deviation)
     offsets = np.concatenate([-powers[::-1], powers])
-    rises = np.array([[a.cumulants(tilt + o)[0] for o in offsets] for a in atoms])
-    rises -= moments[:, :1]  # (groups, offsets)
-    low, high = _window(counts @ rises, offsets, _full_range(atoms))
+    further = np.array([[a.cumulants(tilt + o)[0] for o in offsets] for a in atoms])
+    rises = (mixed_log_moments(cells, further) if cells else further) - moments[:, :1]
+    chunks = _chunks(atoms, cells, counts, rises)
+    limits = (sum(c.range[0] for c in chunks), sum(c.range[1] for c in chunks))
+    low, high = _window(np.sum([c.rises for c in chunks], axis=0), offsets, limits)
     # Splitting on a grid of h adds about h^2/6 per round to the variance, and t (t + 1) / 2 times
     # that to log delta.
-    parts = [block for a in atoms for block in _blocks(a, tilt)]
-    splits = float(sum(part.count for part in parts) * repeats)
-    grid = deviation * math.sqrt(6.0 * _VARIANCE_ADDED * repeats / splits)
-    grid = min(grid, math.sqrt(12.0 * _LOG_DELTA_ADDED / (tilt * (tilt + 1.0) * splits)))
+    parts = list(atoms) if cells else [block for a in atoms for block in _blocks(a, tilt)]
+    splits = float(counts.sum() if cells else sum(part.count for part in parts)) * repeats
+    looser = _MIXTURES_ADD if cells else 1.0
+    grid = deviation * math.sqrt(6.0 * looser * _VARIANCE_ADDED * repeats / splits)
+    if tilt > 0.0:
+        added = looser * _LOG_DELTA_ADDED
+        grid = min(grid, math.sqrt(12.0 * added / (tilt * (tilt + 1.0) * splits)))
     grid = max(min(grid, (high - low) / _GRID_POINTS[0]), (high - low) / _GRID_POINTS[1], smallest)
-    pieces = [_on_grid(part, grid, tilt) for part in parts]
-    log_scale = sum(piece.count * piece.log_moment for piece in pieces)
-    if len(atoms) > _CHUNK and len(parts) == len(atoms):
-        spans = [slice(i, i + _CHUNK) for i in range(0, len(atoms), _CHUNK)]
+    grid = max(grid, max(float(np.abs(part.losses[[0, -1]]).max()) for part in parts) / FARTHEST)
+    pieces = [on_grid(part, grid, tilt) for part in parts]
+    windows = [_window(c.rises, offsets, c.range) for c in chunks]
+    if cells:
         pieces = [
-            _convolve(
-                pieces[span],
-                grid,
-                _window(counts[span] @ rises[span], offsets, _full_range(atoms[span])),
-            )
-            for span in spans
+            convolve_mixtures([pieces[k] for k in cell.corners], cell, grid=grid, window=window)
+            for cell, window in zip(cells, windows, strict=True)
         ]
-    total = _convolve(pieces, grid, (low, high))
+    log_scale = sum(piece.count * piece.log_moment for piece in pieces)
+    if not cells and len(chunks) > 1 and len(parts) == len(atoms):
+        starts = range(0, len(atoms), _CHUNK)
+        pieces = [
+            convolve(pieces[i : i + _CHUNK], grid, window)
+            for i, window in zip(starts, windows, strict=True)
+        ]
+    total = convolve(pieces, grid, (low, high))
     end = float(total.index[-1] + 1) * grid
-    beyond = math.exp(min(log_scale + _LOG_OUTSIDE - tilt * end, 0.0))
+    beyond = math.exp(min(log_scale + LOG_OUTSIDE - tilt * end, 0.0))
+    missing = np.array([a.missing for a in atoms])
     return LossDistribution(
         grid=grid,
         start=int(total.index[0]),
         tilted=total.masses,
         tilt=tilt,
         log_scale=log_scale,
-        infinite=sum(a.count * a.missing for a in atoms) + beyond,
-        complete=low <= _full_range(atoms)[0],
+        infinite=float(counts.sum() * missing.max() if cells else counts @ missing) + beyond,
+        complete=low <= limits[0],
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Chunk:
+    """Rounds that share one small transform: log moment at each offset, and range of the loss."""
+
+    rises: Array
+    range: tuple[float, float]
+
+
+def _chunks(
+    atoms: Sequence[Atoms], cells: Sequence[Cell], counts: Array, rises: Array
+) -> list[_Chunk]:
+    ends = np.cumsum([0, *(cell.counts.size for cell in cells)])
+    if not cells:
+        ends = np.append(np.arange(0, len(atoms), _CHUNK), len(atoms))
+    found = []
+    for k, (start, end) in enumerate(itertools.pairwise(ends.tolist())):
+        if cells:
+            corners = [atoms[corner] for corner in cells[k].corners]
+            rounds = float(cells[k].counts.sum())
+            low = rounds * min(float(a.losses[0]) for a in corners)
+            high = rounds * max(float(a.losses[-1]) for a in corners)
+        else:
+            low = sum(a.count * float(a.losses[0]) for a in atoms[start:end])
+            high = sum(a.count * float(a.losses[-1]) for a in atoms[start:end])
+        found.append(_Chunk(rises=counts[start:end] @ rises[start:end], range=(low, high)))
+    return found
 
 
 def _blocks(atoms: Atoms, tilt: float) -> list[Atoms]:
@@ -231,89 +280,37 @@ def _tilt(atoms: Sequence[Atoms], slope: Callable[[float, float, float], float])
     sample = atoms[::stride]
     scale = sum(a.count for a in atoms) / sum(a.count for a in sample)
 
-    def value(log_tilt: float) -> float:
-        tilt = math.exp(log_tilt)
+    def totals(tilt: float) -> list[float]:
         cumulants = np.array([a.cumulants(tilt) for a in sample])
-        totals = scale * (np.array([a.count for a in sample]) @ cumulants)
-        return slope(tilt, float(totals[0]), float(totals[1]))
+        found: list[float] = (scale * (np.array([a.count for a in sample]) @ cumulants)).tolist()
+        return found
 
-    variance = sum(a.count * a.cumulants(0.0)[2] for a in sample) * scale
-    start = -0.5 * math.log(variance or 1e-300)
+    def value(log_tilt: float) -> float:
+        log_moment, mean, _variance = totals(math.exp(log_tilt))
+        return slope(math.exp(log_tilt), log_moment, mean)
+
+    def is_last(log_tilt: float) -> bool:
+        # Where the loss is all but constant, more tilt tells nothing and rounds tilt * loss away.
+        mean = totals(math.exp(log_tilt))[1]
+        return log_tilt >= start + 12.0 or math.exp(log_tilt) * abs(mean) > _MOST_TILTED
+
+    _, mean, variance = totals(0.0)
+    start = -0.5 * math.log(max(variance, (mean / _MOST_TILTED) ** 2, 1e-300))
     low, high = start - 1.0, start + 1.0
     while value(low) > 0.0 and low > start - 12.0:
         low, high = low - 2.0, low
-    while value(high) < 0.0 and high < start + 12.0:
+    while value(high) < 0.0 and not is_last(high):
         low, high = high, high + 2.0
     if value(low) > 0.0 or value(high) < 0.0:
         return math.exp(low if value(low) > 0.0 else high)
     return math.exp(float(brentq(value, low, high, xtol=0.02, rtol=1e-3)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Piece:
-    """Tilted masses at grid indices (repeats add up), to be convolved `count` times."""
-
-    index: NDArray[np.int64]
-    masses: Array
-    count: int
-    log_moment: float
-
-
-def _on_grid(atoms: Atoms, grid: float, tilt: float) -> _Piece:
-    """Split every atom on its two grid neighbours, keeping P and Q, then tilt."""
-    position = atoms.losses / grid
-    index = np.floor(position).astype(np.int64)
-    upper = np.clip(np.expm1((index - position) * grid) / math.expm1(-grid), 0.0, 1.0)
-    # Tilting the shares before they are added keeps atoms that would underflow untilted.
-    exponents = atoms.log_masses + tilt * (index * grid)
-    top = float(exponents.max())
-    weights = np.exp(exponents - top)
-    lifted = weights * upper * math.exp(min(tilt * grid, 700.0))
-    masses = np.concatenate([weights * (1.0 - upper), lifted])
-    total = float(masses.sum())
-    return _Piece(
-        index=np.concatenate([index, index + 1]),
-        masses=masses / total,
-        count=atoms.count,
-        log_moment=top + math.log(total),
-    )
-
-
-def _convolve(pieces: Sequence[_Piece], grid: float, window: tuple[float, float]) -> _Piece:
-    """Circular convolution on the window; what lies outside wraps into it."""
-    from scipy.fft import irfft, next_fast_len, rfft
-
-    first = math.floor(window[0] / grid) - 1
-    size = next_fast_len(math.ceil(window[1] / grid) + 1 - first, real=True)
-    spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, dtype=np.complex128)
-    for piece in pieces:
-        factor = rfft(np.bincount(piece.index % size, piece.masses, size))
-        spectrum *= factor if piece.count == 1 else _power(factor, piece.count)
-    masses = np.roll(irfft(spectrum, size), -(first % size))
-    return _Piece(
-        index=first + np.arange(size), masses=np.maximum(masses, 0.0), count=1, log_moment=0.0
-    )
-
-
-def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """values**count, zero where the result is below 1e-26."""
-    result = np.zeros_like(values)
-    large = np.abs(values) > math.exp(-60.0 / count)
-    result[large] = np.exp(count * np.log(values[large]))
-    return result
-
-
 def _window(rises: Array, offsets: Array, limits: tuple[float, float]) -> tuple[float, float]:
-    """Losses outside of which the tilted probability is below exp(_LOG_OUTSIDE) on each side."""
-    bounds = (rises - _LOG_OUTSIDE) / offsets
+    """Losses outside of which the tilted probability is below exp(LOG_OUTSIDE) on each side."""
+    bounds = (rises - LOG_OUTSIDE) / offsets
     finite = np.isfinite(bounds)
     low = min(max(float(bounds[finite & (offsets < 0.0)].max()), limits[0]), limits[1])
     high = max(min(float(bounds[finite & (offsets > 0.0)].min()), limits[1]), low)
     margin = 1e-3 * (high - low) + 1e-12 * max(abs(low), abs(high))  # the grid widens a little
     return low - margin, high + margin
-
-
-def _full_range(atoms: Sequence[Atoms]) -> tuple[float, float]:
-    """Smallest and largest composed loss."""
-    low = sum(a.count * float(a.losses[0]) for a in atoms)
-    return low, sum(a.count * float(a.losses[-1]) for a in atoms)

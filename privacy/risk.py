@@ -38,6 +38,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from .accounting_setting import Adjacency, check_count
+from .real_number import check_real
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
 __all__ = ["Risk", "composed_risk", "risk", "risk_of_mu"]
@@ -126,7 +127,7 @@ def risk(
 
     Raises:
         ValueError: a value is outside its range.
-        TypeError: `rounds` is not an integer.
+        TypeError: `rounds` is not an integer, or a value is no number.
 
     Source: the module's docstring; arXiv:2407.02191 and arXiv:2302.07225.
 
@@ -160,7 +161,7 @@ def composed_risk(
 
     Raises:
         ValueError: a value is outside its range or there are no rounds.
-        TypeError: a count is not an integer.
+        TypeError: a count is not an integer, or a value is no number.
 
     >>> round(composed_risk({(1.0, 0.01): 1000, (5.0, 0.1): 1}).advantage, 3)
     0.161
@@ -190,16 +191,22 @@ def risk_of_mu(
 
     Raises:
         ValueError: a value is outside its range.
+        TypeError: a value is no number.
 
     >>> round(risk_of_mu(0.5).advantage, 4)
     0.1974
     """
+    check_real("mu", mu)
     return _risk_of(GaussianCurve(mu=float(mu)), prior, prior_hit_rate, false_alarm_rates)
 
 
 def _risk_of(
     curve: TradeOff, prior: float, prior_hit_rate: float, false_alarm_rates: Sequence[float]
 ) -> Risk:
+    check_real("prior", prior)
+    check_real("prior_hit_rate", prior_hit_rate)
+    for rate in false_alarm_rates:
+        check_real("false alarm rate", rate)
     if not 0.0 < prior < 1.0:
         raise ValueError(f"prior={prior} must lie strictly between 0 and 1; .5 is a coin")
     rates = tuple(float(rate) for rate in false_alarm_rates)

@@ -44,10 +44,12 @@ from .gaussian import delta_from_mu
 from .loss_accounting import ADD_OR_REMOVE, FEW_ROUNDS
 from .loss_atoms import Pair, Round, loss_atoms
 from .loss_distribution import LossDistribution, compose, tilt_for_delta
+from .real_number import check_real
 
 __all__ = ["GaussianCurve", "TradeOff", "trade_off"]
 
 Array = NDArray[np.float64]
+_EXTREME = 1e150  # noise multipliers beyond count as this, and below its inverse as none
 _MISSING = 1e-18  # probability that all rounds together may leave out
 # Tilted probability that a transform may lose: e^-28 in each of at most sqrt(10^7) blocks.
 _LOST = 3e-9
@@ -84,7 +86,7 @@ def trade_off(
 
     Raises:
         ValueError: a value is outside its range or there are no rounds.
-        TypeError: a count is not an integer.
+        TypeError: a count is not an integer, or a value is no number.
 
     >>> curve = trade_off({(1.0, 0.01): 1000})
     >>> round(float(curve.miss_rates(0.01)), 4)
@@ -97,14 +99,16 @@ def trade_off(
     sampled: list[Round] = []
     squares = 0.0  # of mu, over the rounds that the closed form covers
     for (multiplier, rate), given in counts.items():
+        check_real("noise_multiplier", multiplier)
+        check_real("sampling_rate", rate)
         check_multiplier(multiplier)
         count, _by, pairs = check_setting(given, rate, adjacency, Accountant.PLD)
         if rate == 0.0 or multiplier == math.inf:
             continue
-        if multiplier == 0.0:
+        if multiplier < 1.0 / _EXTREME:
             return GaussianCurve(mu=math.inf)
         if rate == 1.0 or not RESOLVED_MULTIPLIERS[0] <= multiplier <= RESOLVED_MULTIPLIERS[1]:
-            squares += count / multiplier**2
+            squares += count / min(multiplier, _EXTREME) ** 2
         else:
             sampled.append(Round(noise_multiplier=multiplier, sampling_rate=rate, count=count))
     check_count(sum(counts.values()))
@@ -126,6 +130,7 @@ class GaussianCurve:
 
     Raises:
         ValueError: mu is negative or not a number.
+        TypeError: mu is a truth value or a string.
 
     >>> round(float(GaussianCurve(mu=1.0).miss_rates(0.01)), 4)
     0.9076
@@ -135,6 +140,7 @@ class GaussianCurve:
 
     def __post_init__(self) -> None:
         """Refuse what is no distance."""
+        check_real("mu", self.mu)
         if not self.mu >= 0.0:
             raise ValueError(f"mu={self.mu} must be at least 0; it counts standard deviations")
 
@@ -189,6 +195,7 @@ class _SampledCurve:
         )
 
     def delta(self, epsilon: float) -> float:
+        check_real("epsilon", epsilon)
         check_epsilon(epsilon, most=math.inf)
         worst = max(min(one.delta(epsilon) for one in way) for way in (self.ahead, self.back))
         return min(1.0, worst)
@@ -260,7 +267,13 @@ def _read(loss: LossDistribution) -> _Lines:
 
 
 def _probabilities(rates: ArrayLike) -> Array:
-    values = np.asarray(rates, dtype=np.float64)
-    if not np.all((values >= 0.0) & (values <= 1.0)):
-        raise ValueError(f"false alarm or prior hit rate {values} must lie in [0, 1]")
+    given = np.asarray(rates)
+    if given.size and given.dtype.kind not in "iuf":
+        raise TypeError(f"false alarm or prior hit rates {rates!r} must be numbers in [0, 1]")
+    values = given.astype(np.float64)
+    wrong = values[~((values >= 0.0) & (values <= 1.0))]
+    if wrong.size:
+        raise ValueError(
+            f"false alarm or prior hit rate {wrong[0]} must lie in [0, 1]; it is a probability"
+        )
     return values

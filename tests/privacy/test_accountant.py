@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from overhear.privacy.accountant import (
     Accountant,
     Adjacency,
+    composed_delta,
     composed_epsilon,
     delta,
     epsilon,
@@ -257,7 +258,117 @@ def test_an_unsampled_round_is_free_and_a_noiseless_one_is_not():
     assert composed_epsilon([(0.0, 0.1), (2.0, 1.0)], delta=1e-5) == math.inf
 
 
-@pytest.mark.slow
+def test_a_sequence_is_one_entry_a_round():
+    multipliers, rates = [1.0, 2.0, 2.0], [0.1, 0.2, 0.3]
+    pairs = list(zip(multipliers, rates, strict=True))
+    assert epsilon(
+        noise_multiplier=multipliers, delta=1e-5, sampling_rate=rates
+    ) == composed_epsilon(pairs, delta=1e-5)
+    assert delta(
+        noise_multiplier=np.array(multipliers), epsilon=0.5, rounds=3, sampling_rate=rates
+    ) == composed_delta(pairs, epsilon=0.5)
+    equal = epsilon(noise_multiplier=2.0, delta=1e-5, sampling_rate=[0.1] * 50)
+    assert equal == epsilon(noise_multiplier=2.0, delta=1e-5, rounds=50, sampling_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"rounds": 3}, ValueError, "noise_multiplier has 2 entries but rounds=3"),
+        ({"sampling_rate": [0.1]}, ValueError, "sampling_rate has 1 entries; give one"),
+        ({"noise_multiplier": []}, ValueError, "noise_multiplier is empty"),
+        ({"noise_multiplier": [[1.0]]}, ValueError, "has 2 dimensions"),
+        ({"noise_multiplier": [1.0, -2.0]}, ValueError, r"noise_multiplier=-2\.0 must be"),
+        ({"accountant": "rdp"}, ValueError, "accountant='rdp' adds up equal rounds only"),
+        ({"noise_multiplier": 1.0}, TypeError, "must be an integer of at least 1, or give one"),
+        ({"contributions": 0}, ValueError, "contributions=0 must be at least 1"),
+        ({"contributions": 1.5}, TypeError, r"contributions=1\.5 must be an integer"),
+    ],
+)
+def test_a_sequence_that_does_not_fit_is_refused(change, error, message):
+    setting = {"noise_multiplier": [1.0, 2.0], "delta": 1e-5, "sampling_rate": 0.1}
+    with pytest.raises(error, match=message):
+        epsilon(**{**setting, **change})
+
+
+def test_composed_delta_inverts_composed_epsilon():
+    rounds = {(1.0, 0.01): 500, (3.0, 0.2): 20, (4.0, 1.0): 1}
+    for how in ({}, {"adjacency": "replace-one"}, {"adjacency": REPLACE, "contributions": 2}):
+        eps = composed_epsilon(rounds, delta=1e-6, **how)
+        found = composed_delta(rounds, epsilon=eps, **how)
+        assert found == pytest.approx(1e-6, rel=2e-3, abs=0.0)
+    full = [(2.0, 1.0)] * 4
+    assert composed_delta(full, epsilon=1.0) == delta_from_mu(1.0, 1.0)
+    assert composed_delta([(0.0, 0.1)], epsilon=1.0) == 1.0
+    assert composed_delta([(0.0, 0.0)], epsilon=1.0) == 0.0
+
+
+SEVERAL = {"adjacency": "replace-one", "contributions": 3}
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.02, 0.5])
+@pytest.mark.parametrize("multiplier", [0.3, 2.0])
+@pytest.mark.parametrize("eps", [0.0, 0.01, 1.0, 6.0])
+def test_one_round_of_several_contributions_is_joint_convexity(rate, multiplier, eps):
+    exact = rate * delta_from_mu(2.0 / multiplier, math.log1p(math.expm1(eps) / rate))
+    found = delta(noise_multiplier=multiplier, epsilon=eps, rounds=1, sampling_rate=rate, **SEVERAL)
+    assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-3) + 1e-20
+
+
+def plain_profile_delta(multiplier: float, rate: float, rounds: int, eps: float) -> float:
+    """Delta of composed joint convexity: the curve's losses on a plain grid, untilted."""
+    grid, reach = 2e-4, 30.0
+    losses = np.arange(0.0, reach, grid)
+    inner = np.log1p(np.expm1(losses) / rate)
+    curve = rate * np.array([delta_from_mu(2.0 / multiplier, x) for x in inner])
+    # Between grid points the curve is linear in e^eps; -d curve / d e^eps is Q(loss > eps).
+    beyond_q = -np.diff(curve) / np.diff(np.exp(losses))
+    q = np.append(beyond_q[:-1] - beyond_q[1:], beyond_q[-1])  # Q of losses grid, 2 grid, ...
+    p = q * np.exp(losses[1:])
+    masses = np.concatenate([q[::-1], [1.0 - p.sum() - q.sum()], p])  # P is Q of the mirror image
+    size = 1 << 19
+    spectrum = np.fft.rfft(np.roll(np.pad(masses, (0, size - masses.size)), -q.size))
+    total = np.fft.irfft(spectrum**rounds, size)
+    composed = (np.arange(size) - size // 2) * grid
+    total = np.roll(total, size // 2)
+    return float(np.maximum(-np.expm1(eps - composed), 0.0) @ total)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "rounds", "eps"), [(2.0, 0.02, 300, 1.5), (1.0, 0.1, 10, 5.0)]
+)
+def test_composed_joint_convexity_agrees_with_a_plain_transform(multiplier, rate, rounds, eps):
+    plain = plain_profile_delta(multiplier, rate, rounds, eps)
+    found = delta(
+        noise_multiplier=multiplier, epsilon=eps, rounds=rounds, sampling_rate=rate, **SEVERAL
+    )
+    assert found == pytest.approx(plain, rel=2e-3)
+
+
+def test_several_contributions_cost_no_less_than_one_and_nothing_more_in_full_batches():
+    setting = {"noise_multiplier": 2.0, "delta": 1e-5, "rounds": 1000, "sampling_rate": 0.02}
+    assert epsilon(**setting, adjacency="replace-one") == pytest.approx(2.603, abs=1e-3)
+    assert epsilon(**setting, **SEVERAL) == pytest.approx(4.7235, abs=1e-3)
+    assert epsilon(**setting, contributions=3) == epsilon(**setting)
+    full = {**setting, "sampling_rate": 1.0}
+    assert epsilon(**full, **SEVERAL) == epsilon(**full, adjacency="replace-one")
+    nearly = epsilon(**{**setting, "rounds": 4, "sampling_rate": 1 - 1e-9}, **SEVERAL)
+    assert nearly == pytest.approx(epsilon_from_mu(2.0, 1e-5), rel=1e-4)
+
+
+@pytest.mark.parametrize(("eps", "rate", "rounds"), [(0.05, 1e-4, 10**6), (8.0, 0.02, 500)])
+def test_the_least_noise_of_several_contributions_meets_its_target(eps, rate, rounds):
+    setting = {"rounds": rounds, "sampling_rate": rate, **SEVERAL}
+    least = noise_multiplier(epsilon=eps, delta=1e-6, **setting)
+    assert epsilon(noise_multiplier=least, delta=1e-6, **setting) <= eps * (1 + 1e-4)
+    reached = delta(noise_multiplier=least, epsilon=eps, **setting)
+    assert reached == pytest.approx(1e-6, rel=1e-3, abs=0.0)
+    alone = noise_multiplier(
+        epsilon=eps, delta=1e-6, rounds=rounds, sampling_rate=rate, adjacency=REPLACE
+    )
+    assert least > alone
+
+
 def test_four_thousand_different_rounds_compose():
     rounds = [(float(m), 0.01) for m in np.geomspace(1.0, 4.0, 4000)]
     assert composed_epsilon(rounds, delta=1e-5) == pytest.approx(1.7542, rel=1e-3)
