@@ -1,6 +1,14 @@
 """Accounting: adversaries' views, guarantees, and the accountant of sampled Gaussian rounds."""
 
-from .accountant import Accountant, Adjacency, composed_epsilon, delta, epsilon, noise_multiplier
+from .accountant import (
+    Accountant,
+    Adjacency,
+    composed_delta,
+    composed_epsilon,
+    delta,
+    epsilon,
+    noise_multiplier,
+)
 from .adversary import (
     ALL_OTHERS,
     EAVESDROPPER,
@@ -24,9 +32,16 @@ from .correlated import (
     whisper_covariance,
 )
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
-from .guarantee import Guarantee, Sampling, Status, Unit
+from .guarantee import Bound, Guarantee, Sampling, Status, Unit
 from .ledger import Ledger, Spent, read_ledger
+from .limits import max_rounds, max_sampling_rate, scale_for
+from .published import PublishedClaim, dpdl_theorem_1, dpmixsgd_theorem_3
+from .published_clt import dyn_d2p_clt
+from .published_gossip import muffliato_bound, muffliato_losses
+from .published_whisper import whisper_information, whisper_theorem_2
 from .risk import Risk, composed_risk, risk, risk_of_mu
+from .schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from .streamed_view import Rows, StreamedView
 from .trade_off import TradeOff, trade_off
 from .view import UnsupportedView, View
 
@@ -39,29 +54,43 @@ __all__ = [
     "Accountant",
     "Adjacency",
     "Adversary",
+    "Bound",
     "Guarantee",
     "Ledger",
+    "PublishedClaim",
     "Risk",
+    "Rows",
     "Sampling",
+    "Schedule",
     "Sees",
     "Spent",
     "Status",
+    "StreamedView",
     "TradeOff",
     "Unit",
     "UnsupportedView",
     "View",
     "WhisperNoise",
+    "calibrated_schedule",
     "coalition",
+    "composed_delta",
     "composed_epsilon",
     "composed_risk",
     "decor_covariance",
     "decor_factor",
     "delta",
     "delta_from_mu",
+    "dpdl_theorem_1",
+    "dpmixsgd_theorem_3",
+    "dyn_d2p_clt",
     "epsilon",
     "epsilon_from_mu",
     "factor",
+    "max_rounds",
+    "max_sampling_rate",
     "mu_from",
+    "muffliato_bound",
+    "muffliato_losses",
     "neighbour",
     "noise_floor",
     "noise_multiplier",
@@ -70,7 +99,11 @@ __all__ = [
     "read_ledger",
     "risk",
     "risk_of_mu",
+    "scale_for",
+    "scheduled_epsilon",
     "trade_off",
     "victim_information",
     "whisper_covariance",
+    "whisper_information",
+    "whisper_theorem_2",
 ]
