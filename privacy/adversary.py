@@ -40,6 +40,10 @@ class Adversary:
 
     def __post_init__(self) -> None:
         """Check that agents are named exactly where the kind of view needs them."""
+        if min(self.agents, default=0) < 0:
+            raise ValueError(
+                f"adversary {self.name!r} names agent {min(self.agents)}; agents count from 0"
+            )
         if (self.sees is Sees.OWN_LINKS) != bool(self.agents):
             raise ValueError(
                 f"adversary {self.name!r} with agents {sorted(self.agents)}: a neighbour or a "

@@ -39,7 +39,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .view import CUT, ROUNDING, UnsupportedView, largest_move
+from .moves import largest_move
+from .view import CUT, ROUNDING, UnsupportedView
 
 __all__ = ["Rows", "StreamedView"]
 
@@ -81,12 +82,20 @@ class StreamedView:
         self._noise = np.zeros((0, 0))  # (carried, sources left)
         self._owned: dict[int, list[int]] = {}
         self._rounds: dict[int, list[int]] = {}
+        self._vectors: dict[int, list[int]] = {}
+        self._most_vectors = 0
         self._information: dict[int, Array] = {}
         self._leaks: list[_Leak] = []
         self._doubtful: set[int] = set()
 
     def advance(
-        self, seen: Rows, carried: Rows, *, owners: Sequence[int], messages: Sequence[str] = ()
+        self,
+        seen: Rows,
+        carried: Rows,
+        *,
+        owners: Sequence[int],
+        vectors: Sequence[int] = (),
+        messages: Sequence[str] = (),
     ) -> None:
         """Take one round in.
 
@@ -94,25 +103,31 @@ class StreamedView:
             seen: what the adversary sees in the round.
             carried: what outlives it.
             owners: whose data each contribution of the round is.
+            vectors: the clipped vector that each contribution is a part of, by a number of this
+                round, where several share one; the bound is that of the whole vector.
             messages: a name for each seen row, for naming what cancels.
 
         Raises:
             ValueError: shapes that disagree, or entries that are not finite.
             UnsupportedView: more rows than can be factorised.
         """
-        self._check(seen, carried, owners)
+        self._check(seen, carried, owners, vectors)
         self.round += 1
         before = self._response.shape[1]
         for offset, owner in enumerate(owners):
             self._owned.setdefault(int(owner), []).append(before + offset)
             self._rounds.setdefault(int(owner), []).append(self.round)
+            vector = self._most_vectors + (int(vectors[offset]) if len(vectors) else offset)
+            self._vectors.setdefault(int(owner), []).append(vector)
+        self._most_vectors += 1 + max([int(v) for v in vectors], default=len(owners))
         A, size, B = self._over_columns(seen)
         shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
-        names = [messages[i] if messages else f"message {i}" for i in shown]
-        whitened, directions = self._factor(A[shown], size[shown], B[shown], names)
+        names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
+        whitened, added, directions = self._factor(A[shown], size[shown], B[shown], names)
         K, size, L = self._over_columns(carried)
-        determined = L @ directions.T  # (carried, rank): what the seen rows tell of the noise
-        size += abs(determined) @ abs(whitened)
+        # (carried, rank): what the seen rows tell of the noise of those that are carried
+        determined = _without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
+        size += abs(determined) @ added
         self._response = _without_rounding(K - determined @ whitened, size)
         self._noise = _compressed(L - determined @ directions, np.linalg.norm(L, axis=1))
         self._add(whitened)
@@ -184,13 +199,16 @@ class StreamedView:
         if endless.any() and np.abs(M[endless]).sum() > 0:
             return math.inf
         b = np.where(endless, 0.0, b)
-        return math.sqrt(largest_move(M * np.outer(b, b)))
+        vectors = [self._vectors[owner][c] for c in at]
+        return math.sqrt(largest_move(M * np.outer(b, b), vectors))
 
     def _columns(self, owner: int, taking: Sequence[int] | None) -> frozenset[int]:
         owned = self._owned.get(owner, [])
         return frozenset(owned if taking is None else (owned[i] for i in taking))
 
-    def _check(self, seen: Rows, carried: Rows, owners: Sequence[int]) -> None:
+    def _check(
+        self, seen: Rows, carried: Rows, owners: Sequence[int], vectors: Sequence[int]
+    ) -> None:
         for name, rows in (("seen", seen), ("carried", carried)):
             count = len(rows.carried)
             if rows.carried.shape != (count, len(self._response)):
@@ -206,6 +224,8 @@ class StreamedView:
                 )
             if not all(np.isfinite(matrix).all() for matrix in rows):
                 raise ValueError(f"{name} holds a value that is not finite; rows must be numbers")
+        if len(vectors) not in (0, len(owners)):
+            raise ValueError(f"{len(vectors)} vectors for {len(owners)} contributions; give each")
         if seen.noise.shape[1] != carried.noise.shape[1]:
             raise ValueError("seen and carried rows must be over the same noise sources")
         if len(seen.noise) > _MOST_ROWS:
@@ -229,8 +249,13 @@ class StreamedView:
         ] = 0.0
         return _without_rounding(response, size), size, noise
 
-    def _factor(self, A: Array, size: Array, B: Array, names: Sequence[str]) -> tuple[Array, Array]:
-        """Whitened rows, and the directions of the noise that they determine; notes what leaks."""
+    def _factor(
+        self, A: Array, size: Array, B: Array, names: Sequence[str]
+    ) -> tuple[Array, Array, Array]:
+        """Whitened rows, what was added up for each, and the directions of noise they determine.
+
+        Notes what leaks.
+        """
         from scipy.linalg import svd
 
         norm = np.sqrt((A**2).sum(axis=1) + (B**2).sum(axis=1))
@@ -238,13 +263,15 @@ class StreamedView:
         B = np.where(abs(B) < CUT, 0.0, B)
         if not B.size:
             self._note_leaks(A, size.sum(axis=0), np.eye(len(A)), names)
-            return A[:0], np.zeros((0, B.shape[1]))
+            return A[:0], A[:0], np.zeros((0, B.shape[1]))
         u, s, vh = svd(B, full_matrices=True, lapack_driver="gesvd")
         rank = int((s > CUT).sum())
         rotated = u.T @ A
         # Every entry of u is only known to rounding, so each row may leak into every rotated one.
-        self._note_leaks(rotated[rank:], size.sum(axis=0), u[:, rank:], names)
-        return rotated[:rank] / s[:rank, None], vh[:rank]
+        reach = size.sum(axis=0)
+        self._note_leaks(rotated[rank:], reach, u[:, rank:], names)
+        whitened = _without_rounding(rotated[:rank], reach) / s[:rank, None]
+        return whitened, reach / s[:rank, None], vh[:rank]
 
     def _note_leaks(self, clean: Array, size: Array, weight: Array, names: Sequence[str]) -> None:
         sure = abs(clean) > size * CUT
@@ -279,4 +306,5 @@ def _compressed(noise: Array, before: Array) -> Array:
     left = left[:, np.any(left != 0.0, axis=0)]
     if left.shape[1] <= len(left):
         return left
-    return np.asarray(np.linalg.qr(left.T, mode="r").T)
+    triangle: Array = np.linalg.qr(left.T).R  # (rows, rows)
+    return triangle.T

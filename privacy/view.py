@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .moves import largest_move
 from .real_number import check_real
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
 ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
-_SWEEPS = 2_000  # of the search for the largest move; it may stop early at no risk
 _BOUNDS = (1e-100, 1e100)  # of a contribution; squares of what lies outside leave the floats
 _CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
 
@@ -58,6 +58,8 @@ class View:
         noise: (messages, sources) array, dense or sparse; columns are unit normals that the
             adversary does not know.
         messages: a name for each row, for naming what cancels.
+        vectors: for each contribution the clipped vector that it is a part of, where several share
+            one; a vector each when empty.
 
     Raises:
         ValueError: shapes that disagree, or entries that are not finite.
@@ -71,6 +73,7 @@ class View:
     contributions: np.ndarray | csr_array
     noise: np.ndarray | csr_array
     messages: Sequence[str] = ()
+    vectors: Sequence[int] | np.ndarray = ()
 
     def __post_init__(self) -> None:
         """Check shapes and values."""
@@ -91,6 +94,11 @@ class View:
         if self.messages and len(self.messages) != a.shape[0]:
             raise ValueError(
                 f"{len(self.messages)} message names for {a.shape[0]} messages; give one for each"
+            )
+        if len(self.vectors) not in (0, a.shape[1]):
+            raise ValueError(
+                f"{len(self.vectors)} vectors for {a.shape[1]} contributions; give one for each, "
+                "or none where each is a vector of its own"
             )
 
     @cached_property
@@ -148,7 +156,8 @@ class View:
         Args:
             columns: indices of the victim's contributions.
             clip_norm: bound on the norm of every contribution.
-            bounds: a bound for each of the columns in place of `clip_norm`.
+            bounds: a bound for each of the columns in place of `clip_norm`; that of the whole
+                vector where columns are parts of one.
 
         Returns:
             mu of Gaussian differential privacy; `inf` where noise cancels or a bound is infinite.
@@ -186,40 +195,13 @@ class View:
             if seen.any():
                 return math.inf
             b = np.where(np.isfinite(b), b, 0.0)
-        return math.sqrt(largest_move(information * np.outer(b, b)))
-
-
-def largest_move(information: np.ndarray) -> float:
-    """Upper bound on sum_kl M_kl <x_k, x_l> over unit vectors x_k of any dimension.
-
-    The sum rule sum_kl |M_kl| is one: signs may align. Any lam with diag(lam) >= M gives another,
-    sum lam, and the best lam is tight. It is found from vectors x that are improved in turn, and
-    made feasible by its largest eigenvalue, so that a poor search costs tightness, never validity.
-
-    >>> M = np.linalg.inv(np.full((3, 3), 0.5) + 0.5 * np.eye(3))  # correlation 1/2
-    >>> round(float(np.abs(M).sum()), 6), round(largest_move(M), 6)
-    (7.5, 6.0)
-    """
-    sum_rule = float(np.abs(information).sum())
-    across = information - np.diag(np.diag(information))
-    if not (across < 0).any():  # all signs align already: the sum rule is tight
-        return sum_rule
-    k = len(information)
-    x = np.random.default_rng(0).normal(size=(k, min(k, math.isqrt(2 * k) + 2)))
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    pull = np.zeros(k)
-    for _ in range(_SWEEPS):
-        before = pull.copy()
-        for i in range(k):
-            towards = across[i] @ x
-            pull[i] = float(np.linalg.norm(towards))
-            if pull[i] > 0:
-                x[i] = towards / pull[i]
-        if np.abs(pull - before).max() <= 1e-12 * max(1.0, pull.max()):
-            break
-    excess = float(np.linalg.eigvalsh(across - np.diag(pull))[-1])
-    slack = max(0.0, excess) + 1e-12 * (np.abs(information).max() + pull.max())
-    return min(sum_rule, float(np.trace(information) + pull.sum() + k * slack))
+        vectors = [int(self.vectors[c]) for c in moved] if len(self.vectors) else []
+        if len(set(zip(vectors, b.tolist(), strict=False))) > len(set(vectors)):
+            raise ValueError(
+                f"bounds {b.tolist()} differ between parts of one vector {vectors}; the bound is "
+                "that of the whole vector"
+            )
+        return math.sqrt(largest_move(information * np.outer(b, b), vectors))
 
 
 class _Factors(NamedTuple):
@@ -335,6 +317,6 @@ def _square_sums(matrix: csr_array) -> np.ndarray:
 
 def _largest(matrix: csr_array) -> np.ndarray:
     """The largest entry of each row, in absolute value."""
-    if not matrix.shape[1]:
+    if 0 in matrix.shape:
         return np.zeros(matrix.shape[0])
     return np.asarray(abs(matrix).max(axis=1).toarray(), dtype=float).ravel()

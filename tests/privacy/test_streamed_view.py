@@ -150,3 +150,15 @@ def test_an_unbounded_contribution_is_infinite_only_where_it_is_seen():
 def test_shapes_and_values_are_checked(seen, carried, named):
     with pytest.raises(ValueError, match=named):
         StreamedView().advance(seen, carried, owners=[])
+
+
+def test_parts_of_one_vector_cost_the_dearest_of_them():
+    rows = np.array([[1.0, 0.0], [0.0, 2.0]])
+    none = np.zeros((1, 0))
+    carried = Rows(none, np.zeros((1, 2)), np.zeros((1, 2)))
+    apart, together = StreamedView(), StreamedView()
+    seen = Rows(np.zeros((2, 0)), rows, np.eye(2))
+    apart.advance(seen, carried, owners=[0, 0])
+    together.advance(seen, carried, owners=[0, 0], vectors=[3, 3])
+    assert apart.mu(0) == pytest.approx(math.sqrt(5.0))
+    assert together.mu(0) == pytest.approx(2.0)

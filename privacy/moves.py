@@ -1,0 +1,76 @@
+"""How far one record can move a view: the largest move over all vectors within their bounds.
+
+A record moves clipped vectors x_v by at most 1 each, here with the bounds folded into M. A vector
+has one part x_c for each column c that holds some of its coordinates: usually one column in all,
+two where parameters and dual variables are clipped together but released differently.
+
+    largest move = max over |x_v| <= 1 of  sum_cd M_cd <x_c, x_d>,   |x_v|^2 = sum_{c in v} |x_c|^2
+
+For any lam with diag(lam_v(c)) >= M
+
+    sum_cd M_cd <x_c, x_d> <= sum_c lam_v(c) |x_c|^2 = sum_v lam_v |x_v|^2 <= sum_v lam_v
+
+so every such lam is a certificate, and the best one is tight: the two problems are dual
+semidefinite programmes. Nothing is assumed of M between parts of one vector, which are other
+coordinates; there it is 0, and one vector costs its dearest part, max_c M_cc.
+
+| symbol | name here   | shape              | meaning                                  |
+|--------|-------------|--------------------|------------------------------------------|
+| M      | information | (columns, columns) | positive semidefinite                    |
+| v(c)   | vectors     | (columns,)         | the vector that a column is a part of    |
+| lam    |             | (vectors,)         | a certificate                            |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+_SWEEPS = 2_000  # of the search; it may stop early at no risk
+
+
+def largest_move(information: np.ndarray, vectors: Sequence[int] = ()) -> float:
+    """Upper bound on sum_cd M_cd <x_c, x_d> over vectors of norm 1 and of any dimension.
+
+    The row sums of |M| are one certificate: signs may align. The best one is found from vectors x
+    that are improved in turn, and made feasible by its largest eigenvalue, so that a poor search
+    costs tightness, never validity.
+
+    Args:
+        information: (columns, columns), positive semidefinite.
+        vectors: for each column the vector that it is a part of; a vector each when empty.
+
+    >>> M = np.linalg.inv(np.full((3, 3), 0.5) + 0.5 * np.eye(3))  # correlation 1/2
+    >>> round(float(np.abs(M).sum()), 6), round(largest_move(M), 6)
+    (7.5, 6.0)
+    >>> round(largest_move(np.diag([1.0, 4.0]), [0, 0]), 6)  # two parts of one vector
+    4.0
+    """
+    k = len(information)
+    names, of = np.unique(np.asarray(vectors if len(vectors) else range(k)), return_inverse=True)
+    parts = [np.flatnonzero(of == v) for v in range(len(names))]
+    row_sums = np.abs(information).sum(axis=1)
+    sum_rule = float(sum(row_sums[at].max() for at in parts))
+    # What all parts of a vector have in common adds the same wherever the vector points.
+    common = np.array([np.diag(information)[at].min() for at in parts])
+    rest = information - np.diag(common[of])
+    if len(parts) == k and not (rest < 0).any():  # all signs align: the sum rule is tight
+        return sum_rule
+    x = np.random.default_rng(0).normal(size=(k, min(k, math.isqrt(2 * k) + 2)))
+    for at in parts:
+        x[at] /= np.linalg.norm(x[at])
+    pull = np.zeros(len(parts))
+    for _ in range(_SWEEPS):
+        before = pull.copy()
+        for v, at in enumerate(parts):
+            towards = rest[at] @ x  # a step that never moves less, since M is semidefinite
+            pull[v] = float(np.linalg.norm(towards))
+            if pull[v] > 0:
+                x[at] = towards / pull[v]
+        if np.abs(pull - before).max(initial=0.0) <= 1e-12 * max(1.0, pull.max(initial=0.0)):
+            break
+    excess = float(np.linalg.eigvalsh(rest - np.diag(pull[of]))[-1])
+    slack = max(0.0, excess) + 1e-12 * (np.abs(information).max() + pull.max())
+    return min(sum_rule, float(common.sum() + pull.sum() + len(parts) * slack))
