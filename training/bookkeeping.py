@@ -25,7 +25,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .clipping import ELEMENTS_AT_ONCE, Examples, Span, clip_factors, gather, joined
+from .clipping import (
+    ELEMENTS_AT_ONCE,
+    Coefficient,
+    Examples,
+    Span,
+    clip_factors,
+    gather,
+    joined,
+)
 from .layers import Layer, add_sum, cut_patches, factor, find_layers, squared_norms
 from .models import flatten, unflatten
 
@@ -81,10 +89,13 @@ class BookKeeping:
         *,
         examples: Examples,
         spans: Sequence[Span],
-        coefficients: Sequence[float],
+        coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
-        """Add the sums at one point, points (1, D), to the rows (E, D) that the spans name."""
+        """Add the sums at one point, points (1, D), to the rows (E, D) that the spans name.
+
+        Its coefficient is one number: signals belong to no coordinate.
+        """
         inputs = gather(examples.inputs, spans)
         # Patches that do not lie side by side are faster cut anew than copied together.
         shared = None

@@ -18,6 +18,8 @@ from torch import Tensor
 # Elements that per-example quantities of one pass may hold: 128 MiB in float32.
 ELEMENTS_AT_ONCE = 2**25
 
+Coefficient = float | Tensor  # of the gradient at a point, or (D,) of each of its coordinates
+
 # Below this bound the squares of a longer gradient's float32 entries may underflow to zero.
 _SMALLEST_CLIP_NORM = 1e-12
 
@@ -69,6 +71,33 @@ def clip_factors(squared_norms: Tensor, clip_norm: float) -> Tensor:
     slack = 16 * torch.finfo(squared_norms.dtype).eps
     factors = (clip_norm / (squared_norms.sqrt() * (1 + slack))).clamp(max=1.0)
     return torch.where(squared_norms.isfinite(), factors, torch.nan)
+
+
+def clipped_rows(rows: Tensor, clip_norm: float | None) -> Tensor:
+    """Rows that are scaled down to at most ``clip_norm``; all as they are for None.
+
+    Args:
+        rows: (E, D).
+        clip_norm: Bound on a row's Euclidean norm, in the gradient's unit.
+
+    Raises:
+        ValueError: If the bound is not a finite number of at least 1e-12.
+        FloatingPointError: If a row's squared norm is not finite.
+
+    Examples:
+        >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+        >>> clipped_rows(rows, 1.0).norm(dim=1).round(decimals=4).tolist()
+        [1.0, 0.5]
+    """
+    check_clip_norm(clip_norm)
+    if clip_norm is None:
+        return rows
+    squares = rows.double().square().sum(dim=1).to(rows.dtype)
+    if not bool(squares.isfinite().all()):
+        raise FloatingPointError(
+            "the squared norm of a mean gradient overflows; check the inputs and the learning rate"
+        )
+    return rows * clip_factors(squares, clip_norm)[:, None]
 
 
 def check_clip_norm(clip_norm: float | None) -> None:

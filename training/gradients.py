@@ -31,10 +31,11 @@ import torch
 from torch import Tensor, nn
 
 from .bookkeeping import BookKeeping
-from .clipping import Examples, Span, check_clip_norm, plan_passes
+from .clipping import Coefficient, Examples, Span, check_clip_norm, plan_passes
 from .layers import unsupported_layer
-from .layouts import Kernel, Loop, Vmap
+from .layouts import Kernel, Loop, OfModel, OfTask, Vmap
 from .models import validate_model
+from .tasks import Task
 
 Layout = Literal["auto", "book-keeping", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor
@@ -45,7 +46,8 @@ class PairGradients:
     """Sums of clipped gradients on a model owner's parameters over a data owner's batch.
 
     Args:
-        model: Network from inputs to logits (B, classes); copied, and its values are not read.
+        model: Network from inputs to logits (B, classes); copied, and its values are not read. Or a
+            task, whose loss takes the place of the cross-entropy and whose blocks make up D.
         layout: "book-keeping", "vmap" or "loop". "auto" takes book-keeping if every layer with
             parameters has a rule and it agrees with the loop on a first example, else vmap.
         device: Where to compute; the model's device by default.
@@ -65,14 +67,16 @@ class PairGradients:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | Task,
         layout: Layout = "auto",
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        validate_model(model)
-        first = next(model.parameters())
+        network = model if isinstance(model, nn.Module) else None
+        if network is not None:
+            validate_model(network)
+        first = next(network.parameters()) if network is not None else _initial(model)
         self.device = first.device if device is None else torch.device(device)
         self.dtype = first.dtype if dtype is None else dtype
         if self.dtype not in (torch.float32, torch.float64):
@@ -81,14 +85,19 @@ class PairGradients:
             raise ValueError(
                 f"layout={layout!r} is unknown; choose auto, book-keeping, vmap or loop"
             )
-        reason = unsupported_layer(model)
+        reason = "a task has no layers" if network is None else unsupported_layer(network)
         if layout == "book-keeping" and reason is not None:
             raise ValueError(f"book-keeping has no rule: {reason}; use layout='vmap' or 'auto'")
-        self._model = copy.deepcopy(model).to(self.device, self.dtype).requires_grad_(False)
-        self.parameters = sum(p.numel() for p in self._model.parameters())
         self._asked = layout
         self._checked = layout in ("vmap", "loop") or reason is not None
-        self._combined: Kernel = Loop(self._model) if layout == "loop" else Vmap(self._model)
+        objective: OfModel | OfTask
+        if network is None:
+            objective = OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
+        else:
+            self._model = copy.deepcopy(network).to(self.device, self.dtype).requires_grad_(False)
+            objective = OfModel(self._model)
+        self.parameters = objective.size
+        self._combined: Kernel = Loop(objective) if layout == "loop" else Vmap(objective)
         self._kernel: Kernel = self._combined if self._checked else BookKeeping(self._model)
 
     @property
@@ -106,9 +115,9 @@ class PairGradients:
         batches: Sequence[Batch],
         *,
         clip_norm: float | None,
-        coefficients: Sequence[float] = (1.0,),
+        coefficients: Sequence[Coefficient] = (1.0,),
     ) -> Tensor:
-        """Sums of clipped per-example gradients of the cross-entropy, one row a pair.
+        """Sums of clipped per-example gradients of the loss, one row a pair.
 
         Args:
             models: Flat parameters (A, D), or (K, A, D) for K points of each model owner.
@@ -116,7 +125,8 @@ class PairGradients:
             batches: Inputs (B_d, *shape) and integer targets (B_d,) of each data owner; B_d
                 differs from owner to owner and may be 0.
             clip_norm: Bound on the norm of an example's gradient; None for no clipping.
-            coefficients: Weights of the K points; their sum is clipped as one vector.
+            coefficients: Weights of the K points, each a number or one for each coordinate (D,);
+                their sum is clipped as one vector.
 
         Returns:
             (E, D) in the working precision, in the order of the pairs; zeros for an empty batch.
@@ -133,10 +143,10 @@ class PairGradients:
                 f"models has shape {tuple(models.shape)}, must be (A, D) or (K, A, D) with "
                 f"D={self.parameters}"
             )
-        if len(coefficients) != len(points) or not all(map(math.isfinite, coefficients)):
+        if len(coefficients) != len(points) or not all(map(self._fits, coefficients)):
             raise ValueError(
                 f"coefficients={tuple(coefficients)} must be {len(points)} finite numbers, one a "
-                "point"
+                f"point, or tensors ({self.parameters},) of them"
             )
         senders = _indices(pairs[0], "senders", bound=points.shape[1])
         receivers = _indices(pairs[1], "receivers", bound=len(batches))
@@ -150,7 +160,8 @@ class PairGradients:
         examples = self._stack(batches)
         if not self._checked:
             self._check(points[0, senders[0]], examples)
-        kernel = self._kernel if len(points) == 1 else self._combined
+        plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
+        kernel = self._kernel if plain else self._combined
         examples = kernel.prepare(examples, uses=uses)
         limit = kernel.examples_at_once()
         for work in plan_passes(senders, receivers, sizes=sizes, limit=limit):
@@ -164,6 +175,12 @@ class PairGradients:
             )
         _check_finite(out, senders, receivers)
         return out
+
+    def _fits(self, coefficient: Coefficient) -> bool:
+        if isinstance(coefficient, Tensor):
+            right = coefficient.shape == (self.parameters,)
+            return right and bool(coefficient.isfinite().all())
+        return math.isfinite(coefficient)
 
     def _stack(self, batches: Sequence[Batch]) -> Examples:
         for d, (inputs, targets) in enumerate(batches):
@@ -198,7 +215,7 @@ def _disagreement(model: nn.Module, point: Tensor, examples: Examples) -> tuple[
     inputs = inputs.double() if inputs.is_floating_point() else inputs
     few = Examples(inputs=inputs, targets=targets)
     sums = []
-    for kernel in (Loop(model), BookKeeping(model)):
+    for kernel in (Loop(OfModel(model)), BookKeeping(model)):
         row = torch.zeros(1, len(point), device=point.device, dtype=torch.float64)
         try:
             kernel.add(
@@ -220,6 +237,12 @@ def _disagreement(model: nn.Module, point: Tensor, examples: Examples) -> tuple[
     distance = float((sums[1] - sums[0]).norm())
     agrees = distance <= 1e-6 * size
     return True, None if agrees else f"its sum is off by {distance / size:.1e} of the loop's"
+
+
+def _initial(task: object) -> Tensor:
+    if not isinstance(task, Task):
+        raise TypeError(f"model={type(task).__name__} must be an nn.Module or a task; see `Task`")
+    return task.initial()
 
 
 def _indices(values: Indices, name: str, *, bound: int) -> list[int]:

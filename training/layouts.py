@@ -1,7 +1,7 @@
 """The two general layouts of per-example gradients: one example at a time, and vmap.
 
-They take any deterministic network; `overhear.training.bookkeeping` is the third, for networks of
-fully connected layers and convolutions. `overhear.training.gradients` chooses.
+They take any deterministic network, and any task; `overhear.training.bookkeeping` is the third,
+for networks of fully connected layers and convolutions. `overhear.training.gradients` chooses.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .clipping import ELEMENTS_AT_ONCE, Examples, Span, clip_factors, gather
+from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Span, clip_factors, gather
 from .models import unflatten
+from .tasks import Task
 
 # Per-example gradients of one vmap, 16 MiB in float32: measured, larger ones leave a CPU's cache.
 _GRADIENT_ELEMENTS = 2**22
@@ -38,18 +39,65 @@ class Kernel(Protocol):
         *,
         examples: Examples,
         spans: Sequence[Span],
-        coefficients: Sequence[float],
+        coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
         """Add to out (E, D) the clipped gradients at points (K, D) of the examples under spans."""
         ...
 
 
-class Loop:
-    """One example, one backward pass."""
+class Objective(Protocol):
+    """What is differentiated: a loss of one example at a point that comes in pieces."""
+
+    size: int
+
+    def pieces(self, flat: Tensor) -> dict[str, Tensor]:
+        """The pieces of a point (D,), in its order."""
+        ...
+
+    def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """Scalar loss of inputs (*shape) and a target ()."""
+        ...
+
+
+class OfModel:
+    """The cross-entropy of a network; a piece is a parameter."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self.size = sum(p.numel() for p in model.parameters())
+
+    def pieces(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters by name."""
+        return unflatten(self._model, flat)
+
+    def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """See `Objective.loss`."""
+        logits = torch.func.functional_call(self._model, pieces, (x.unsqueeze(0),))
+        return cross_entropy(logits, y.unsqueeze(0))
+
+
+class OfTask:
+    """The loss of a task, in one piece."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.size = sum(task.dimensions)
+
+    def pieces(self, flat: Tensor) -> dict[str, Tensor]:
+        """The whole point."""
+        return {"point": flat}
+
+    def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """See `Objective.loss`."""
+        return self._task.loss(pieces["point"], x, y)
+
+
+class Loop:
+    """One example, one backward pass."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
 
     def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
         """Nothing is shared."""
@@ -59,12 +107,11 @@ class Loop:
         """Any number: examples are taken one by one."""
         return ELEMENTS_AT_ONCE
 
-    def _gradient(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         with torch.enable_grad():
             point = flat.detach().requires_grad_()
-            parameters = unflatten(self._model, point)
-            logits = torch.func.functional_call(self._model, parameters, (inputs,))
-            (gradient,) = torch.autograd.grad(cross_entropy(logits, targets), point)
+            loss = self._objective.loss(self._objective.pieces(point), x, y)
+            (gradient,) = torch.autograd.grad(loss, point)
         return gradient
 
     def add(
@@ -74,16 +121,15 @@ class Loop:
         *,
         examples: Examples,
         spans: Sequence[Span],
-        coefficients: Sequence[float],
+        coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
         """Add clipped gradients one by one."""
         for span in spans:
             for b in range(span.start, span.stop):
-                one = slice(b, b + 1)
                 gradient = torch.zeros_like(points[0])  # (D,)
                 for coefficient, point in zip(coefficients, points, strict=True):
-                    found = self._gradient(point, examples.inputs[one], examples.targets[one])
+                    found = self._gradient(point, examples.inputs[b], examples.targets[b])
                     gradient += coefficient * found
                 if clip_norm is not None:
                     gradient *= clip_factors(gradient.square().sum(), clip_norm)
@@ -93,9 +139,8 @@ class Loop:
 class Vmap:
     """Per-example gradients by `torch.func`, the data of a model's neighbours stacked."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._parameters = sum(p.numel() for p in model.parameters())
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
 
     def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
         """Nothing is shared."""
@@ -103,11 +148,7 @@ class Vmap:
 
     def examples_at_once(self) -> int:
         """As many as have a gradient each within the bound on memory."""
-        return max(_GRADIENT_ELEMENTS // self._parameters, 1)
-
-    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        logits = torch.func.functional_call(self._model, parameters, (x.unsqueeze(0),))
-        return cross_entropy(logits, y.unsqueeze(0))
+        return max(_GRADIENT_ELEMENTS // self._objective.size, 1)
 
     def add(
         self,
@@ -116,17 +157,20 @@ class Vmap:
         *,
         examples: Examples,
         spans: Sequence[Span],
-        coefficients: Sequence[float],
+        coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
         """Add clipped gradients of all the spans' examples at once."""
         x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
-        per_example = torch.func.vmap(torch.func.grad(self._loss), in_dims=(None, 0, 0))
+        per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=(None, 0, 0))
         gradients: list[Tensor] = []  # (B, d), one block a parameter
         for coefficient, point in zip(coefficients, points, strict=True):
-            found = per_example(unflatten(self._model, point), x, y)
+            found = per_example(self._objective.pieces(point), x, y)
             blocks = [g.flatten(1) for g in found.values()]
-            if coefficient != 1:
+            if isinstance(coefficient, Tensor):
+                parts = coefficient.split([block.shape[1] for block in blocks])
+                blocks = [part * block for part, block in zip(parts, blocks, strict=True)]
+            elif coefficient != 1:
                 blocks = [coefficient * block for block in blocks]
             gradients = (
                 [a + b for a, b in zip(gradients, blocks, strict=True)] if gradients else blocks

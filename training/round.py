@@ -6,213 +6,88 @@ other than the operations below could not be traced, so it is refused in both ca
 
     A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
 
-    Agents   (A, D) values, one row an agent, held by that agent
-    Edges    (E, D) values, one row an edge, held by the edge's receiver
+Values and their holders: `values.py`.
 """
 
 from __future__ import annotations
 
-import functools
-import types
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .batch import Batch, HiddenRecords, check_drawn
+from .captured import refuse_captured
 from .graph import Graph
+from .values import REMEDY, SERVER, Agents, Edges, Server, UndeclaredOperation, Value
+
+__all__ = [
+    "REMEDY",
+    "SERVER",
+    "Agents",
+    "Batch",
+    "Coef",
+    "Edges",
+    "HiddenRecords",
+    "P",
+    "Round",
+    "Server",
+    "UndeclaredOperation",
+    "V",
+    "Value",
+    "check_drawn",
+    "refuse_captured",
+    "reply_order",
+    "split_points",
+]
+
+V = TypeVar("V", Agents, Edges, Server)
+P = TypeVar("P", Agents, Edges)
+Coef = float | tuple[float, ...]  # of a point, or of each of its blocks
 
 
-class UndeclaredOperation(TypeError):
-    """A step did something to a private value that no operation declares."""
-
-
-REMEDY = (
-    "declare it: round.postprocess(fn, ...) for a function of released values, "
-    "round.bounded(fn, secret, ...) for one of a secret"
-)
-
-
-class Value:
-    """Rows with a holder; supports + - between equal holders and * / by public numbers.
-
-    A value keeps its rows as `base[pick]`, so that one row sent to many receivers stays one row.
-    """
-
-    __slots__ = ("base", "pick")
-
-    def __init__(self, base: Any, pick: Tensor | None = None) -> None:
-        self.base = base
-        self.pick = pick
-
-    @property
-    def rows(self) -> Any:
-        """The rows themselves; for the engine and the trace, not for a step."""
-        return self.base if self.pick is None else self.base[self.pick]
-
-    def _same(self, other: object, operation: str) -> Self:
-        if type(other) is not type(self):
-            kind, theirs = type(self).__name__, type(other).__name__
-            raise UndeclaredOperation(
-                f"{kind} {operation} {theirs}: both sides must be {kind}; a value of another "
-                "holder has to be sent first (round.broadcast, round.reply, round.mix)"
-            )
-        return other
-
-    def _scaled(self, factor: object, operation: str) -> Self:
-        if isinstance(factor, Value):
-            public, private = self._same(factor, operation), self
-            if not isinstance(public.base, Tensor) and isinstance(self.base, Tensor):
-                public, private = self, public  # the traced side is the private one
-            return type(self)(private.rows * public.rows)
-        if isinstance(factor, int | float):
-            return type(self)(self.base * factor, self.pick)
-        if isinstance(factor, Tensor):
-            return type(self)(self.rows * factor)
-        raise UndeclaredOperation(
-            f"{type(self).__name__} {operation} {type(factor).__name__}: {REMEDY}"
-        )
-
-    def _addend(self, other: object, operation: str) -> tuple[Any, Any]:
-        mine, theirs = self.rows, self._same(other, operation).rows
-        if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.shape != theirs.shape:
-            raise UndeclaredOperation(
-                f"{operation} of rows of shapes {tuple(mine.shape)} and {tuple(theirs.shape)}: "
-                "both need the same width, nothing is broadcast over coordinates"
-            )
-        return mine, theirs
-
-    def __add__(self, other: object) -> Self:
-        mine, theirs = self._addend(other, "+")
-        return type(self)(mine + theirs)
-
-    def __sub__(self, other: object) -> Self:
-        mine, theirs = self._addend(other, "-")
-        return type(self)(mine - theirs)
-
-    def __neg__(self) -> Self:
-        return self * -1.0
-
-    def __mul__(self, factor: object) -> Self:
-        return self._scaled(factor, "*")
-
-    def __rmul__(self, factor: object) -> Self:
-        return self._scaled(factor, "*")
-
-    def __truediv__(self, divisor: object) -> Self:
-        if isinstance(divisor, Value):
-            self._same(divisor, "/")
-            if not isinstance(divisor.base, Tensor):
-                raise UndeclaredOperation(f"dividing by a private value: {REMEDY}")
-            return self * type(self)(1.0 / divisor.rows)
-        if isinstance(divisor, int | float | Tensor):
-            return self * (1.0 / divisor)
-        raise UndeclaredOperation(f"/ by {type(divisor).__name__}: {REMEDY}")
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise UndeclaredOperation(
-            f"a step may not read, compare or iterate over {type(self).__name__}: {REMEDY}"
-        )
-
-    __bool__ = __float__ = __int__ = __iter__ = __len__ = __getitem__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __matmul__ = __abs__ = _refuse
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Let a public tensor scale a value; refuse every other torch function."""
-        del types, kwargs
-        name = getattr(func, "__name__", str(func))
-        if name in ("mul", "__mul__", "__rmul__") and len(args) == 2:
-            left, right = args
-            return right * left if isinstance(right, Value) else left * right
-        raise UndeclaredOperation(f"torch.{name} of {cls.__name__}: {REMEDY}")
-
-
-class Agents(Value):
-    """(A, D) values, one row an agent."""
-
-    __slots__ = ()
-
-
-class Edges(Value):
-    """(E, D) values, one row an edge, held by the receiver; sorted by (receiver, sender)."""
-
-    __slots__ = ()
-
-
-V = TypeVar("V", Agents, Edges)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """One secret Poisson batch per agent, as a token: its records stay with the round.
-
-    `call` tells the draws of a round apart.
-    """
-
-    call: int
-    sampling_rate: float | None
-
-
-def refuse_captured(fn: Callable[..., object], operation: str) -> None:
-    """Refuse a function that brings values along instead of taking them as arguments.
-
-    Functions given to `postprocess` and `bounded` do not run in a trace, so what they hold would
-    never be seen there.
+def split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Points as tuples of blocks, one block where a point is a value, once they are checked.
 
     Raises:
-        UndeclaredOperation: the function holds a value, a batch or a round.
+        UndeclaredOperation: no point, holders or numbers of blocks that differ, or a coefficient
+            that is no number.
+        ValueError: a coefficient that is not finite, or another count than of points or blocks.
     """
-    held: list[object] = [fn]
-    seen: set[int] = set()
-    while held:
-        one = held.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, Value | Batch | Round):
-            raise UndeclaredOperation(
-                f"the function given to round.{operation} holds {type(one).__name__}: give it as "
-                "an argument, so that it counts as seen"
-            )
-        if isinstance(one, functools.partial):
-            held += [one.func, *one.args, *one.keywords.values()]
-        elif isinstance(one, types.MethodType):
-            held += [one.__func__, one.__self__]
-        elif isinstance(one, types.FunctionType):
-            held += [c.cell_contents for c in one.__closure__ or () if _is_filled(c)]
-            held += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
-            used = (one.__globals__.get(name) for name in one.__code__.co_names)
-            held += [g for g in used if isinstance(g, Value | Batch | list | tuple | dict | set)]
-        elif isinstance(one, list | tuple | set | frozenset):
-            held += list(one)
-        elif isinstance(one, dict):
-            held += list(one.values())
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
-
-
-def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:
-    """Refuse a batch that another round drew: it would be accounted as a fresh sample.
-
-    Raises:
-        UndeclaredOperation: the batch is not one of `drawn`.
-    """
-    if not any(batch is mine for mine in drawn):
+    split = [point if isinstance(point, tuple) else (point,) for point in points]
+    kinds = sorted({type(value).__name__ for point in split for value in point})
+    if kinds not in (["Agents"], ["Edges"]):
         raise UndeclaredOperation(
-            "a batch of another round: its records would be used again, but accounted as a fresh "
-            "sample; call round.draw() in every round"
+            f"round.clipped_sums at points of {', '.join(kinds) or 'no value'}: give Agents, or "
+            "Edges, for every point; a value of another holder has to be sent first"
         )
+    if len({len(point) if isinstance(point, tuple) else None for point in points}) > 1:
+        raise UndeclaredOperation(
+            "round.clipped_sums at points of different blocks: every point has the same blocks"
+        )
+    for coef in coefs:
+        numbers = coef if isinstance(coef, tuple) else (coef,)
+        wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
+        if wrong:
+            raise UndeclaredOperation(
+                f"round.clipped_sums with a coefficient of {wrong[0]}: coefs are public numbers"
+            )
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"coefs={tuple(coefs)} must be finite; drop the point instead")
+        if isinstance(coef, tuple) and split and len(coef) != len(split[0]):
+            raise ValueError(
+                f"coefs={tuple(coefs)} for points of {len(split[0])} blocks: give one number for "
+                "each block, or one for all of them"
+            )
+    if len(coefs) != len(points):
+        raise ValueError(
+            f"coefs={tuple(coefs)} for {len(points)} points: give one number for each point"
+        )
+    return split
 
 
 def reply_order(graph: Graph) -> Tensor:
@@ -226,11 +101,20 @@ def reply_order(graph: Graph) -> Tensor:
     return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
 
 
+def _no_projection(value: Tensor) -> NoReturn:
+    raise UndeclaredOperation(
+        f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
+        "is feasible; give the setting a task, or use round.postprocess"
+    )
+
+
 class Round(ABC):
     """One round. Attributes that are plain numbers or tensors are public."""
 
     agents: int
     weights: Edges  # (E, 1) mixing weights, public
+    _drawn: list[Batch]
+    _projection: Callable[[Tensor], Tensor] = staticmethod(_no_projection)
 
     @property
     @abstractmethod
@@ -238,20 +122,109 @@ class Round(ABC):
         """The number of the round; a step that reads it is traced round by round."""
 
     @abstractmethod
-    def initial(self) -> Agents:
-        """(A, D) the public initial model, equal on all agents."""
+    def initial(self, *, block: int = 0) -> Agents:
+        """(A, D) the public initial model, equal on all agents; a block of it where it has some."""
 
     @abstractmethod
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """Draw a secret Poisson batch on every agent, at the run's rate unless one is given."""
 
-    @abstractmethod
-    def clipped_sums(self, points: V, *, batch: Batch, clip_norm: float | None) -> V:
-        """Sum over the holder's batch of per-example gradients at `points`, each clipped.
+    @overload
+    def clipped_sums(
+        self,
+        *points: P,
+        batch: Batch,
+        coefs: Sequence[Coef] = ...,
+        clip_norm: float | None,
+    ) -> P: ...
 
-        Row of an edge m -> d: gradients on model m of d's batch, computed at and held by d.
-        `clip_norm=None` does not clip, so one record's influence has no bound.
+    @overload
+    def clipped_sums(
+        self,
+        *points: tuple[P, ...],
+        batch: Batch,
+        coefs: Sequence[Coef] = ...,
+        clip_norm: float | None,
+    ) -> tuple[P, ...]: ...
+
+    def clipped_sums(
+        self,
+        *points: Any,
+        batch: Batch,
+        coefs: Sequence[Coef] = (1.0,),
+        clip_norm: float | None,
+    ) -> Any:
+        """Sum over the holder's batch of per-example gradients, each clipped.
+
+            sum over b in batch of  clip(sum over k of coefs[k] * gradient of loss_b at points[k])
+
+        The combination over points is clipped as one vector, so a record moves the result by at
+        most `clip_norm`, whatever the coefficients. Every point counts as seen.
+
+        A point may be a tuple of blocks (x, y), such as the parameters and the dual variables of
+        a min-max task. Then a vector holds the gradients with respect to all blocks and is clipped
+        as one; the result is a tuple of its blocks, and values of different blocks never add up.
+
+        Args:
+            points: one value or several of one holder, or tuples of them. Row of an edge m -> d:
+                gradients on model m of d's batch, computed at and held by d.
+            batch: of this round.
+            coefs: a public number for each point, or a tuple of one for each of its blocks.
+            clip_norm: bound on one example's vector; None does not clip, so one record's influence
+                has no bound.
+
+        Raises:
+            UndeclaredOperation: a batch of another round, points of several holders or of
+                different blocks, or a coefficient that is no public number.
+            ValueError: coefficients that are not finite, or not one a point or block.
         """
+        check_drawn(batch, self._drawn)
+        blocks = split_points(points, coefs)
+        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        return sums if isinstance(points[0], tuple) else sums[0]
+
+    @abstractmethod
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> tuple[P, ...]:
+        """`clipped_sums` after the checks that both kinds of round share."""
+
+    def clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        """Mean gradient of the holder's batch, clipped as one vector.
+
+            clip(1/batch_size sum over b in batch of gradient of loss_b at point)
+
+        A record that joins or leaves the batch can turn the clipped vector round, so it moves the
+        result by up to 2 `clip_norm`, whatever the batch's size.
+
+        Args:
+            point: as of `clipped_sums`; it counts as seen.
+            batch: of this round.
+            batch_size: public normaliser, the expected size: the real one is secret.
+            clip_norm: bound on the mean's norm; None does not clip.
+
+        Raises:
+            UndeclaredOperation: a batch of another round, or a value of another holder.
+            ValueError: a batch_size that is not a positive number.
+        """
+        check_drawn(batch, self._drawn)
+        if not 0 < batch_size < math.inf:
+            raise ValueError(f"batch_size={batch_size} must be a positive number")
+        ((only,),) = split_points((point,), (1.0,))
+        return self._clipped_mean(only, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
+
+    @abstractmethod
+    def _clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        """`clipped_mean` after the checks that both kinds of round share."""
 
     @abstractmethod
     def noise(
@@ -265,7 +238,8 @@ class Round(ABC):
         """Gaussian noise of standard deviation `std` per coordinate, one source a row of `like`.
 
         With `factor` (rows, sources) the noise is `std * factor @ z`. A source is known to the
-        agents whose rows it enters, unless `known_to` names the agents for each source.
+        agents whose rows it enters, unless `known_to` names the agents for each source; noise that
+        the server makes is known to no agent.
         """
 
     @abstractmethod
@@ -279,6 +253,21 @@ class Round(ABC):
     @abstractmethod
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """Broadcast, and sum what arrives with the mixing weights."""
+
+    @abstractmethod
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """Send every agent's row to the server, which takes their mean."""
+
+    @abstractmethod
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """Send the server's row to every agent."""
+
+    @abstractmethod
+    def average(self, value: Agents) -> Server:
+        """The mean of the agents' rows by a trusted sum: nobody sees the rows.
+
+        What the server does with the mean is seen by nobody either, until it is downloaded.
+        """
 
     @abstractmethod
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
@@ -312,8 +301,15 @@ class Round(ABC):
         """
 
     @abstractmethod
-    def postprocess(self, fn: Callable[..., Tensor], *values: Agents | Edges) -> Agents:
+    def postprocess(
+        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
+    ) -> Agents:
         """A function of values that count as seen by whoever may see the result.
 
-        `fn` runs once per agent on its (D,) rows of Agents and (n_i, D) rows of Edges.
+        `fn` runs once per agent on its (D,) rows of Agents and (n_i, D) rows of Edges, and returns
+        all coordinates of the block that is named.
         """
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """The nearest feasible value of a block of the run's task; `value` counts as seen."""
+        return self.postprocess(self._projection, value, block=block)

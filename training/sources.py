@@ -4,6 +4,9 @@ A trace has columns of four kinds: contributions (a clipped sum, or a bounded fu
 noise sources, known values (public, or functions of what is seen), and messages (what was sent
 becomes a column of its own, to which later rows refer; a broadcast is one column with its
 receivers).
+
+Every column belongs to one block of coordinates. Parameters are block 0; further variables of a
+min-max problem are blocks of their own, and no row holds columns of two of them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from torch import Tensor
 
-from .round import REMEDY, UndeclaredOperation
+from .values import REMEDY, SERVER, UndeclaredOperation
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -25,14 +28,21 @@ _ROUNDING = 4 * np.finfo(float).eps
 
 @dataclass(frozen=True, kw_only=True)
 class Contributions:
-    """Columns of data-dependent vectors: owner, bound on their norm, and batch of each."""
+    """Columns of data-dependent vectors: owner, bound on their norm, and batch of each.
+
+    Column i is the part in `block` of the clipped vector number `first_vector + i`; groups of
+    several blocks that name the same vectors hold parts of one vector, and the bound is the whole
+    vector's.
+    """
 
     start: int
     owners: np.ndarray
     bounds: np.ndarray
     batch: int
     sampling_rate: float | None
+    first_vector: int
     blame: str | None = None
+    block: int = 0
 
     @property
     def size(self) -> int:
@@ -46,6 +56,7 @@ class NoiseSources:
 
     start: int
     known_to: Sequence[frozenset[int]]
+    block: int = 0
 
     @property
     def size(self) -> int:
@@ -60,6 +71,7 @@ class Known:
     start: int
     size: int
     what: str
+    block: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +79,7 @@ class Messages:
     """Columns of what was sent: its definition over earlier columns, sender, receivers.
 
     `links` holds (message, receiver) pairs of those that cross a link; a value that an agent keeps
-    for itself is in none.
+    for itself is in none. The server is sender or receiver -1.
     """
 
     start: int
@@ -75,6 +87,7 @@ class Messages:
     rows: csr_array
     senders: np.ndarray
     links: np.ndarray
+    block: int = 0
 
     @property
     def size(self) -> int:
@@ -97,8 +110,10 @@ class Messages:
     def name(self, row: int) -> str:
         """The message in words."""
         to = sorted(self.links[self.links[:, 0] == row, 1].tolist())
-        some = ", ".join(str(r) for r in to[:4]) + (", ..." if len(to) > 4 else "")
-        return f"{self.kind} of agent {self.senders[row]}" + (f" to {some}" if to else "")
+        some = ", ".join("the server" if r == SERVER else str(r) for r in to[:4])
+        sender = self.senders[row]
+        by = "the server" if sender == SERVER else f"agent {sender}"
+        return f"{self.kind} of {by}" + (f" to {some}{', ...' * (len(to) > 4)}" if to else "")
 
 
 Group = Contributions | NoiseSources | Known | Messages
@@ -107,14 +122,21 @@ Group = Contributions | NoiseSources | Known | Messages
 class SourceRows:
     """Rows over the columns of one trace; linear operations only.
 
-    `trace` is the round that made them: columns of another round mean something else.
+    `trace` is the round that made them: columns of another round mean something else. `block` is
+    the block of coordinates that all their columns belong to.
     """
 
-    __slots__ = ("matrix", "trace")
+    __slots__ = ("block", "matrix", "trace")
 
-    def __init__(self, matrix: csr_array, trace: object) -> None:
+    def __init__(self, matrix: csr_array, trace: object, block: int = 0) -> None:
         self.matrix = matrix
         self.trace = trace
+        self.block = block
+
+    def _with(self, matrix: Any) -> SourceRows:
+        from scipy.sparse import csr_array
+
+        return SourceRows(csr_array(matrix), self.trace, self.block)
 
     @property
     def shape(self) -> tuple[int]:
@@ -131,6 +153,11 @@ class SourceRows:
             raise UndeclaredOperation(
                 "adding a value of another round: carry it in the state that the step returns"
             )
+        if other.block != self.block:
+            raise UndeclaredOperation(
+                f"adding rows of block {other.block} to rows of block {self.block}: blocks are "
+                "different coordinates; combine them by round.postprocess once they are released"
+            )
         if self.shape[0] != other.shape[0]:
             raise UndeclaredOperation(
                 f"adding {other.shape[0]} rows to {self.shape[0]}: both need one row each"
@@ -145,7 +172,7 @@ class SourceRows:
                 "coefficients cancel up to rounding, and a factor could bring the rest back: write "
                 "the step so that they cancel exactly or not at all"
             )
-        return SourceRows(kept, self.trace)
+        return self._with(kept)
 
     def __add__(self, other: object) -> SourceRows:
         return self._combine(other, 1.0)
@@ -154,17 +181,17 @@ class SourceRows:
         return self._combine(other, -1.0)
 
     def __mul__(self, factor: object) -> SourceRows:
-        from scipy.sparse import csr_array, diags_array
+        from scipy.sparse import diags_array
 
         if isinstance(factor, int | float):
-            return SourceRows(csr_array(self.matrix * float(factor)), self.trace)
+            return self._with(self.matrix * float(factor))
         if isinstance(factor, Tensor):
             by = factor.detach().cpu().double().numpy()
             if by.ndim == 0:
-                return SourceRows(csr_array(self.matrix * float(by)), self.trace)
+                return self._with(self.matrix * float(by))
             if by.shape in ((self.shape[0], 1), (1, 1)):
                 column = np.broadcast_to(by[:, 0], (self.shape[0],))
-                return SourceRows(csr_array(diags_array(column).tocsr() @ self.matrix), self.trace)
+                return self._with(diags_array(column).tocsr() @ self.matrix)
             raise UndeclaredOperation(
                 f"scaling {self.shape[0]} rows by a tensor of shape {tuple(factor.shape)}: a "
                 f"public factor is a number or one number a row, ({self.shape[0]}, 1)"
@@ -176,7 +203,7 @@ class SourceRows:
 
     def __getitem__(self, index: Any) -> SourceRows:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
-        return SourceRows(self.matrix[pick], self.trace)
+        return self._with(self.matrix[pick])
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):

@@ -9,23 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .clipping import clipped_rows
 from .gradients import PairGradients
-from .graph import Graph
+from .links import Links
 from .randomness import SecretRandomness
-from .round import (
-    Agents,
-    Batch,
-    Edges,
-    Round,
-    UndeclaredOperation,
-    V,
-    check_drawn,
-    refuse_captured,
-    reply_order,
-)
+from .round import Batch, Coef, P, Round, V, refuse_captured, reply_order
 from .transcript import Message, Tap
+from .values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 
-_DENSE_ENTRIES = 64 * 64  # above this, mixing is a sparse product
+__all__ = ["DrawBatch", "Examples", "Links", "Sources", "TensorRound"]
 
 
 class Examples(NamedTuple):
@@ -47,47 +39,18 @@ class Sources:
     known: list[Tensor] = field(default_factory=list)
 
 
-class Links:
-    """The edges of a graph as tensors on a device, made once for all rounds."""
-
-    def __init__(self, graph: Graph, *, device: torch.device, dtype: torch.dtype) -> None:
-        self.graph = graph
-        self.agents = graph.agents
-        self.receivers = torch.from_numpy(graph.receivers.copy()).to(device)
-        self.senders = torch.from_numpy(graph.senders.copy()).to(device)
-        self.weights = torch.from_numpy(graph.edge_weights.copy()).to(device, dtype)[:, None]
-        self.loops = torch.nonzero(self.receivers == self.senders).flatten()
-        self.spans = torch.from_numpy(graph.degrees).tolist()
-        crosses = self.receivers != self.senders
-        self.outgoing = torch.stack([self.senders[crosses], self.receivers[crosses]], dim=1)
-        self.replies = torch.stack([torch.nonzero(crosses).flatten(), self.senders[crosses]], dim=1)
-        self.back = reply_order(graph).to(device) if graph.symmetric else None
-
-    def blocks(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Split (E, .) rows into one (n_i, .) block for each receiver."""
-        return rows.split(self.spans)
-
-    def combine(self, rows: Tensor, weights: Tensor, pick: Tensor | None) -> Tensor:
-        """For each receiver the weighted sum of its in-edges' rows, base[pick]: (A, D)."""
-        edges = torch.arange(len(self.receivers), device=rows.device) if pick is None else pick
-        index = torch.stack([self.receivers, edges])
-        shape = (self.agents, rows.shape[0])
-        matrix = torch.sparse_coo_tensor(index, weights[:, 0], shape, check_invariants=False)
-        if self.agents * rows.shape[0] <= _DENSE_ENTRIES:
-            return matrix.to_dense() @ rows
-        return torch.sparse.mm(matrix.coalesce(), rows)
-
-
 class TensorRound(Round):
     """One round of a run.
 
     Args:
         links: the graph.
         index: the number of the round; 0 is the start.
-        initial: (D,) the public initial model.
+        initial: (D,) the public initial model, its blocks side by side.
+        sizes: coordinates of each block, which add up to D; one block of all D by default.
         gradients: the gradient layout.
         draw: gives an agent's batch for a call of `draw`.
         randomness: where noise comes from.
+        projection: the task's, for `round.project`; None where there is no task.
         taps: called with every message before it is delivered.
         sources: filled with what was drawn, where given.
     """
@@ -101,12 +64,18 @@ class TensorRound(Round):
         gradients: PairGradients,
         draw: DrawBatch,
         randomness: SecretRandomness,
+        sizes: Sequence[int] | None = None,
+        projection: Callable[[Tensor], Tensor] | None = None,
         taps: Sequence[Tap] = (),
         sources: Sources | None = None,
     ) -> None:
-        self._links, self._index, self._initial = links, index, initial
+        self._links, self._index = links, index
+        self._sizes = (len(initial),) if sizes is None else tuple(sizes)
+        self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
         self._taps, self._sources = taps, sources
+        if projection is not None:
+            self._projection = projection
         self._noises = self._sends = 0
         self._drawn: list[Batch] = []
         self._records: list[list[Examples]] = []
@@ -118,9 +87,15 @@ class TensorRound(Round):
         """The number of the round."""
         return self._index
 
-    def initial(self) -> Agents:
+    def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
-        return self._keep_known(Agents(self._initial.expand(self.agents, -1)))
+        self._width(block)
+        return self._keep_known(Agents(self._initial[block].expand(self.agents, -1)))
+
+    def _width(self, block: int) -> int:
+        if not 0 <= block < len(self._sizes):
+            raise ValueError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
+        return self._sizes[block]
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
@@ -132,23 +107,72 @@ class TensorRound(Round):
         )
         return batch
 
-    def clipped_sums(self, points: V, *, batch: Batch, clip_norm: float | None) -> V:
-        """See `Round.clipped_sums`."""
-        check_drawn(batch, self._drawn)
-        if isinstance(points, Edges):
-            owners = points.pick
-            if owners is None:
-                owners = torch.arange(len(self._links.receivers), device=points.base.device)
-            pairs = (owners, self._links.receivers)
-        else:
-            every = torch.arange(self.agents, device=points.base.device)
-            pairs = (every if points.pick is None else points.pick, every)
-        sums = self._gradients.clipped_sums(
-            points.base, pairs, self._records[batch.call], clip_norm=clip_norm
-        )
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> tuple[P, ...]:
+        kind = type(points[0][0])
+        sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        parts = sums.split(self._sizes, dim=1)
         if self._sources is not None:
-            self._sources.contributions.append(sums.clone())
-        return type(points)(sums)
+            self._sources.contributions += [part.clone() for part in parts]
+        return tuple(kind(part) for part in parts)
+
+    def _sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> Tensor:
+        models, owners = _stacked([self._joined(point) for point in points])
+        holders = self._links.receivers
+        if isinstance(points[0][0], Agents):
+            holders = torch.arange(self.agents, device=holders.device)
+        return self._gradients.clipped_sums(
+            models,
+            (owners, holders),
+            self._records[batch.call],
+            clip_norm=clip_norm,
+            coefficients=[self._by_coordinate(coef) for coef in coefs],
+        )
+
+    def _by_coordinate(self, coef: Coef) -> float | Tensor:
+        """A coefficient as one number, or as (D,) where its blocks differ."""
+        if not isinstance(coef, tuple):
+            return coef
+        if len(set(coef)) == 1:
+            return coef[0]
+        like = self._initial[0]
+        return torch.cat([like.new_full((n,), c) for n, c in zip(self._sizes, coef, strict=True)])
+
+    def _clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=None)
+        means = clipped_rows(sums / batch_size, clip_norm)
+        if self._sources is not None:
+            self._sources.contributions.append(means.clone())
+        return type(point)(means)
+
+    def _joined(self, point: tuple[P, ...]) -> Value:
+        """The blocks of a point side by side, (rows, D)."""
+        widths = tuple(value.base.shape[1] for value in point)
+        if widths != self._sizes:
+            raise UndeclaredOperation(
+                f"round.clipped_sums at a point of blocks of widths {widths}: the gradient is "
+                f"clipped with respect to all of {self._sizes}, in this order"
+            )
+        if len(point) == 1:
+            return point[0]
+        if all(_same_pick(value, point[0]) for value in point):
+            return Value(torch.cat([value.base for value in point], dim=1), point[0].pick)
+        return Value(torch.cat([value.rows for value in point], dim=1))
 
     def noise(
         self,
@@ -187,6 +211,7 @@ class TensorRound(Round):
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
+        check_holder("broadcast", value, Agents)
         rows = value.rows
         every = torch.arange(self.agents, device=rows.device)
         self._send(kind, rows=rows, senders=every, links=self._links.outgoing)
@@ -194,6 +219,7 @@ class TensorRound(Round):
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
+        check_holder("reply", value, Edges)
         if self._links.back is None:
             reply_order(self._links.graph)
         rows = value.rows
@@ -204,18 +230,45 @@ class TensorRound(Round):
         """See `Round.mix`."""
         return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
 
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """See `Round.upload`."""
+        check_holder("upload", value, Agents)
+        rows = value.rows
+        every = torch.arange(self.agents, device=rows.device)
+        links = torch.stack([every, torch.full_like(every, SERVER)], dim=1)
+        self._send(kind, rows=rows, senders=every, links=links)
+        return Server(rows.mean(dim=0, keepdim=True))
+
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """See `Round.download`."""
+        check_holder("download", value, Server)
+        rows = value.rows
+        every = torch.arange(self.agents, device=rows.device)
+        only = torch.zeros_like(every)  # one row for all agents
+        links = torch.stack([only, every], dim=1)
+        self._send(kind, rows=rows, senders=torch.full_like(every[:1], SERVER), links=links)
+        return Agents(rows, only)
+
+    def average(self, value: Agents) -> Server:
+        """See `Round.average`."""
+        check_holder("average", value, Agents)
+        return Server(value.rows.mean(dim=0, keepdim=True))
+
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
+        check_holder("sum_in", value, Edges)
         by = torch.ones_like(self._links.weights) if weights is None else weights.rows
         return Agents(self._links.combine(value.base, by, value.pick))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
+        check_holder("own", value, Edges)
         loops = self._links.loops
         return Agents(value.base[loops if value.pick is None else value.pick[loops]])
 
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
+        check_holder("spread", value, Agents)
         return Edges(value.rows, self._links.receivers)
 
     def bounded(
@@ -230,43 +283,68 @@ class TensorRound(Round):
     ) -> Agents:
         """See `Round.bounded`; bound and blame matter to the trace alone."""
         del lipschitz, blame
+        check_holder("bounded", secret, Agents)
+        for value in released:
+            check_holder("bounded", value, Edges)
+        for held in private:
+            check_holder("bounded", held, Agents)
+        refuse_captured(fn, "bounded")
         others = self._links.receivers != self._links.senders
         counts = [n - 1 for n in self._links.spans]
-        blocks = [value.rows[others].split(counts) for value in released]
-        refuse_captured(fn, "bounded")
-        result = self._of_agents(
-            "bounded",
-            [
-                fn(secret.rows[i], *(b[i] for b in blocks), *(p.rows[i] for p in private))
-                for i in range(self.agents)
-            ],
-        )
+        seen = [value.rows[others].split(counts) for value in released]
+        own = secret.rows
+        rows = [
+            fn(own[i], *(s[i] for s in seen), *(p.rows[i] for p in private))
+            for i in range(self.agents)
+        ]
+        result = _of_agents("bounded", rows, width=own.shape[1])
         if self._sources is not None:
             self._sources.contributions.append(result.rows.clone())
         return result
 
-    def postprocess(self, fn: Callable[..., Tensor], *values: Agents | Edges) -> Agents:
+    def postprocess(
+        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
+    ) -> Agents:
         """See `Round.postprocess`."""
+        for value in values:
+            check_holder("postprocess", value, Agents, Edges)
+        refuse_captured(fn, "postprocess")
         parts = [
             self._links.blocks(v.rows) if isinstance(v, Edges) else tuple(v.rows) for v in values
         ]
-        refuse_captured(fn, "postprocess")
-        return self._keep_known(
-            self._of_agents("postprocess", [fn(*p) for p in zip(*parts, strict=True)])
-        )
-
-    def _of_agents(self, operation: str, rows: list[Tensor]) -> Agents:
-        """What a function gave for each agent: all D coordinates, for which noise is counted."""
-        width = self._initial.shape[0]
-        wrong = [tuple(row.shape) for row in rows if tuple(row.shape) != (width,)]
-        if wrong:
-            raise UndeclaredOperation(
-                f"the function of round.{operation} returned shape {wrong[0]}; it must return "
-                f"({width},)"
-            )
-        return Agents(torch.stack(rows))
+        rows = [fn(*p) for p in zip(*parts, strict=True)]
+        return self._keep_known(_of_agents("postprocess", rows, width=self._width(block)))
 
     def _keep_known(self, value: Agents) -> Agents:
         if self._sources is not None:
             self._sources.known.append(value.rows.clone())
         return value
+
+
+def _of_agents(operation: str, rows: list[Tensor], *, width: int) -> Agents:
+    """What a function gave for each agent: all coordinates, for which noise is counted."""
+    wrong = [tuple(row.shape) for row in rows if tuple(row.shape) != (width,)]
+    if wrong:
+        raise UndeclaredOperation(
+            f"the function of round.{operation} returned shape {wrong[0]}; it must return "
+            f"({width},)"
+        )
+    return Agents(torch.stack(rows))
+
+
+def _stacked(points: Sequence[Value]) -> tuple[Tensor, Tensor]:
+    """The points as models (K, M, D), and for each row of their values its position in M."""
+    first = points[0]
+    shared = all(_same_pick(point, first) for point in points)
+    models = [point.base if shared else point.rows for point in points]
+    pick = first.pick if shared else None
+    owners = torch.arange(len(models[0]), device=models[0].device) if pick is None else pick
+    return models[0][None] if len(models) == 1 else torch.stack(models), owners
+
+
+def _same_pick(one: Value, other: Value) -> bool:
+    if len(one.base) != len(other.base):
+        return False
+    if one.pick is None or other.pick is None:
+        return one.pick is other.pick
+    return one.pick is other.pick or torch.equal(one.pick, other.pick)

@@ -4,114 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .graph import Graph
-from .round import (
-    Agents,
-    Batch,
-    Edges,
-    Round,
-    UndeclaredOperation,
-    V,
-    check_drawn,
-    refuse_captured,
-    reply_order,
-)
-from .sources import Contributions, Group, Known, Messages, NoiseSources, SourceRows
+from .record import Recorder, RoundRecord
+from .round import Batch, Coef, P, Round, V, refuse_captured, reply_order
+from .sources import Contributions, Known, Messages, NoiseSources, SourceRows
+from .values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRecord:
-    """What a round sent and returned, over its columns.
-
-    Attributes:
-        groups: the columns, in the order in which the step made them.
-        closure: rows that count as seen, each with the reason.
-        end_state: the rows of every value of the returned state, by field.
-        blames: why the view is heuristic; empty when it is not.
-        reads_index: whether the step looked at the number of the round.
-        agents: the number of agents.
-    """
-
-    groups: Sequence[Group]
-    closure: Sequence[tuple[str, csr_array]]
-    end_state: dict[str, csr_array]
-    blames: Sequence[str]
-    reads_index: bool
-    agents: int
+__all__ = ["RoundRecord", "TracedRound"]
 
 
 class TracedRound(Round):
     """A round on unit sources."""
 
     def __init__(self, graph: Graph, *, index: int = 1) -> None:
-        from scipy.sparse import csr_array
-
         self._graph, self._index = graph, index
-        self._csr = csr_array
         self._receivers, self._senders = graph.receivers, graph.senders
         self.agents = graph.agents
         self.weights = Edges(torch.from_numpy(graph.edge_weights.copy())[:, None])
-        self._groups: list[Group] = []
-        self._width = 0
-        self._closure: list[tuple[str, csr_array]] = []
-        self._blames: list[str] = []
-        self._reads_index = False
+        self._record = Recorder()
         self._drawn: list[Batch] = []
 
     @property
     def index(self) -> int:
         """The number of the round; reading it is noted."""
-        self._reads_index = True
+        self._record.reads_index = True
         return self._index
 
-    def _add(self, group: Group) -> SourceRows:
-        self._groups.append(group)
-        self._width += group.size
-        ones, rows = np.ones(group.size), np.arange(group.size)
-        shape = (group.size, self._width)
-        return SourceRows(self._csr((ones, (rows, group.start + rows)), shape=shape), self)
-
-    def _rows(self, value: Agents | Edges, operation: str) -> SourceRows:
-        if not isinstance(value, Agents | Edges) or not isinstance(value.rows, SourceRows):
-            raise UndeclaredOperation(
-                f"round.{operation} takes Agents or Edges that the round's operations made, not "
-                f"{type(value).__name__}"
-            )
-        if value.rows.trace is not self:
-            raise UndeclaredOperation(
-                f"round.{operation} of a value of another round: carry it in the state that the "
-                "step returns"
-            )
-        return value.rows
-
-    def _see(self, value: Agents | Edges, why: str) -> None:
-        if self._is_private(value, why):
-            self._closure.append((why, value.base.matrix))
-
-    def _is_private(self, value: Agents | Edges, operation: str) -> bool:
-        """Whether a value is made of sources, of this round; public tensors need no closure."""
-        if isinstance(value, Agents | Edges) and isinstance(value.base, Tensor):
-            return False
-        self._rows(value, operation)
-        return True
-
-    def known(self, what: str) -> Agents:
+    def known(self, what: str, *, block: int = 0) -> Agents:
         """A value that the closure counts as known, one row an agent."""
-        return Agents(self._add(Known(start=self._width, size=self.agents, what=what)))
+        start = self._record.width
+        return Agents(
+            self._record.add(Known(start=start, size=self.agents, what=what, block=block))
+        )
 
-    def initial(self) -> Agents:
+    def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
-        return self.known("initial model")
+        return self.known("initial model", block=block)
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
@@ -119,24 +53,53 @@ class TracedRound(Round):
         self._drawn.append(batch)
         return batch
 
-    def clipped_sums(self, points: V, *, batch: Batch, clip_norm: float | None) -> V:
-        """See `Round.clipped_sums`."""
-        rows = self._rows(points, "clipped_sums")
-        check_drawn(batch, self._drawn)
-        self._see(points, "model at which gradients are taken")
-        owners = self._receivers if isinstance(points, Edges) else np.arange(self.agents)
-        bounds = np.full(rows.shape[0], math.inf if clip_norm is None else float(clip_norm))
-        return type(points)(
-            self._add(
-                Contributions(
-                    start=self._width,
-                    owners=owners,
-                    bounds=bounds,
-                    batch=batch.call,
-                    sampling_rate=batch.sampling_rate,
-                )
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> tuple[P, ...]:
+        del coefs  # public; the bound is on the combination, whatever they are
+        blocks = self._blocks(points)
+        for point in points:
+            for value in point:
+                self._record.see(value, "model at which gradients are taken")
+        kind, owners = type(points[0][0]), self._holders(points[0][0])
+        first = self._record.new_vectors(len(owners))
+        bounds = np.full(len(owners), math.inf if clip_norm is None else float(clip_norm))
+        parts = [
+            Contributions(
+                start=self._record.width + i * len(owners),
+                owners=owners,
+                bounds=bounds,
+                batch=batch.call,
+                sampling_rate=batch.sampling_rate,
+                first_vector=first,
+                block=block,
             )
-        )
+            for i, block in enumerate(blocks)
+        ]
+        return tuple(kind(self._record.add(part)) for part in parts)
+
+    def _clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        del batch_size
+        reach = None if clip_norm is None else 2.0 * clip_norm  # from one clipped vector to another
+        (mean,) = self._clipped_sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=reach)
+        return mean
+
+    def _blocks(self, points: Sequence[tuple[P, ...]]) -> list[int]:
+        """The blocks of a point, the same for every point and each of them once."""
+        every = [[self._record.rows(v, "clipped_sums").block for v in point] for point in points]
+        if any(blocks != every[0] for blocks in every) or len(set(every[0])) < len(every[0]):
+            raise UndeclaredOperation(
+                f"round.clipped_sums at points of blocks {every}: every point has the same "
+                "blocks, each of them once"
+            )
+        return every[0]
 
     def noise(
         self,
@@ -147,67 +110,110 @@ class TracedRound(Round):
         known_to: Sequence[frozenset[int]] | None = None,
     ) -> V:
         """See `Round.noise`."""
-        rows = self._rows(like, "noise").shape[0]
-        holders = self._receivers if isinstance(like, Edges) else np.arange(self.agents)
+        rows = self._record.rows(like, "noise")
+        count, holders = rows.shape[0], self._holders(like)
         mixing = None if factor is None else factor.detach().cpu().double().numpy()
         if known_to is None:
             if mixing is None:
-                known_to = [frozenset({int(h)}) for h in holders]
+                known_to = [frozenset({holder}) - {SERVER} for holder in holders.tolist()]
             else:
-                known_to = [frozenset(holders[np.flatnonzero(c)].tolist()) for c in mixing.T]
-        unit = self._add(NoiseSources(start=self._width, known_to=list(known_to)))
+                makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
+                known_to = [frozenset(of) - {SERVER} for of in makers]
+        start = self._record.width
+        unit = self._record.add(
+            NoiseSources(start=start, known_to=list(known_to), block=rows.block)
+        )
         if mixing is None:
             return type(like)(unit * std)
-        if mixing.shape != (rows, len(known_to)):
-            raise ValueError(f"factor of shape {mixing.shape} must be ({rows}, {len(known_to)})")
-        return type(like)(SourceRows(self._csr(self._csr(mixing) @ unit.matrix), self) * std)
+        if mixing.shape != (count, len(known_to)):
+            raise ValueError(f"factor of shape {mixing.shape} must be ({count}, {len(known_to)})")
+        return type(like)(_combined(mixing, unit) * std)
+
+    def _holders(self, value: Value) -> np.ndarray:
+        """Who holds each row."""
+        if isinstance(value, Server):
+            return np.array([SERVER])
+        return self._receivers if isinstance(value, Edges) else np.arange(self.agents)
+
+    def _send(
+        self, rows: SourceRows, *, kind: str, senders: np.ndarray, links: np.ndarray
+    ) -> SourceRows:
+        return self._record.add(
+            Messages(
+                start=self._record.width,
+                kind=kind,
+                rows=rows.matrix,
+                senders=senders,
+                links=links,
+                block=rows.block,
+            )
+        )
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
+        check_holder("broadcast", value, Agents)
         crosses = self._receivers != self._senders
-        sent = self._add(
-            Messages(
-                start=self._width,
-                kind=kind,
-                rows=self._rows(value, "broadcast").matrix,
-                senders=np.arange(self.agents),
-                links=np.c_[self._senders[crosses], self._receivers[crosses]],
-            )
-        )
+        links = np.c_[self._senders[crosses], self._receivers[crosses]]
+        rows = self._record.rows(value, "broadcast")
+        sent = self._send(rows, kind=kind, senders=np.arange(self.agents), links=links)
         return Edges(sent, torch.from_numpy(self._senders.copy()))
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
+        check_holder("reply", value, Edges)
         crosses = np.flatnonzero(self._receivers != self._senders)
-        sent = self._add(
-            Messages(
-                start=self._width,
-                kind=kind,
-                rows=self._rows(value, "reply").matrix,
-                senders=self._receivers,
-                links=np.c_[crosses, self._senders[crosses]],
-            )
-        )
+        links = np.c_[crosses, self._senders[crosses]]
+        rows = self._record.rows(value, "reply")
+        sent = self._send(rows, kind=kind, senders=self._receivers, links=links)
         return Edges(sent, reply_order(self._graph))
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """See `Round.mix`."""
         return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
 
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """See `Round.upload`."""
+        check_holder("upload", value, Agents)
+        every = np.arange(self.agents)
+        links = np.c_[every, np.full(self.agents, SERVER)]
+        rows = self._record.rows(value, "upload")
+        return self._mean(self._send(rows, kind=kind, senders=every, links=links))
+
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """See `Round.download`."""
+        check_holder("download", value, Server)
+        every = np.arange(self.agents)
+        links = np.c_[np.zeros_like(every), every]
+        rows = self._record.rows(value, "download")
+        sent = self._send(rows, kind=kind, senders=np.array([SERVER]), links=links)
+        return Agents(sent, torch.zeros(self.agents, dtype=torch.int64))
+
+    def average(self, value: Agents) -> Server:
+        """See `Round.average`."""
+        check_holder("average", value, Agents)
+        return self._mean(self._record.rows(value, "average"))
+
+    def _mean(self, rows: SourceRows) -> Server:
+        return Server(_combined(np.full((1, self.agents), 1.0 / self.agents), rows))
+
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
-        rows = self._rows(value if weights is None else value * weights, "sum_in").matrix
+        from scipy.sparse import csr_array
+
+        check_holder("sum_in", value, Edges)
+        rows = self._record.rows(value if weights is None else value * weights, "sum_in")
         edges = np.arange(len(self._receivers))
-        gather = self._csr((np.ones(len(edges)), (self._receivers, edges)))
-        return Agents(SourceRows(self._csr(gather @ rows), self))
+        return Agents(_combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
+        check_holder("own", value, Edges)
         return Agents(value.rows[np.flatnonzero(self._receivers == self._senders)])
 
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
-        return Edges(value.base, torch.from_numpy(self._receivers.copy()))
+        check_holder("spread", value, Agents)
+        return Edges(value.rows, torch.from_numpy(self._receivers.copy()))
 
     def bounded(
         self,
@@ -220,70 +226,51 @@ class TracedRound(Round):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`."""
+        check_holder("bounded", secret, Agents)
         refuse_captured(fn, "bounded")
         for held in private:
-            self._is_private(held, "bounded")
-        rows = self._rows(secret, "bounded").matrix
+            check_holder("bounded", held, Agents)
+            self._record.is_private(held, "bounded")
         others = np.flatnonzero(self._receivers != self._senders)
         for value in released:
-            if self._is_private(value, "bounded"):
-                self._closure.append(("released input of bounded", value.rows[others].matrix))
-        bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, float | None]]()
-        explained = np.zeros(rows.shape[0])
-        for g in self._groups:
-            if isinstance(g, Contributions) and g.start < rows.shape[1]:
-                block = abs(rows[:, g.start : g.start + g.size])
-                if not block.nnz:
-                    continue
-                at = block.tocoo().coords
-                if (g.owners[at[1]] != at[0]).any():
-                    raise UndeclaredOperation("the secret of bounded holds another agent's data")
-                bounds += block @ g.bounds[: block.shape[1]]
-                explained += np.diff(self._csr(block).indptr)
-                batches.add((g.batch, g.sampling_rate))
-        if (explained != np.diff(rows.indptr)).any() or len(batches) != 1:
-            raise UndeclaredOperation(
-                "the secret of bounded must be made of clipped sums of one batch alone, without "
-                "noise, messages or known values"
-            )
-        self._blames.append(blame)
-        ((batch, rate),) = batches
+            check_holder("bounded", value, Edges)
+            if self._record.is_private(value, "bounded"):
+                seen = value.rows[others].matrix
+                self._record.closure.append(("released input of bounded", seen))
+        found = self._record.secret(secret, "bounded")
+        self._record.blames.append(blame)
         return Agents(
-            self._add(
+            self._record.add(
                 Contributions(
-                    start=self._width,
+                    start=self._record.width,
                     owners=np.arange(self.agents),
-                    bounds=lipschitz * bounds,
-                    batch=batch,
-                    sampling_rate=rate,
+                    bounds=lipschitz * found.bounds,
+                    batch=found.batch,
+                    sampling_rate=found.sampling_rate,
+                    first_vector=self._record.new_vectors(self.agents),
                     blame=blame,
+                    block=secret.rows.block,
                 )
             )
         )
 
-    def postprocess(self, fn: Callable[..., Tensor], *values: Agents | Edges) -> Agents:
+    def postprocess(
+        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
+    ) -> Agents:
         """See `Round.postprocess`."""
         refuse_captured(fn, "postprocess")
         for value in values:
-            self._see(value, "input of postprocess")
-        return self.known("result of postprocess")
+            check_holder("postprocess", value, Agents, Edges)
+            self._record.see(value, "input of postprocess")
+        return self.known("result of postprocess", block=block)
 
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
-        end: dict[str, csr_array] = {}
-        for name, value in state._asdict().items():
-            if isinstance(value, Agents):
-                end[f"state {name} at the end of the round"] = self._rows(value, "state").matrix
-            elif not isinstance(value, Tensor):
-                raise UndeclaredOperation(
-                    f"state field {name!r} holds {type(value).__name__}; a state is a NamedTuple "
-                    "of Agents and public tensors"
-                )
-        return RoundRecord(
-            groups=self._groups,
-            closure=self._closure,
-            end_state=end,
-            blames=list(dict.fromkeys(self._blames)),
-            reads_index=self._reads_index,
-            agents=self.agents,
-        )
+        return self._record.finish(state, agents=self.agents)
+
+
+def _combined(weights: Any, rows: SourceRows) -> SourceRows:
+    """Public combinations of rows, weights (combinations, rows)."""
+    from scipy.sparse import csr_array
+
+    return SourceRows(csr_array(csr_array(weights) @ rows.matrix), rows.trace, rows.block)

@@ -19,8 +19,8 @@ class Message:
         round: the number of the round; 0 is the start.
         call: the number of the sending operation within the round.
         kind: what is sent, such as "model" or "cross-gradient".
-        senders: (M,) the agent that sends each row.
-        links: (L, 2) pairs (row, receiver) that cross a link.
+        senders: (M,) the agent that sends each row; -1 is the server.
+        links: (L, 2) pairs (row, receiver) that cross a link; receiver -1 is the server.
         rows: (M, D) what is sent; a row in no link stays with its agent.
     """
 
