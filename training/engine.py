@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .algorithms.algorithm import Bound
+from .algorithms.algorithm import Bound, check_weights
+from .auroc import auroc
 from .data import poisson_batch
 from .gradients import PairGradients
-from .graph import Graph
+from .graph import Topology
 from .models import flatten, unflatten
 from .randomness import Purpose, SecretRandomness
 from .round import Agents
+from .tasks import Task
 from .tensor_round import Examples, Links, Sources, TensorRound
 from .transcript import Tap
 
@@ -29,6 +31,7 @@ class Metrics(NamedTuple):
         accuracy, loss: (A,) of each agent's model.
         consensus_accuracy, consensus_loss: of the mean model.
         consensus_distance: root mean squared distance of the models from their mean.
+        auroc, consensus_auroc: of two classes, class 1 being the positive one; None of more.
     """
 
     round: int
@@ -37,6 +40,8 @@ class Metrics(NamedTuple):
     consensus_accuracy: float
     consensus_loss: float
     consensus_distance: float
+    auroc: tuple[float, ...] | None = None
+    consensus_auroc: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,22 +49,25 @@ class Setting:
     """What a run consists of, apart from its numbers.
 
     Attributes:
-        graph: the topology and its weights.
+        graph: the topology and its weights, for all rounds or round by round.
         model: the network, with the public initial parameters.
         shards: each agent's inputs and targets.
         sampling_rate: probability that a record is in a batch.
         device: where the run computes.
         dtype: torch.float32 or torch.float64.
         layout: gradient layout.
+        task: what is minimised in place of the model's cross-entropy; the model, whose parameters
+            are its first block, is what the metrics evaluate.
     """
 
-    graph: Graph
+    graph: Topology
     model: nn.Module
     shards: Sequence[Examples]
     sampling_rate: float
     device: torch.device
     dtype: torch.dtype = torch.float32
     layout: str = "auto"
+    task: Task | None = None
 
     def __post_init__(self) -> None:
         """Check that every agent has data and that the rate is a probability."""
@@ -81,6 +89,9 @@ class Engine:
         bound: the algorithm with its numbers.
         randomness: noise and batches; of the system's entropy when None.
         taps: called with every message before it is delivered.
+
+    Raises:
+        ValueError: weights or a task that do not fit the algorithm.
     """
 
     def __init__(
@@ -91,17 +102,29 @@ class Engine:
         randomness: SecretRandomness | None = None,
         taps: Sequence[Tap] = (),
     ) -> None:
+        check_weights(setting.graph, bound.weights)
+        blocks = len(setting.task.dimensions) if setting.task else 1
+        if bound.blocks not in (None, blocks):
+            raise ValueError(
+                f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
+                f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
+                "ClassWeights, and any other needs a task of parameters alone, or none"
+            )
         self.setting, self.taps = setting, tuple(taps)
         self._bound = bound
         self._randomness = randomness or SecretRandomness()
-        self._links = Links(setting.graph, device=setting.device, dtype=setting.dtype)
+        self._links = {
+            graph: Links(graph, device=setting.device, dtype=setting.dtype)
+            for graph in setting.graph.graphs
+        }
         self._gradients = PairGradients(
-            setting.model,
+            setting.task or setting.model,
             setting.layout,  # type: ignore[arg-type] # the layout's name is checked by PairGradients
             device=setting.device,
             dtype=setting.dtype,
         )
-        self._initial = flatten(setting.model).detach().to(setting.device, setting.dtype)
+        initial = setting.task.initial() if setting.task else flatten(setting.model)
+        self._initial = initial.detach().to(setting.device, setting.dtype)
         self._shards = [
             Examples(s.inputs.to(setting.device, setting.dtype), s.targets.to(setting.device))
             for s in setting.shards
@@ -130,12 +153,14 @@ class Engine:
             return Examples(shard.inputs[at], shard.targets[at])
 
         return TensorRound(
-            self._links,
+            self._links[self.setting.graph.at(index)],
             index=index,
             initial=self._initial,
             gradients=self._gradients,
             draw=draw,
             randomness=self._randomness,
+            sizes=self.setting.task.dimensions if self.setting.task else None,
+            projection=self.setting.task.project if self.setting.task else None,
             taps=self.taps,
             sources=sources,
         )
@@ -205,7 +230,7 @@ def evaluate(
     round: int,
     batch: int = 2048,
 ) -> Metrics:
-    """Loss and accuracy of every agent's model and of their mean.
+    """Loss, accuracy and, of two classes, AUROC of every agent's model and of their mean.
 
     Args:
         model: the network; its own parameters are not used.
@@ -220,23 +245,32 @@ def evaluate(
     consensus = _score(model, mean, examples, batch=batch)
     return Metrics(
         round=round,
-        accuracy=tuple(a for a, _ in own),
-        loss=tuple(loss for _, loss in own),
-        consensus_accuracy=consensus[0],
-        consensus_loss=consensus[1],
+        accuracy=tuple(s.accuracy for s in own),
+        loss=tuple(s.loss for s in own),
+        consensus_accuracy=consensus.accuracy,
+        consensus_loss=consensus.loss,
         consensus_distance=distance,
+        auroc=tuple(s.auroc for s in own if s.auroc is not None) or None,
+        consensus_auroc=consensus.auroc,
     )
 
 
+class _Score(NamedTuple):
+    accuracy: float
+    loss: float
+    auroc: float | None
+
+
 @torch.no_grad()
-def _score(
-    model: nn.Module, flat: Tensor, examples: Examples, *, batch: int
-) -> tuple[float, float]:
+def _score(model: nn.Module, flat: Tensor, examples: Examples, *, batch: int) -> _Score:
     parameters = {name: value.to(flat.device) for name, value in unflatten(model, flat).items()}
-    right, loss = 0.0, 0.0
+    right, loss, margins = 0.0, 0.0, list[Tensor]()
     for x, y in zip(examples.inputs.split(batch), examples.targets.split(batch), strict=True):
         inputs, targets = x.to(flat.device, flat.dtype), y.to(flat.device)
         logits = torch.func.functional_call(model, parameters, (inputs,))
         loss += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
         right += float((logits.argmax(dim=1) == targets).sum())
-    return right / len(examples.targets), loss / len(examples.targets)
+        if logits.shape[1] == 2:
+            margins.append(logits[:, 1] - logits[:, 0])
+    area = auroc(torch.cat(margins), examples.targets == 1) if margins else None
+    return _Score(right / len(examples.targets), loss / len(examples.targets), area)

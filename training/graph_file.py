@@ -6,15 +6,17 @@ Suffix      Contents
 ``.csv``    W, one row a line, separated by commas; ``#`` starts a comment
 ``.txt``    W, one row a line, separated by blanks; ``#`` starts a comment
 ``.npy``    W, a NumPy array of numbers
-``.json``   ``{"weights": [[...], ...]}``, or ``{"agents": 4, "edges": [[0, 1], [1, 2], ...]}``
+``.json``   ``{"weights": [[...], ...]}``, or ``{"agents": 4, "edges": [[0, 1], [1, 2], ...]}``,
+            or ``{"agents": 4, "arcs": [[0, 1], [1, 2], ...]}``
 ==========  ==================================================================================
 
-W[i, j] is the weight agent i gives to agent j. Edges are links in both directions; agents count
-from 0; self-loops need not be listed.
+W[i, j] is the weight agent i gives to agent j. Edges are links in both directions, arcs go from the
+first agent to the second; agents count from 0; self-loops need not be listed.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +24,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GraphFile", "read_graph_file"]
+__all__ = ["FileKind", "GraphFile", "read_graph_file"]
+
+
+class FileKind(enum.StrEnum):
+    """What a file holds."""
+
+    WEIGHTS = "weights"
+    EDGES = "edges"
+    ARCS = "arcs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphFile:
-    """What a file says: an (A, A) matrix, of weights or only of links (ones)."""
+    """What a file says: an (A, A) matrix [receiver, sender], of weights or only of links (ones)."""
 
     matrix: NDArray[np.float64]
-    weighted: bool
+    kind: FileKind
 
 
 def read_graph_file(path: str | Path) -> GraphFile:
@@ -62,26 +72,32 @@ def read_graph_file(path: str | Path) -> GraphFile:
         raise ValueError(f"cannot read a graph from {path}: {error}") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"the matrix in {path} has shape {matrix.shape}, must be square (A, A)")
-    return GraphFile(matrix=matrix, weighted=True)
+    return GraphFile(matrix=matrix, kind=FileKind.WEIGHTS)
 
 
 def _read_json(path: Path) -> GraphFile:
     content = json.loads(path.read_text(encoding="utf-8"))
-    known = [{"weights"}, {"agents", "edges"}]
+    known = [{"weights"}, {"agents", "edges"}, {"agents", "arcs"}]
     if not isinstance(content, dict) or set(content) not in known:
-        raise ValueError('the keys must be "agents" and "edges", or "weights" alone')
+        raise ValueError(
+            'the keys must be "agents" and "edges", or "agents" and "arcs", or "weights" alone'
+        )
     if "weights" in content:
-        return GraphFile(matrix=np.array(content["weights"], dtype=np.float64), weighted=True)
+        matrix = np.array(content["weights"], dtype=np.float64)
+        return GraphFile(matrix=matrix, kind=FileKind.WEIGHTS)
     agents = content["agents"]
     if type(agents) is not int or agents < 1:
         raise ValueError(f'"agents"={agents!r} must be a whole number of at least 1')
+    kind = FileKind.EDGES if "edges" in content else FileKind.ARCS
     links = np.zeros((agents, agents))
-    for edge in content["edges"]:
-        ends = edge if isinstance(edge, list) else [edge]
+    for link in content[kind]:
+        ends = link if isinstance(link, list) else [link]
         if len(ends) != 2 or not all(type(end) is int and 0 <= end < agents for end in ends):
             raise ValueError(
-                f"edge {edge!r} must name two agents between 0 and {agents - 1}; agents count "
-                "from 0"
+                f"{kind[:-1]} {link!r} must name two agents between 0 and {agents - 1}; agents "
+                "count from 0"
             )
-        links[ends[0], ends[1]] = links[ends[1], ends[0]] = 1.0
-    return GraphFile(matrix=links, weighted=False)
+        links[ends[1], ends[0]] = 1.0
+        if kind is FileKind.EDGES:
+            links[ends[0], ends[1]] = 1.0
+    return GraphFile(matrix=links, kind=kind)

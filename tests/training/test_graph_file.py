@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from overhear.training.graph import build_graph, ring
+from overhear.training.mixing import Sums
+from overhear.training.topologies import build_graph, ring
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".npy", ".json"])
@@ -29,6 +30,18 @@ def test_a_list_of_links_gets_metropolis_weights(tmp_path):
     assert np.array_equal(uniform.weights, ring(4).weights)
 
 
+def test_arcs_go_one_way_and_split_what_their_sender_has_evenly(tmp_path):
+    path = tmp_path / "arcs.json"
+    path.write_text('{"agents": 3, "arcs": [[0, 1], [0, 2], [1, 2], [2, 0], [0, 0], [0, 1]]}')
+    graph = build_graph("file", 3, path=path)
+    thirds, halves = [1 / 3] * 3, [0.0, 0.5, 0.5]
+    assert graph.weights.T.tolist() == [thirds, halves, [0.5, 0.0, 0.5]]  # a row is a sender
+    assert graph.sums is Sums.COLUMNS
+    assert graph.links == ((2, 0), (0, 1), (0, 2), (1, 2))
+    with pytest.raises(ValueError, match="weights='uniform' cannot apply"):
+        build_graph("file", 3, path=path, weights="uniform")
+
+
 def test_self_loops_and_repeated_links_change_nothing(tmp_path):
     path = tmp_path / "pair.json"
     path.write_text('{"agents": 2, "edges": [[0, 1], [1, 0], [1, 1]]}')
@@ -45,12 +58,15 @@ def test_self_loops_and_repeated_links_change_nothing(tmp_path):
         ("w.xls", "", "suffix '.xls' must be .csv, .txt, .npy or .json"),
         ("w.npy", "", "cannot read a graph"),
         ("w.json", "{", "cannot read a graph"),
-        ("w.json", "[1]", '"agents" and "edges", or "weights" alone'),
+        ("w.json", "[1]", '"agents" and "edges", or "agents" and "arcs", or "weights" alone'),
         ("w.json", '{"agents": 2, "edges": [], "weights": []}', "alone"),
         ("w.json", '{"agents": 0, "edges": []}', '"agents"=0 must be a whole number'),
         ("w.json", '{"agents": 2, "edges": [[0, 2]]}', "between 0 and 1; agents count from 0"),
         ("w.json", '{"agents": 2, "edges": [[0, -1]]}', "between 0 and 1"),
         ("w.json", '{"agents": 2, "edges": [7]}', "edge 7 must name two agents"),
+        ("w.json", '{"agents": 2, "arcs": [[0, 2]]}', r"arc \[0, 2\] must name two agents"),
+        ("w.json", '{"agents": 2, "arcs": [[0, 1]]}', "do not hear each other both ways"),
+        ("w.json", '{"agents": 2, "edges": [], "arcs": []}', "the keys must be"),
         ("w.json", '{"agents": 2, "edges": []}', r"falls into 2 pieces \(\{0\}, \{1\}\)"),
     ],
 )

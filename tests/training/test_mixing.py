@@ -4,7 +4,14 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from overhear.training.mixing import check_mixing, mixing_weights, name_pieces, pieces
+from overhear.training.mixing import (
+    Sums,
+    check_mixing,
+    mixing_weights,
+    name_pieces,
+    pieces,
+    push_weights,
+)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -47,6 +54,34 @@ def test_many_pieces_are_named_in_short():
     assert name_pieces([[i] for i in range(5)]) == "{0}, {1}, {2}, {3}, ..."
 
 
-def test_a_row_stochastic_matrix_that_loses_the_mean_is_refused():
-    with pytest.raises(ValueError, match=r"column \d of the weights of 'g' sums to"):
-        check_mixing("g", np.array([[0.5, 0.5], [0.3, 0.7]]))
+@pytest.mark.parametrize(
+    ("weights", "sums"),
+    [
+        ([[0.5, 0.5], [0.5, 0.5]], Sums.BOTH),
+        ([[0.5, 0.5], [0.3, 0.7]], Sums.ROWS),
+        ([[0.5, 0.3], [0.5, 0.7]], Sums.COLUMNS),
+    ],
+    ids=str,
+)
+def test_a_matrix_is_told_by_which_of_its_sums_are_one(weights, sums):
+    assert check_mixing("g", np.array(weights)) is sums
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_push_weights_are_one_over_the_receivers_of_each_sender(seed):
+    digraph = nx.gnp_random_graph(9, 0.3, seed=seed, directed=True)
+    digraph.remove_edges_from(nx.selfloop_edges(digraph))
+    weights = push_weights(
+        nx.to_numpy_array(digraph).astype(bool).T
+    )  # networkx: [sender, receiver]
+    for sender, receiver in digraph.edges:
+        assert weights[receiver, sender] == 1 / (1 + digraph.out_degree[sender])
+    assert np.allclose(weights.sum(axis=0), 1, rtol=0, atol=1e-15)
+    assert np.count_nonzero(weights) == digraph.number_of_edges() + 9
+
+
+def test_links_that_lead_one_way_only_are_no_connected_graph():
+    one_way = push_weights(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=bool))
+    with pytest.raises(ValueError, match="falls into 3 pieces"):
+        check_mixing("chain", one_way)
+    assert check_mixing("chain", one_way, connected=False) is Sums.COLUMNS

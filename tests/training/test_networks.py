@@ -27,6 +27,7 @@ def _build(name, input_shape=IMAGE, classes=10, seed=0):
         ("mlp", (1, 8, 8), 10, 64 * 32 + 32 + 32 * 10 + 10),
         ("mlp", (1, 28, 28), 10, 784 * 112 + 112 + 112 * 10 + 10),
         ("cnn", (3, 32, 32), 10, 136_874),
+        ("resnet18", (3, 32, 32), 10, 11_173_962),  # He et al., CIFAR stem; GroupNorm as BatchNorm
         # DLG: 3-12-12-12 convolutions, then 768-100.
         ("sigmoid-lenet", (3, 32, 32), 100, 912 + 2 * 3_612 + 76_900),
     ],
