@@ -6,11 +6,12 @@ from .data import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
 from .engine import Engine, Metrics, Setting, evaluate
 from .exposure import Exposure, exposures
 from .gradients import PairGradients
-from .graph import GRAPH_NAMES, Graph, build_graph
+from .graph import Graph
 from .models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .randomness import SecretRandomness
 from .round import Agents, Batch, Edges, Round, UndeclaredOperation
 from .tensor_round import Examples, Sources
+from .topologies import GRAPH_NAMES, build_graph
 from .trace import AlgorithmTrace, RoundTrace, trace
 from .transcript import Message, Transcript
 

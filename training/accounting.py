@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..privacy import accountant as accounting
-from ..privacy.guarantee import Guarantee, Sampling, Status, Unit
+from ..privacy.accounting_setting import closed_form
+from ..privacy.guarantee import Bound, Guarantee, Sampling, Status, Unit
+from ..privacy.limits import scale_for
 from ..privacy.view import UnsupportedView
 from .exposure import Exposure, Release
 
@@ -42,22 +44,17 @@ def run_epsilon(
         rounds: how many rounds were released, or the number of each; replayed ones count again.
 
     Raises:
-        UnsupportedMechanism: replace-one with several contributions of a sampled batch.
+        UnsupportedMechanism: rounds that differ, by another accountant than "pld".
         UnsupportedView: more rounds than were traced, of rounds that differ.
     """
+    if rounds is not None and not isinstance(rounds, int):
+        _check_replays(exposure, rounds)
     releases = exposure.releases if rounds is None else _released(exposure.releases, rounds)
-    releases = tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
+    releases = _spent(releases)
     if not releases:
         return 0.0
     if noise_multiplier == 0 or math.isinf(exposure.worst):
         return math.inf
-    for r in releases:
-        if adjacency == "replace-one" and r.contributions > 1 and r.sampling_rate < 1:
-            raise UnsupportedMechanism(
-                f"adjacency='replace-one' with {r.contributions} contributions of one sampled "
-                "batch: no dominating pair is known; use adjacency='add-or-remove-one' or "
-                "sampling_rate=1"
-            )
     if len(releases) == 1:
         (only,) = releases
         return accounting.epsilon(
@@ -67,6 +64,7 @@ def run_epsilon(
             sampling_rate=only.sampling_rate,
             adjacency=adjacency,
             accountant=accountant,
+            contributions=_contributions(releases),
         )
     if accountant != "pld":
         raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
@@ -74,7 +72,18 @@ def run_epsilon(
         _counted(releases, noise_multiplier),
         delta=delta,
         adjacency=adjacency,
+        contributions=_contributions(releases),
     )
+
+
+def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
+    """The releases that cost anything."""
+    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
+
+
+def _contributions(releases: Sequence[Release]) -> int:
+    """The most that a record makes to a sampled batch; of full batches any number counts as one."""
+    return max((r.contributions for r in releases if r.sampling_rate < 1), default=1)
 
 
 def _counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tuple[float, float]]:
@@ -111,6 +120,17 @@ def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Relea
     return tuple(r for r in found if r.rounds)
 
 
+def _check_replays(exposure: Exposure, entries: Sequence[int], *, torn: bool = False) -> None:
+    twice = [number for number, count in Counter(entries).items() if count > 1]
+    if exposure.whole_run and (twice or torn):
+        which = f"round {min(twice)}" if twice else "the round of a torn line"
+        raise UnsupportedView(
+            f"{which} may have been released twice, and for {exposure.adversary.name} all rounds "
+            "are one release in which none may repeat; give the run a closed state (form = "
+            '"repaired") to account for it'
+        )
+
+
 def accounted(exposure: Exposure, entries: Sequence[int], *, torn: bool = False) -> Exposure:
     """The exposure with every planned round, and more of those that the ledger names more often.
 
@@ -121,7 +141,11 @@ def accounted(exposure: Exposure, entries: Sequence[int], *, torn: bool = False)
         exposure: of the planned run.
         entries: the number of each round in the ledger.
         torn: whether the last line of the ledger was cut off.
+
+    Raises:
+        UnsupportedView: a round was released again where all rounds are one release.
     """
+    _check_replays(exposure, entries, torn=torn)
     counted = dict.fromkeys(exposure.releases, 0)
     for r in _replayed(exposure.releases, Counter(entries)):
         origin = next(o for o in exposure.releases if o._replace(rounds=r.rounds) == r)
@@ -143,7 +167,6 @@ def guarantee(
     """The statement for one adversary at a noise multiplier."""
     joint = exposure.worst
     effective = math.inf if joint == 0 else noise_multiplier / joint
-    full = all(r.sampling_rate == 1 for r in exposure.releases)
     because = exposure.because
     if noise_multiplier == 0 and math.isfinite(joint) and joint > 0:
         because = "the noise multiplier is 0: nothing hides the gradients"
@@ -166,10 +189,34 @@ def guarantee(
         delta=delta,
         unit=Unit.RECORD,
         adjacency=adjacency,
-        sampling=Sampling.FULL if full else Sampling.POISSON,
+        sampling=_sampling(exposure),
         status=status,
         because=because,
+        bound=_bound(exposure, noise_multiplier, adjacency=adjacency, accountant=accountant),
     )
+
+
+def _sampling(exposure: Exposure) -> Sampling:
+    if exposure.whole_run:
+        return Sampling.ANY
+    full = all(r.sampling_rate == 1 for r in exposure.releases)
+    return Sampling.FULL if full else Sampling.POISSON
+
+
+def _bound(
+    exposure: Exposure, noise_multiplier: float, *, adjacency: str, accountant: str
+) -> Bound:
+    """How `run_epsilon` finds its figure."""
+    releases = _spent(exposure.releases)
+    trivial = not releases or noise_multiplier == 0 or math.isinf(exposure.worst)
+    if trivial or accountant == "pld":
+        settings = _counted(releases, noise_multiplier) if not trivial else ()
+        if all(closed_form(*setting) for setting in settings):
+            return Bound.CLOSED_FORM
+        several = adjacency == "replace-one" and _contributions(releases) > 1
+        return Bound.PROFILE if several else Bound.PLD
+    named = {"rdp": Bound.RENYI, "prv": Bound.PRV, "gdp-clt": Bound.CENTRAL_LIMIT}
+    return named[accountant]
 
 
 def calibrated_multiplier(
@@ -183,32 +230,46 @@ def calibrated_multiplier(
     """The noise multiplier at which an exposure costs at most `epsilon`.
 
     Raises:
-        UnsupportedView: no noise reaches the target, or the rounds differ.
+        UnsupportedView: no noise reaches the target, or nothing is released.
+        UnsupportedMechanism: the accountant does not cover the rounds, or its answer to one
+            question contradicts its answer to the other.
     """
-    releases = [r for r in exposure.releases if r.joint_sensitivity > 0]
+    releases = _spent(exposure.releases)
     if math.isinf(exposure.worst):
         raise UnsupportedView(
             f"no noise multiplier reaches epsilon={epsilon:g} for {exposure.adversary.name}: "
             f"{exposure.because}"
         )
-    if len(releases) != 1:
+    if not releases:
         raise UnsupportedView(
-            "the rounds differ or release nothing: give noise_multiplier in place of epsilon"
+            f"nothing about the data is released to {exposure.adversary.name}, so epsilon is 0 at "
+            "every noise; give noise_multiplier in place of epsilon"
         )
-    (only,) = releases
-    if adjacency == "replace-one" and only.contributions > 1 and only.sampling_rate < 1:
-        run_epsilon(exposure, noise_multiplier=1.0, delta=delta, adjacency=adjacency)
-    needed = accounting.noise_multiplier(
-        epsilon=epsilon,
-        delta=delta,
-        rounds=only.rounds,
-        sampling_rate=only.sampling_rate,
-        adjacency=adjacency,
-        accountant=accountant,
-    )
+    contributions = _contributions(releases)
+    if len(releases) == 1:
+        (only,) = releases
+        needed = only.joint_sensitivity * accounting.noise_multiplier(
+            epsilon=epsilon,
+            delta=delta,
+            rounds=only.rounds,
+            sampling_rate=only.sampling_rate,
+            adjacency=adjacency,
+            accountant=accountant,
+            contributions=contributions,
+        )
+    elif accountant != "pld":
+        raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
+    else:
+        needed = scale_for(
+            _counted(releases, 1.0),
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            contributions=contributions,
+        )
     spent = math.inf
     for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding
-        multiplier = only.joint_sensitivity * needed * (1.0 + slack)
+        multiplier = needed * (1.0 + slack)
         spent = run_epsilon(
             exposure,
             noise_multiplier=multiplier,

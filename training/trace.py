@@ -18,10 +18,12 @@ from torch import Tensor
 
 from ..privacy.adversary import Adversary, Sees
 from ..privacy.view import UnsupportedView, View
-from .graph import Graph
+from .graph import Graph, Topology
+from .record import RoundRecord
+from .repeated import Earlier, repeats
 from .round import Agents
 from .sources import Contributions, Messages, NoiseSources, pruned, widened
-from .traced_round import RoundRecord, TracedRound
+from .traced_round import TracedRound
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -43,12 +45,19 @@ class RoundTrace:
 
     Args:
         record: what the round sent and returned, over its columns.
+
+    Attributes:
+        scale_of: an earlier round and a number, where mu of this round is that number times mu of
+            the earlier one, for every adversary and victim.
     """
 
     def __init__(self, record: RoundRecord) -> None:
         self.record = record
+        self.scale_of: tuple[RoundTrace, float] | None = None
         self.groups = record.groups
         self.blames = record.blames
+        self.vectors = record.vectors()
+        self._alone_by_kind: dict[str | None, list[tuple[float, str]]] = {}
 
     @property
     def columns(self) -> int:
@@ -89,19 +98,24 @@ class RoundTrace:
 
     def view(self, adversary: Adversary) -> View:
         """The closed view of an adversary, over all agents' contributions."""
-        rows, names, unseen = self._seen_rows(adversary)
+        rows, names, unseen = self.seen_rows(adversary)
         rows = self.expand(rows, unseen=unseen)
         keep = np.flatnonzero(np.diff(rows[:, self._private_columns(adversary)].indptr))
         rows = rows[keep]
         return View(
             contributions=rows[:, self._contribution_columns()],
-            noise=rows[:, self._unknown_noise(adversary)],
+            noise=rows[:, self.unknown_noise(adversary)],
             messages=[names[i] for i in keep],
+            vectors=self.vectors,
         )
 
-    def _seen_rows(
-        self, adversary: Adversary
+    def seen_rows(
+        self, adversary: Adversary, *, end_state: bool = True
     ) -> tuple[csr_array, list[str], Callable[[Messages], np.ndarray]]:
+        """Rows that an adversary sees, their names, and a mask of the messages that it does not.
+
+        Without `end_state` the state that the step returns counts as carried on, not as seen.
+        """
         from scipy.sparse import csr_array, vstack
 
         if adversary.sees is Sees.LINKS:
@@ -118,7 +132,13 @@ class RoundTrace:
             seen = np.flatnonzero(masks[g.start])
             parts.append(widened(csr_array(g.rows[seen]), self.columns))
             names += [g.name(int(i)) for i in seen] if len(seen) <= 10_000 else [g.kind] * len(seen)
-        for what, matrix in (*self.record.closure, *self.record.end_state.items()):
+        closed = list(self.record.closure)
+        if end_state:
+            closed += [
+                (f"state {field} at the end of the round", matrix)
+                for field, matrix in self.record.end_state.items()
+            ]
+        for what, matrix in closed:
             parts.append(widened(matrix, self.columns))
             names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
         return csr_array(vstack(parts)), names, lambda g: ~masks[g.start]
@@ -126,7 +146,8 @@ class RoundTrace:
     def _contribution_columns(self) -> np.ndarray:
         return _columns(g for g in self.groups if isinstance(g, Contributions))
 
-    def _unknown_noise(self, adversary: Adversary) -> np.ndarray:
+    def unknown_noise(self, adversary: Adversary) -> np.ndarray:
+        """The columns of noise sources that an adversary does not know."""
         unknown = [
             g.start + i
             for g in self.groups
@@ -137,9 +158,9 @@ class RoundTrace:
         return np.asarray(unknown, dtype=int)
 
     def _private_columns(self, adversary: Adversary) -> np.ndarray:
-        return np.r_[self._contribution_columns(), self._unknown_noise(adversary)]
+        return np.r_[self._contribution_columns(), self.unknown_noise(adversary)]
 
-    def _of_victim(self, victim: int) -> dict[int, tuple[list[int], list[float], float | None]]:
+    def of_victim(self, victim: int) -> dict[int, tuple[list[int], list[float], float | None]]:
         """Positions among the contributions, bounds and sampling rate, by batch."""
         batches: dict[int, tuple[list[int], list[float], float | None]] = {}
         position = 0
@@ -165,28 +186,27 @@ class RoundTrace:
         """As `sensitivities`, in a view that was already formed."""
         if victim in adversary.agents:
             raise UnsupportedView(f"{adversary.name} contains the victim {victim}; choose another")
-        batches = self._of_victim(victim)
-        if len(batches) > 1:
-            _check_blocks(view, [columns for columns, _, _ in batches.values()])
+        batches = list(self.of_victim(victim).values())
+        mus = mu_by_batch(view, [(columns, bounds) for columns, bounds, _ in batches])
         found = []
-        for columns, bounds, rate in batches.values():
-            mu = view.mu(columns, bounds=bounds) if columns else 0.0
-            found.append(
-                Sensitivity(mu, rate, len(columns), self._because(view, columns, bounds, mu))
-            )
+        for mu, (columns, bounds, rate) in zip(mus, batches, strict=True):
+            count = self.count(columns)
+            because = self.reason(mu, bounds, count=count) or _cancelled(view.leaks(columns))
+            found.append(Sensitivity(mu, rate, count, because))
         return found
 
-    def _because(self, view: View, columns: list[int], bounds: list[float], mu: float) -> str:
+    def count(self, columns: Sequence[int]) -> int:
+        """How many clipped vectors contributions are parts of."""
+        return len(np.unique(self.vectors[list(columns)]))
+
+    def reason(self, mu: float, bounds: Sequence[float], *, count: int) -> str:
+        """What decided the figure of one batch; empty where it takes the messages' names."""
         if math.isinf(mu):
             if any(math.isinf(b) for b in bounds):
                 return "gradients are not clipped, so one record's influence has no bound"
-            leaks = view.leaks(columns)
-            if len(leaks) > 1:
-                return f"the noise cancels between: {'; '.join(leaks)}"
-            return f"sent or kept without noise: {', '.join(leaks)}"
+            return ""
         if self.blames:
             return "; ".join(self.blames)
-        count = len(columns)
         return (
             "one contribution of the batch is released"
             if count == 1
@@ -200,14 +220,23 @@ class RoundTrace:
         Where no message of the round touches the victim's data, the end state is looked at: it is
         what the next round sends.
         """
-        found = [
-            (self._alone(rows, victim), name)
+        if kind not in self._alone_by_kind:
+            self._alone_by_kind[kind] = self._single_messages(kind)
+        return self._alone_by_kind[kind][victim]
+
+    def _single_messages(self, kind: str | None) -> list[tuple[float, str]]:
+        sent = [
+            (self._alone(rows), name)
             for name, rows in self._sent_rows(kind)
             if kind is not None or not self._holds_bounded(rows)
         ]
-        if not any(mu for mu, _ in found):
-            found = [(self._alone(rows, victim), name) for name, rows in self._end_rows()]
-        return max(found, default=(0.0, "none"))
+        kept = [(self._alone(rows), name) for name, rows in self._end_rows()]
+        found = []
+        for victim in range(self.record.agents):
+            touched = any(mus[victim] for mus, _ in sent)
+            of = [(float(mus[victim]), name) for mus, name in (sent if touched else kept)]
+            found.append(max(of, default=(0.0, "none")))
+        return found
 
     def _sent_rows(self, kind: str | None) -> Iterator[tuple[str, csr_array]]:
         for g in self.messages:
@@ -215,29 +244,34 @@ class RoundTrace:
                 yield g.kind, self.expand(g.rows[np.flatnonzero(g.crossing)], unseen=_every)
 
     def _end_rows(self) -> Iterator[tuple[str, csr_array]]:
-        for name, rows in self.record.end_state.items():
-            yield name, self.expand(rows, unseen=_every)
+        for field, rows in self.record.end_state.items():
+            yield f"state {field} at the end of the round", self.expand(rows, unseen=_every)
 
     def _holds_bounded(self, rows: csr_array) -> bool:
         blamed = _columns(g for g in self.groups if isinstance(g, Contributions) and g.blame)
         return bool(rows[:, blamed].nnz)
 
-    def _alone(self, rows: csr_array, victim: int) -> float:
-        """The largest mu among rows of which only one is seen."""
-        bounds = np.zeros(self.columns)
+    def _alone(self, rows: csr_array) -> np.ndarray:
+        """(A,) for each victim the largest mu among rows of which only one is seen."""
+        owners, bounds = np.zeros(self.columns, dtype=int), np.zeros(self.columns)
         for g in self.groups:
             if isinstance(g, Contributions):
-                bounds[g.start : g.start + g.size] = np.where(g.owners == victim, g.bounds, 0.0)
+                owners[g.start : g.start + g.size] = g.owners
+                bounds[g.start : g.start + g.size] = g.bounds
         columns = np.flatnonzero(bounds)
         noise = _columns(g for g in self.groups if isinstance(g, NoiseSources))
-        moved = np.zeros(rows.shape[0])
-        if len(columns):
-            touched = abs(rows[:, columns]).tocoo()
-            np.add.at(moved, touched.coords[0], touched.data * bounds[columns[touched.coords[1]]])
-        hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())
+        touched = abs(rows[:, columns]).tocoo()
+        row, column = touched.coords[0], columns[touched.coords[1]]
+        pairs, at = np.unique(row * self.record.agents + owners[column], return_inverse=True)
+        moved = np.zeros(len(pairs))
+        np.add.at(moved, at, touched.data * bounds[column])
+        of_row, victim = np.divmod(pairs, self.record.agents)
+        hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())[of_row]
         with np.errstate(divide="ignore", invalid="ignore"):
             mu = np.where(moved > 0, moved / hidden, 0.0)
-        return float(mu.max(initial=0.0))
+        largest = np.zeros(self.record.agents)
+        np.maximum.at(largest, victim, mu)
+        return largest
 
 
 def _every(messages: Messages) -> np.ndarray:
@@ -249,7 +283,26 @@ def _columns(groups: Any) -> np.ndarray:
     return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
 
 
-def _check_blocks(view: View, blocks: Sequence[list[int]]) -> None:
+def mu_by_batch(
+    view: View, batches: Sequence[tuple[Sequence[int], Sequence[float]]]
+) -> list[float]:
+    """Mu of a victim's batches, each by its columns and their bounds.
+
+    Raises:
+        UnsupportedView: the releases of two batches share noise.
+    """
+    if len(batches) > 1:
+        _check_blocks(view, [columns for columns, _ in batches])
+    return [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
+
+
+def _cancelled(leaks: Sequence[str]) -> str:
+    if len(leaks) > 1:
+        return f"the noise cancels between: {'; '.join(leaks)}"
+    return f"sent or kept without noise: {', '.join(leaks)}"
+
+
+def _check_blocks(view: View, blocks: Sequence[Sequence[int]]) -> None:
     columns = [c for block in blocks for c in block]
     if view.leaks(columns):
         return  # that batch is infinite by itself, whatever the others share with it
@@ -266,48 +319,71 @@ def _check_blocks(view: View, blocks: Sequence[list[int]]) -> None:
 
 
 class AlgorithmTrace(NamedTuple):
-    """Traces of the start and of the rounds; one stands for all when rounds do not differ."""
+    """Traces of the start and of the rounds, in their order; one may stand for several."""
 
     start: RoundTrace
     rounds: Sequence[tuple[RoundTrace, int]]
 
 
-def trace(init: Step, step: Step, *, graph: Graph, rounds: int) -> AlgorithmTrace:
+def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmTrace:
     """Run `init` and `step` on unit sources.
 
     A step that reads `round.index`, or whose state carries public tensors that change, is traced
-    in every round; otherwise one trace counts for all.
+    in every round; otherwise one trace counts for all rounds on the same graph.
 
     Raises:
-        UnsupportedView: two rounds differ although neither their number nor their state does.
+        UnsupportedView: two rounds on the same graph differ although neither their number nor
+            their state does.
         UndeclaredOperation: the step does what no operation declares.
     """
     if rounds < 1:
         raise ValueError(f"rounds={rounds} must be at least 1")
-    first = TracedRound(graph, index=0)
+    first = TracedRound(graph.at(0), index=0)
     state = init(first)
     start = RoundTrace(first.finish(state))
-    first_round, after = _trace_round(step, state, graph=graph, index=1)
-    if first_round.record.reads_index or not _same_public(state, after):
-        every = [first_round]
-        for index in range(2, rounds + 1):
-            one, after = _trace_round(step, after, graph=graph, index=index)
-            every.append(one)
-        return AlgorithmTrace(start, [(one, 1) for one in every])
-    again, _ = _trace_round(step, after, graph=graph, index=rounds)
-    if not _same_rows(first_round.record, again.record):
-        raise UnsupportedView(
-            "the step differs between rounds without reading round.index: keep what changes in "
-            "the state, as a public tensor, or read round.index"
-        )
-    return AlgorithmTrace(start, [(first_round, rounds)])
+    period, turns, after = len(graph.graphs), list[RoundTrace](), state
+    for index in range(1, 2 * period + 1):
+        if (index - 1) % period >= rounds:
+            continue
+        # A graph's second turn stands for its last: what hides a counter shows it there.
+        number = index if index <= period else rounds - (rounds - index) % period
+        before = after
+        one, after = _trace_round(step, before, graph=graph.at(index), index=number)
+        if one.record.reads_index or not _same_public(before, after):
+            every = _every_round(step, state, graph=graph, rounds=rounds)
+            return AlgorithmTrace(start, [(round_, 1) for round_ in every])
+        if index > period and not repeats(turns[index - period - 1].record, one.record):
+            raise UnsupportedView(
+                "the step differs between rounds without reading round.index: keep what changes in "
+                "the state, as a public tensor, or read round.index"
+            )
+        turns.append(one)
+    if period == 1:
+        return AlgorithmTrace(start, [(turns[0], rounds)])
+    return AlgorithmTrace(start, [(turns[index % period], 1) for index in range(rounds)])
+
+
+def _every_round(step: Step, state: Any, *, graph: Topology, rounds: int) -> list[RoundTrace]:
+    """Each round by itself; one that repeats an earlier one is the same object."""
+    found, earlier = list[RoundTrace](), Earlier()
+    for index in range(1, rounds + 1):
+        one, state = _trace_round(step, state, graph=graph.at(index), index=index)
+        found.append(earlier.placed(one, graph.at(index)))
+    return found
+
+
+def state_column(field: str) -> str:
+    """What the columns of a field of the state that a round begins with are called."""
+    return f"state {field}"
 
 
 def _trace_round(step: Step, state: Any, *, graph: Graph, index: int) -> tuple[RoundTrace, Any]:
     """One round from a state whose Agents are known, and the state that it returns."""
     traced = TracedRound(graph, index=index)
     fields = {
-        name: traced.known(f"state {name}") if isinstance(value, Agents) else value
+        name: traced.known(state_column(name), block=value.rows.block)
+        if isinstance(value, Agents)
+        else value
         for name, value in state._asdict().items()
     }
     end = step(type(state)(**fields), traced)
@@ -317,27 +393,3 @@ def _trace_round(step: Step, state: Any, *, graph: Graph, index: int) -> tuple[R
 def _same_public(before: Any, after: Any) -> bool:
     pairs = zip(before, after, strict=True)
     return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
-
-
-def _same_rows(one: RoundRecord, other: RoundRecord) -> bool:
-    """Whether two rounds have the same columns, messages, closure and end state."""
-
-    def matrices(record: RoundRecord) -> list[csr_array]:
-        sent = [g.rows for g in record.groups if isinstance(g, Messages)]
-        return [*sent, *(rows for _, rows in record.closure), *record.end_state.values()]
-
-    if [(type(g), g.size) for g in one.groups] != [(type(g), g.size) for g in other.groups]:
-        return False
-    for a, b in zip(one.groups, other.groups, strict=True):
-        if isinstance(a, Contributions) and isinstance(b, Contributions):
-            if (a.batch, a.sampling_rate, a.blame) != (b.batch, b.sampling_rate, b.blame):
-                return False
-            if not np.array_equal(a.bounds, b.bounds):
-                return False
-        known = [list(g.known_to) for g in (a, b) if isinstance(g, NoiseSources)]
-        if len(known) == 2 and known[0] != known[1]:
-            return False
-    pairs = list(zip(matrices(one), matrices(other), strict=False))
-    return len(matrices(one)) == len(matrices(other)) and all(
-        a.shape == b.shape and not (a != b).nnz for a, b in pairs
-    )

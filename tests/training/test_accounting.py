@@ -6,6 +6,7 @@ import math
 import pytest
 
 from overhear.privacy import EAVESDROPPER, Status, UnsupportedView, epsilon
+from overhear.privacy.guarantee import Bound
 from overhear.training.accounting import (
     UnsupportedMechanism,
     accounted,
@@ -14,8 +15,8 @@ from overhear.training.accounting import (
     run_epsilon,
 )
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
-from overhear.training.exposure import Exposure, Release, _worst, exposures
-from overhear.training.graph import full, ring, star
+from overhear.training.exposure import Exposure, Release, exposures, worst
+from overhear.training.topologies import full, ring, star
 from overhear.training.trace import trace
 
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
@@ -135,14 +136,59 @@ def test_a_prefix_of_the_rounds_costs_what_so_many_rounds_cost():
     assert run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=0) == 0.0
 
 
-def test_replace_one_with_several_contributions_of_a_sampled_batch_is_refused():
+def test_replace_one_with_several_contributions_of_a_sampled_batch_uses_joint_convexity():
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
-    for call in (
-        lambda: run_epsilon(found, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one"),
-        lambda: calibrated_multiplier(found, epsilon=1.0, delta=1e-5, adjacency="replace-one"),
-    ):
-        with pytest.raises(UnsupportedMechanism, match="replace-one"):
-            call()
+    args = {"delta": 1e-5, "adjacency": "replace-one"}
+    spent = run_epsilon(found, noise_multiplier=9.0, **args)
+    setting = {"noise_multiplier": 9.0 / math.sqrt(3), "rounds": 1000, "sampling_rate": 0.02}
+    assert spent == pytest.approx(epsilon(**setting, **args, contributions=3), rel=1e-12)
+    assert spent > 1.2 * epsilon(**setting, **args)
+    multiplier = calibrated_multiplier(found, epsilon=1.0, **args)
+    assert 0.999 < run_epsilon(found, noise_multiplier=multiplier, **args) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "how", "bound"),
+    [
+        (0.02, 4.0, {}, Bound.PLD),
+        (1.0, 4.0, {}, Bound.CLOSED_FORM),
+        (0.02, 0.0, {}, Bound.CLOSED_FORM),
+        (0.02, 4.0, {"adjacency": "replace-one"}, Bound.PROFILE),
+        (1.0, 4.0, {"adjacency": "replace-one"}, Bound.CLOSED_FORM),
+        (0.02, 4.0, {"accountant": "rdp"}, Bound.RENYI),
+        (0.02, 4.0, {"accountant": "gdp-clt"}, Bound.CENTRAL_LIMIT),
+    ],
+)
+def test_a_guarantee_names_the_bound_that_was_used(rate, multiplier, how, bound):
+    found = exposed(traces(ring(10), rounds=5), "eavesdropper", rate=rate)["eavesdropper"]
+    said = guarantee("eavesdropper", found, noise_multiplier=multiplier, delta=1e-5, **how)
+    assert said.bound is bound
+
+
+def test_one_contribution_of_a_replaced_record_has_its_own_pair():
+    single = Exposure(EAVESDROPPER, 0, (Release(1.0, 0.1, 9, 1, 1),), Status.PROVEN, "a test")
+    args = {"noise_multiplier": 2.0, "delta": 1e-5, "adjacency": "replace-one"}
+    assert guarantee("eavesdropper", single, **args).bound is Bound.PLD
+    full = single._replace(releases=(*single.releases, Release(1.0, 1.0, 1, 7, 0)))
+    assert guarantee("eavesdropper", full, **args).bound is Bound.PLD
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
+def test_rounds_that_differ_are_calibrated_together(adjacency):
+    releases = (Release(0.5, 1.0, 1, 1, 0), *(Release(1 + t / 9, 0.1, 2, 2, t) for t in (1, 3, 5)))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    args = {"delta": 1e-5, "adjacency": adjacency}
+    multiplier = calibrated_multiplier(every, epsilon=2.0, **args)
+    assert run_epsilon(every, noise_multiplier=multiplier, **args) <= 2.0
+    assert run_epsilon(every, noise_multiplier=multiplier * (1 - 1e-4), **args) > 2.0
+    with pytest.raises(UnsupportedMechanism, match="rounds that differ; use 'pld'"):
+        calibrated_multiplier(every, epsilon=2.0, delta=1e-5, accountant="rdp")
+
+
+def test_nothing_released_cannot_be_calibrated():
+    nothing = Exposure(EAVESDROPPER, 0, (Release(0.0, 0.1, 5, 0, 1),), Status.PROVEN, "a test")
+    with pytest.raises(UnsupportedView, match="epsilon is 0 at every noise"):
+        calibrated_multiplier(nothing, epsilon=1.0, delta=1e-5)
 
 
 def test_replace_one_on_full_batches_doubles_the_distance():
@@ -184,9 +230,9 @@ def test_where_no_victim_is_worst_in_every_round_each_round_counts_its_worst():
         releases = tuple(Release(j, 0.02, 5, 1, 1 + 5 * k) for k, j in enumerate(joint))
         return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
 
-    mixed = _worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 2.0)])
+    mixed = worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 2.0)])
     assert [r.joint_sensitivity for r in mixed.releases] == [3.0, 2.0]
-    assert _worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 0.5)]).victim == 0
+    assert worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 0.5)]).victim == 0
 
 
 def test_a_prefix_of_rounds_that_differ_holds_the_start_and_those_rounds():
@@ -242,6 +288,6 @@ def test_replace_one_asks_for_the_contributions_of_every_victim():
         releases = (Release(joint, 0.02, 5, contributions, 1),)
         return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
 
-    top = _worst([exposure(0, 1.0, 1), exposure(1, 0.999, 5)])
-    with pytest.raises(UnsupportedMechanism):
-        run_epsilon(top, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one")
+    top = worst([exposure(0, 1.0, 1), exposure(1, 0.999, 5)])
+    said = guarantee("eavesdropper", top, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one")
+    assert said.bound is Bound.PROFILE
