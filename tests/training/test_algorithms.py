@@ -10,10 +10,12 @@ from torch import nn
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
 from overhear.training.engine import Engine, Setting, evaluate
 from overhear.training.gradients import PairGradients
-from overhear.training.graph import Graph, build_graph, full, ring, star
+from overhear.training.graph import Graph
 from overhear.training.models import flatten
 from overhear.training.randomness import SecretRandomness
+from overhear.training.tasks import ClassWeights
 from overhear.training.tensor_round import Examples, Sources
+from overhear.training.topologies import build_graph, full, ring, star
 from overhear.training.transcript import Transcript
 
 PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
@@ -21,7 +23,7 @@ FORMS = [(name, form) for name in ALGORITHMS for form in Form]
 NUMBERS = {"learning_rate": 0.3, "batch_size": 4.5}
 
 
-def setting(graph: Graph, *, records: int = 9, rate: float = 0.5) -> Setting:
+def setting(graph: Graph, *, records: int = 9, rate: float = 0.5, min_max: bool = False) -> Setting:
     rng = torch.Generator().manual_seed(3)
     net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     for p in net.parameters():
@@ -39,6 +41,7 @@ def setting(graph: Graph, *, records: int = 9, rate: float = 0.5) -> Setting:
         sampling_rate=rate,
         device=torch.device("cpu"),
         dtype=torch.float64,
+        task=ClassWeights(net, classes=2) if min_max else None,
     )
 
 
@@ -61,10 +64,16 @@ def engine(
         form=form,
         clip_norm=clip_norm,
         noise_std=noise_std,
+        graph=graph,
+        rounds=200,
+        records=9,
         **NUMBERS,
     )
     return Engine(
-        setting(graph, rate=rate), bound, randomness=SecretRandomness(root), taps=list(taps)
+        setting(graph, rate=rate, min_max=algorithm.blocks == 2),
+        bound,
+        randomness=SecretRandomness(root),
+        taps=list(taps),
     )
 
 
@@ -183,7 +192,7 @@ def test_noise_has_the_declared_variance_and_sources_are_independent(name):
     for _ in range(200):
         sources = Sources()
         started.advance(sources=sources)
-        draws.append(torch.stack([z.flatten()[:5] for z in sources.noise]).flatten())
+        draws.append(torch.cat([z.flatten()[:5] for z in sources.noise]))
     z = torch.stack(draws)  # (200 rounds, coordinates)
     n = z.numel()
     # variance of n standard normals within 5 standard errors: false alarm 6e-7
@@ -356,8 +365,8 @@ def test_metrics_of_equal_models_have_no_distance():
 
 
 def test_mixing_by_sparse_product_equals_the_dense_one(monkeypatch):
-    from overhear.training import tensor_round
+    from overhear.training import links
 
     dense = run(engine("dpdl", ring(7)), 2)
-    monkeypatch.setattr(tensor_round, "_DENSE_ENTRIES", 0)
+    monkeypatch.setattr(links, "_DENSE_ENTRIES", 0)
     torch.testing.assert_close(run(engine("dpdl", ring(7)), 2), dense, rtol=1e-12, atol=1e-13)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from ..graph import Topology
+from ..mixing import Sums
 from .form import Form
 
 
@@ -22,10 +24,15 @@ class Algorithm:
 
     Attributes:
         name: its name in a run file.
-        init: `init(round) -> State`.
+        init: `init(round, *, hyper-parameters) -> State`.
         step: `step(state, round, *, hyper-parameters) -> State`; the field `x` holds the models.
         settings: frozen dataclass of its own hyper-parameters, with defaults.
         private: whether it clips and adds noise at all.
+        prepare: `prepare(settings, *, graph, rounds, clip_norm) -> {name: public value}`: what the
+            step takes by name, like its hyper-parameters, but depends on the run: schedules,
+            factors of a covariance. Nothing here may depend on data.
+        weights: which sums of the mixing weights must be 1; both keep the mean of the models.
+        blocks: of a point: 1 for parameters alone, 2 where a task adds dual variables.
     """
 
     name: str
@@ -33,13 +40,47 @@ class Algorithm:
     step: Callable[..., Any]
     settings: type = NoSettings
     private: bool = True
+    prepare: Callable[..., dict[str, object]] | None = None
+    weights: Sums = Sums.BOTH
+    blocks: int = 1
+
+    @property
+    def needs_records(self) -> bool:
+        """Whether the start draws a batch whose rate depends on how many records an agent has."""
+        return "records" in inspect.signature(self.init).parameters
 
 
 class Bound(NamedTuple):
-    """`init(round)` and `step(state, round)` with every number given."""
+    """`init(round)` and `step(state, round)` with every number given.
+
+    `weights` says which sums of the mixing weights must be 1, `blocks` how many a point has where
+    that is known beforehand.
+    """
 
     init: Callable[..., Any]
     step: Callable[..., Any]
+    weights: Sums = Sums.BOTH
+    blocks: int | None = None
+
+
+def check_weights(graph: Topology, needed: Sums) -> None:
+    """Refuse a graph whose weights would lose what the algorithm relies on.
+
+    Raises:
+        ValueError: other sums than those needed are 1.
+    """
+    if graph.sums.serve(needed):
+        return
+    remedy = {
+        Sums.BOTH: 'give "edges" in place of weights or arcs, or use dyn-d2p, whose push-sum needs '
+        "columns alone",
+        Sums.COLUMNS: 'give "arcs" in place of weights',
+        Sums.ROWS: "divide each row of the weights by its sum",
+    }[needed]
+    raise ValueError(
+        f"of graph {graph.name!r} only the {graph.sums} of the weights sum to 1, but the {needed} "
+        f"must: mixing would move the mean of the models; {remedy}"
+    )
 
 
 def bind(
@@ -51,8 +92,11 @@ def bind(
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
+    graph: Topology | None = None,
+    rounds: int | None = None,
+    records: float | None = None,
 ) -> Bound:
-    """Give a step its numbers.
+    """Give a start and a step their numbers.
 
     Args:
         algorithm: one of the registry.
@@ -62,10 +106,14 @@ def bind(
         clip_norm: bound on one example's gradient; None does not clip.
         noise_std: standard deviation of the noise on a sum of clipped gradients.
         batch_size: public normaliser of a batch's sum.
+        graph: of the run; with `rounds` needed where the algorithm prepares something for them.
+        rounds: of the run.
+        records: public number of records of an average agent; needed where the start draws a batch
+            of an expected size.
 
     Raises:
         TypeError: settings of another algorithm.
-        ValueError: a number out of range.
+        ValueError: a number out of range, or a graph whose weights do not fit the algorithm.
     """
     if not isinstance(settings, algorithm.settings):
         raise TypeError(
@@ -84,6 +132,33 @@ def bind(
         "batch_size": batch_size,
         **{field.name: getattr(settings, field.name) for field in fields(algorithm.settings)},
     }
+    if graph is not None:
+        check_weights(graph, algorithm.weights)
+    if algorithm.needs_records:
+        if records is None:
+            raise ValueError(
+                f"algorithm {algorithm.name!r} needs records, the public number of records of an "
+                "average agent; give it"
+            )
+        numbers["records"] = records
+    at_start = inspect.signature(algorithm.init).parameters
+    first = {name: value for name, value in numbers.items() if name in at_start}
     wanted = inspect.signature(algorithm.step).parameters
     given = {name: value for name, value in numbers.items() if name in wanted}
-    return Bound(algorithm.init, functools.partial(algorithm.step, **given))
+    if algorithm.prepare is not None:
+        if graph is None or rounds is None:
+            raise ValueError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
+        prepared = algorithm.prepare(settings, graph=graph, rounds=rounds, clip_norm=clip_norm)
+        foreign = sorted(prepared.keys() - wanted.keys() | prepared.keys() & numbers.keys())
+        if foreign:
+            raise TypeError(
+                f"prepare of {algorithm.name!r} gives {foreign[0]!r}, which its step does not take "
+                "or which has a value already; rename it"
+            )
+        given |= prepared
+    return Bound(
+        functools.partial(algorithm.init, **first) if first else algorithm.init,
+        functools.partial(algorithm.step, **given),
+        algorithm.weights,
+        algorithm.blocks,
+    )
