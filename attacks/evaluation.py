@@ -67,6 +67,7 @@ class Trial:
         snapshot: the state after round `snapshot_round`; None starts afresh.
         snapshot_round: at most round - 1, and round - 2 where an earlier message is needed.
         round: the round that is intercepted.
+        rounds: of the whole run, on which schedules may depend.
         victim: the agent whose batch is attacked.
         model_owner: the neighbour to whom its cross-gradient goes.
     """
@@ -82,6 +83,7 @@ class Trial:
     snapshot: Mapping[str, Tensor] | None
     snapshot_round: int
     round: int
+    rounds: int
     victim: int
     model_owner: int
 
@@ -144,6 +146,8 @@ def observe_round(trial: Trial, planted: Examples, *, scenario: Scenario) -> Obs
         clip_norm=trial.clip_norm,
         noise_std=trial.noise_std,
         batch_size=trial.batch_size,
+        graph=trial.setting.graph,
+        rounds=trial.rounds,
     )
     transcript = Transcript(agents=[trial.victim])
     engine = Engine(trial.setting, bound, randomness=SecretRandomness(), taps=[transcript])

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..training.algorithms.dpdl import Settings as DpdlSettings
 from ..training.algorithms.form import Form
-from ..training.graph import Graph
+from ..training.graph import Graph, Topology
 from ..training.transcript import Transcript
 from .observation import Observation
 
@@ -78,7 +78,7 @@ def intercept_cross_gradient(
 def intercept_momentum(
     transcript: Transcript,
     *,
-    graph: Graph,
+    graph: Topology,
     settings: DpdlSettings,
     form: Form,
     round: int,
@@ -96,31 +96,32 @@ def intercept_momentum(
         LookupError: a message of this or the previous round was not kept.
         ValueError: the victim has no neighbour.
     """
-    others = [j for j in graph.neighbours(victim) if j != victim]
+    now, previous = graph.at(round), graph.at(round - 1)
+    others = [j for j in now.neighbours(victim) if j != victim]
     if not others:
         raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
     to = others[0]
     sent = transcript.sent(round=round, kind="momentum", sender=victim, receiver=to)
     u = sent.to(torch.float64, copy=True)  # a difference of large, nearly equal numbers
     if round > 1:
-        for j in graph.neighbours(victim):
+        for j in previous.neighbours(victim):
             before = transcript.sent(
                 round=round - 1,
                 kind="momentum",
                 sender=j,
-                receiver=victim if j != victim else to,
+                receiver=victim if j != victim else _receiver(previous, victim),
             )
-            u -= settings.momentum * float(graph.weights[victim, j]) * before.double()
+            u -= settings.momentum * float(previous.weights[victim, j]) * before.double()
     heard = {
         d: transcript.sent(round=round, kind="cross-gradient", sender=d, receiver=victim).double()
         for d in others
     }
     for d, g in heard.items():
-        u -= g / (math.sqrt(float(graph.weights[victim, d])) * graph.agents)
-    own = float(graph.weights[victim, victim])
+        u -= g / (math.sqrt(float(now.weights[victim, d])) * graph.agents)
+    own = float(now.weights[victim, victim])
     direct = 1.0 / (math.sqrt(own) * graph.agents)
     pull = own * _weight(1.0) + sum(
-        float(graph.weights[victim, d]) * _weight(_cosine(g, u)) for d, g in heard.items()
+        float(now.weights[victim, d]) * _weight(_cosine(g, u)) for d, g in heard.items()
     )
     total = direct + settings.alpha * pull
     noise = noise_std / records
@@ -138,7 +139,7 @@ def intercept_momentum(
 def intercept_update(
     transcript: Transcript,
     *,
-    graph: Graph,
+    graph: Topology,
     initial: Tensor,
     step_first: bool,
     learning_rate: float,
@@ -160,16 +161,14 @@ def intercept_update(
         LookupError: a model of this round, the next or the one before was not kept.
         ValueError: the victim has no neighbour.
     """
-    others = [j for j in graph.neighbours(victim) if j != victim]
-    if not others:
-        raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
 
     def sent(number: int, sender: int) -> Tensor:
-        to = others[0] if sender == victim else victim
+        to = _receiver(graph.at(number), victim) if sender == victim else victim
         return transcript.sent(round=number, kind="model", sender=sender, receiver=to).double()
 
     def mixed(number: int) -> Tensor:
-        heard = [float(graph.weights[victim, j]) * sent(number, j) for j in (victim, *others)]
+        now = graph.at(number)
+        heard = [float(now.weights[victim, j]) * sent(number, j) for j in now.neighbours(victim)]
         return torch.stack(heard).sum(dim=0)
 
     if step_first:
@@ -184,6 +183,14 @@ def intercept_update(
         clip_norm=clip_norm,
         records=records,
     )
+
+
+def _receiver(graph: Graph, victim: int) -> int:
+    """An agent that the victim sends to."""
+    to = [receiver for sender, receiver in graph.links if sender == victim]
+    if not to:
+        raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
+    return to[0]
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:

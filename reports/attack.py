@@ -169,6 +169,7 @@ def _trial(
         snapshot=load_file(run_folder.require(folder, name)),
         snapshot_round=start,
         round=round,
+        rounds=config.training.rounds,
         victim=victim,
         model_owner=owner,
     )

@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from ..training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from ..training.algorithms.algorithm import Bound
 from ..training.data import Dataset, load_dataset, partition
 from ..training.engine import Setting
-from ..training.graph import Graph, build_graph
+from ..training.graph import Topology
 from ..training.models import build_model, validate_model
+from ..training.tasks import ClassWeights, Task
 from ..training.tensor_round import Examples
+from ..training.topologies import build_graph
 from .config import RunFile
 
 
-def graph_of(config: RunFile) -> Graph:
+def graph_of(config: RunFile) -> Topology:
     """The graph of a run file."""
     g = config.graph
     return build_graph(
@@ -37,6 +40,11 @@ def data_of(config: RunFile) -> Dataset:
     """The data set of a run file."""
     d = config.data
     return load_dataset(d.name, root=d.root, features=d.features, test=d.test)
+
+
+def records_of(config: RunFile, data: Dataset) -> float:
+    """Public number of records of an average agent."""
+    return len(data.targets) / config.data.agents
 
 
 def clip_norm_of(config: RunFile) -> float | None:
@@ -73,6 +81,7 @@ class Built:
         form, settings: published or repaired, and its own hyper-parameters.
         batch_size: public normaliser: the expected batch size of an average agent.
         clip_norm: None where nothing is clipped.
+        learning_rate, rounds: as in the run file.
     """
 
     data: Dataset
@@ -83,6 +92,7 @@ class Built:
     batch_size: float
     clip_norm: float | None
     learning_rate: float
+    rounds: int
 
     def bound(self, noise_multiplier: float) -> Bound:
         """The algorithm with all its numbers, at a noise multiplier."""
@@ -94,6 +104,9 @@ class Built:
             clip_norm=self.clip_norm,
             noise_std=self.noise_std(noise_multiplier),
             batch_size=self.batch_size,
+            graph=self.setting.graph,
+            rounds=self.rounds,
+            records=len(self.data.targets) / self.setting.graph.agents,
         )
 
     def noise_std(self, noise_multiplier: float) -> float:
@@ -133,13 +146,29 @@ def build(config: RunFile) -> Built:
             shards=shards,
             sampling_rate=rate,
             device=_device(config.training.device),
+            task=_task(config, model, classes=data.classes),
         ),
         algorithm=ALGORITHMS[config.algorithm.name],
         form=Form(config.algorithm.form),
         settings=config.algorithm.settings(),
-        batch_size=max(rate * len(data.targets) / graph.agents, math.ulp(1.0)),
+        batch_size=max(rate * records_of(config, data), math.ulp(1.0)),
         clip_norm=clip_norm_of(config),
         learning_rate=config.training.learning_rate,
+        rounds=config.training.rounds,
+    )
+
+
+def _task(config: RunFile, model: nn.Module, *, classes: int) -> Task | None:
+    """What is learned in place of the model's cross-entropy; None where that is the task."""
+    m = config.model
+    if m.task != "class-weights":
+        return None
+    return ClassWeights(
+        model,
+        classes=classes,
+        strength=m.strength,
+        penalty=m.penalty,
+        penalty_steepness=m.penalty_steepness,
     )
 
 

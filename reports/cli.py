@@ -83,13 +83,13 @@ def overhear(
 def budget(
     *,
     delta: Annotated[float, typer.Option(help="Of the statement, in (0, 1).")],
-    rounds: Annotated[int, typer.Option(help="Number of rounds.")],
-    sampling_rate: Annotated[float, typer.Option(help="Of a record into a batch, in [0, 1].")],
-    epsilon: Annotated[
-        float | None, typer.Option(help="Target; gives the noise multiplier.")
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy loss, in nats.")] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="Instead of --epsilon; gives epsilon.")
+        float | None, typer.Option(help="Noise on the sum / clip norm.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="Of a record into a batch, in [0, 1].")
     ] = None,
     accountant: Annotated[
         AccountantName, typer.Option(help="How rounds are added up.")
@@ -99,49 +99,77 @@ def budget(
     ] = AdjacencyName.ADD_OR_REMOVE_ONE,
     json: Json = False,
 ) -> None:
-    """The plain question: noise for an epsilon, or epsilon for a noise.
+    """The plain question: of epsilon, noise, rounds and sampling rate, the one that is left out.
 
-    One Gaussian release a round, of a sum of gradients clipped to the clip norm. For what the
-    agents of a run really send, see `overhear plan`.
+    Give three of the four: the least epsilon, the least noise, the most rounds or the largest
+    sampling rate is the answer. One Gaussian release a round, of a sum of gradients clipped to the
+    clip norm. For what the agents of a run really send, see `overhear plan`.
     """
-    from ..privacy.accountant import Accountant
-    from ..privacy.accountant import epsilon as epsilon_of
-    from ..privacy.accountant import noise_multiplier as noise_multiplier_of
+    from ..privacy import accountant as accounting
+    from ..privacy import limits
 
-    setting: dict[str, Any] = {
-        "delta": delta,
+    answers = {
+        "epsilon": accounting.epsilon,
+        "noise_multiplier": accounting.noise_multiplier,
+        "rounds": limits.max_rounds,
+        "sampling_rate": limits.max_sampling_rate,
+    }
+    given: dict[str, Any] = {
+        "epsilon": epsilon,
+        "noise_multiplier": noise_multiplier,
         "rounds": rounds,
         "sampling_rate": sampling_rate,
-        "adjacency": adjacency.value,
-        "accountant": accountant.value,
     }
-    if epsilon is not None and noise_multiplier is None:
-        noise_multiplier = noise_multiplier_of(epsilon=epsilon, **setting)
-    elif epsilon is None and noise_multiplier is not None:
-        epsilon = epsilon_of(noise_multiplier=noise_multiplier, **setting)
-    else:
-        raise ValueError("give --epsilon or --noise-multiplier, exactly one of them")
-    kind = Accountant(accountant.value).kind
-    answer = {"noise_multiplier": noise_multiplier, "epsilon": epsilon, **setting, "kind": kind}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise ValueError(
+            "give --epsilon, --noise-multiplier, --rounds and --sampling-rate, all but one of "
+            f"them: {len(missing)} are missing"
+        )
+    (asked,) = missing
+    known = {name: value for name, value in given.items() if name != asked}
+    how = {"delta": delta, "adjacency": adjacency.value, "accountant": accountant.value}
+    given[asked] = answers[asked](**known, **how)  # type: ignore[operator] # by keyword
+    kind = accounting.Accountant(accountant.value).kind
     if json:
-        _print_json(answer)
+        _print_json({**given, **how, "computed": asked, "kind": kind})
         return
-    from .numbers import bound, small
-
-    print(f"noise multiplier {bound(noise_multiplier, 5)}  (noise on the sum / clip norm)")
-    print(f"epsilon          {bound(epsilon, 4)} at delta {small(delta)}, for one record")
-    print(f"adjacency        {adjacency.value}")
-    print(f"rounds           {rounds}, each a Poisson batch at rate {sampling_rate:g}")
-    print(f"accountant       {accountant.value}: {kind}")
+    said = {"adjacency": adjacency.value, "accountant": f"{accountant.value}: {kind}"}
+    _show_budget({**given, "delta": delta}, asked, how=said)
 
 
 @app.command()
-def plan(run: RunPath, overrides: Overrides = None, json: Json = False) -> None:
+def plan(
+    run: RunPath,
+    overrides: Overrides = None,
+    sweeps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="table.key=a,b,c",
+            help="Plan every combination, as one table; may be repeated.",
+        ),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --sweep, print a Markdown table.")
+    ] = False,
+    every_agent: Annotated[
+        bool, typer.Option("--every-agent", help="With --json, epsilon of every agent's records.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Before training: the noise for the target, and epsilon for every adversary."""
     from .config import load_run_file
     from .plan import make_plan
 
-    found = make_plan(load_run_file(run, overrides or ())).to_json()
+    if every_agent and (sweeps or not json):
+        raise ValueError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
+    if sweeps:
+        _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
+        return
+    if markdown:
+        raise ValueError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
+    found = make_plan(load_run_file(run, overrides or ()), every_agent=every_agent).to_json()
     if json:
         _print_json(found)
         return
@@ -253,6 +281,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _show_budget(found: Mapping[str, Any], asked: str, *, how: Mapping[str, str]) -> None:
+    from .numbers import bound, small
+
+    rate = f"{found['sampling_rate']:g}"
+    if asked == "sampling_rate":  # a largest one is never rounded up
+        from decimal import ROUND_FLOOR, Context, Decimal
+
+        rate = f"{float(Context(prec=6, rounding=ROUND_FLOOR).plus(Decimal(found[asked]))):g}"
+    least = "the least" if asked in ("epsilon", "noise_multiplier") else "the largest"
+    noise = bound(found["noise_multiplier"], 5)
+    print(f"noise multiplier {noise}  (noise on the sum / clip norm)")
+    at = f"at delta {small(found['delta'])}"
+    print(f"epsilon          {bound(found['epsilon'], 4)} {at}, for one record")
+    print(f"adjacency        {how['adjacency']}")
+    print(f"rounds           {found['rounds']}, each a Poisson batch at rate {rate}")
+    print(f"accountant       {how['accountant']}")
+    print(f"computed         {asked.replace('_', ' ')}, {least} for the rest")
+
+
 def _show_plan(found: Mapping[str, Any], console: Console) -> None:
     from .numbers import bound, small
     from .tables import adversary_table, reasons
@@ -269,6 +316,28 @@ def _show_plan(found: Mapping[str, Any], console: Console) -> None:
         _say(console, f"Warning: {warning}")
 
 
+def _show_sweep(
+    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
+) -> None:
+    from .sweep import plan_sweep
+    from .tables import sweep_markdown, sweep_tables
+
+    if json and markdown:
+        raise ValueError("--json and --markdown exclude each other; give one of them")
+    found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
+    if json:
+        _print_json(found)
+    elif markdown:
+        print(sweep_markdown(found), end="")
+    else:
+        _console().print(*sweep_tables(found), sep="\n")
+    if all(one["refused"] is not None for one in found):
+        raise ValueError(
+            f"none of the {len(found)} combinations can be planned; the first: "
+            f"{found[0]['refused']}"
+        )
+
+
 def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
@@ -279,7 +348,7 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False)
 
 
-def _print_json(value: Mapping[str, Any]) -> None:
+def _print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     import json
 
     from .folder import finite

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from .config_refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
 from .problems import did_you_mean
 
 __all__ = [
@@ -29,13 +30,24 @@ __all__ = [
 ]
 
 DataName = Literal["digits", "faces", "mnist", "fashion-mnist", "cifar10", "libsvm", "image-folder"]
-GraphName = Literal["ring", "full", "bipartite", "grid", "star", "erdos-renyi", "file"]
+GraphName = Literal[
+    "ring",
+    "full",
+    "bipartite",
+    "grid",
+    "star",
+    "erdos-renyi",
+    "directed-ring",
+    "directed-exponential",
+    "file",
+]
 PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched"]
-MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn")
+MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "resnet18")
 
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Indices = Annotated[tuple[Index, ...], Field(strict=False)]
 Rounds = Annotated[tuple[Count, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -45,12 +57,23 @@ _ROOT_FROM_ENVIRONMENT = ("mnist", "fashion-mnist", "cifar10")
 
 
 class Table(BaseModel):
-    """One table; `belongs` names the keys that only one value of another key reads."""
+    """One table.
+
+    `belongs` names the keys that only one value of another key reads, `unprovable` requests that
+    are refused with a reason.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
     belongs: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    unprovable: ClassVar[Mapping[str, Unprovable]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unprovable(cls, values: Any) -> Any:
+        refuse_unprovable(values, cls.unprovable)
+        return values
 
     @model_validator(mode="after")
     def _check_belongs(self) -> Self:
@@ -143,8 +166,21 @@ class GraphTable(Table):
 class ModelTable(Table):
     """[model]: what is trained."""
 
+    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "strength": ("task", "class-weights"),
+        "penalty": ("task", "class-weights"),
+        "penalty_steepness": ("task", "class-weights"),
+    }
     name: str
-    """linear, mlp, lenet, sigmoid-lenet, cnn, or a function of yours as "module:function"."""
+    """linear, mlp, lenet, sigmoid-lenet, cnn, resnet18, or your own as "module:function"."""
+    task: Literal["classification", "class-weights"] | None = None
+    """What is learned; by default class-weights if the algorithm is a min-max one."""
+    strength: NotNegative = 1.0
+    """Of the pull of the classes' weights towards equal ones."""
+    penalty: NotNegative = 0.0
+    """Most that a parameter's penalty can be; the penalty is not convex."""
+    penalty_steepness: NotNegative = 10.0
+    """How soon a parameter's penalty levels off."""
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
@@ -191,6 +227,7 @@ class AlgorithmTable(Table):
 class PrivacyTable(Table):
     """[privacy]: the target and what the statement speaks of."""
 
+    unprovable = PRIVACY
     epsilon: Positive | None = None
     """Target for `adversary`; the noise is calibrated to it."""
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -230,6 +267,7 @@ class PrivacyTable(Table):
 class TrainingTable(Table):
     """[training]: rounds, batches and seeds."""
 
+    unprovable = TRAINING
     rounds: Count
     """Number of rounds, T."""
     sampling_rate: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import RunFile
-    from .config_tables import PrivacyTable
+    from .config_tables import ModelTable, PrivacyTable
 
 __all__ = ["resolve_tables"]
 
@@ -19,6 +19,8 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
         ValueError: with one line for each problem.
     """
     privacy, problems = _privacy(run)
+    model, wrong = _model(run)
+    problems += wrong
     agents, rounds = run.data.agents, run.training.rounds
     victim = privacy.victim if privacy is not None else None
     kept, victims, tried = run.intercept.rounds, run.intercept.victims, run.attack.rounds
@@ -41,6 +43,7 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
     if problems:
         raise ValueError("\n".join(problems))
     return {
+        "model": model,
         "privacy": privacy,
         "intercept": run.intercept.model_copy(update={"rounds": kept, "victims": victims}),
         "attack": run.attack.model_copy(update={"rounds": tried}),
@@ -75,6 +78,22 @@ def _privacy(run: RunFile) -> tuple[PrivacyTable | None, list[str]]:
             "clip_norm out"
         )
     return privacy.model_copy(update={"clip_norm": math.inf}), problems
+
+
+def _model(run: RunFile) -> tuple[ModelTable, list[str]]:
+    """The model with its task, by default what the algorithm is for, and what is wrong with it."""
+    from ..training.algorithms import ALGORITHMS
+
+    name, task = run.algorithm.name, run.model.task
+    has_dual = ALGORITHMS[name].blocks > 1
+    wanted = "class-weights" if has_dual else "classification"
+    if task in (None, wanted):
+        return run.model.model_copy(update={"task": wanted}), []
+    reason = "ascends in dual variables" if has_dual else "has no dual variables"
+    return run.model, [
+        f'[model] task="{task}" cannot be learned by {name}, which {reason}; use "{wanted}", or '
+        f"choose {'another algorithm' if has_dual else 'a min-max algorithm such as dpmixsgd'}"
+    ]
 
 
 def _adversaries(

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ..privacy.guarantee import Guarantee, Status
+from ..privacy.published import PublishedClaim, dpdl_theorem_1
+from ..privacy.published_clt import dyn_d2p_clt
+from ..privacy.schedule import Schedule
 from ..privacy.view import UnsupportedView
 from ..training.accounting import calibrated_multiplier, guarantee
 from ..training.algorithms import ALGORITHMS, Form, bind
+from ..training.algorithms.dyn_d2p import Settings as DynD2PSettings
+from ..training.all_rounds import carried_exposures
 from ..training.exposure import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, Exposure, exposures
-from ..training.graph import Graph
+from ..training.graph import Topology
 from ..training.trace import trace
-from .build import clip_norm_of, data_of, graph_of, sampling_rate_of
+from .build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
+from .by_agent import epsilon_by_agent, exposures_by_agent
 from .config import RunFile
 
 SCHEMA = 1
 _SOME_BATCH = 37.5
+_PUBLISHED = {"dpdl": dpdl_theorem_1}  # algorithms whose paper has a bound of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +41,8 @@ class Plan:
         sampling_rate, rounds: what was accounted for.
         message_kinds: what a round sends.
         warnings: sentences for the reader.
+        victims: by adversary epsilon of every agent, None for members of it; where asked for.
+        published_bound: what the algorithm's paper claims at this noise multiplier.
     """
 
     noise_multiplier: float
@@ -44,6 +53,8 @@ class Plan:
     rounds: int
     message_kinds: Sequence[str]
     warnings: Sequence[str]
+    published_bound: PublishedClaim | None = None
+    victims: Mapping[str, Sequence[float | None]] | None = None
 
     def guarantee(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
@@ -51,7 +62,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `overhear plan --json` prints; infinite figures are the string "inf"."""
-        return {
+        found = {
             "schema": SCHEMA,
             "noise_multiplier": _number(self.noise_multiplier),
             "target": self.target,
@@ -69,17 +80,28 @@ class Plan:
                     "adjacency": g.adjacency,
                     "sampling": str(g.sampling),
                     "status": str(g.status),
+                    "bound": str(g.bound),
                     "because": g.because,
                 }
                 for g in self.guarantees
             ],
-            "published_bound": None,
+            "published_bound": _claim_json(self.published_bound),
             "warnings": list(self.warnings),
         }
+        if self.victims is not None:
+            found["victims"] = {
+                name: [None if e is None else _number(e) for e in of]
+                for name, of in self.victims.items()
+            }
+        return found
 
 
 def make_plan(
-    config: RunFile, *, graph: Graph | None = None, batch_size: float = _SOME_BATCH
+    config: RunFile,
+    *,
+    graph: Topology | None = None,
+    batch_size: float = _SOME_BATCH,
+    every_agent: bool = False,
 ) -> Plan:
     """Account for a run file.
 
@@ -88,6 +110,7 @@ def make_plan(
         graph: its graph, where it was made already.
         batch_size: the normaliser that the run will use. What a round costs must not depend on
             it, so any number does where no data are at hand; this is checked.
+        every_agent: whether to give epsilon of every agent's records besides the worst.
 
     Raises:
         ValueError: a victim or adversary that does not exist.
@@ -95,13 +118,16 @@ def make_plan(
     """
     graph = graph or graph_of(config)
     rounds, p = config.training.rounds, config.privacy
-    rate = sampling_rate_of(
-        config, data_of(config) if config.training.sampling_rate is None else None
-    )
+    needs_records = ALGORITHMS[config.algorithm.name].needs_records
+    data = data_of(config) if needs_records or config.training.sampling_rate is None else None
+    rate = sampling_rate_of(config, data)
+    records = records_of(config, data) if data is not None and needs_records else None
     delta = 1e-5 if p is None else p.delta
     adjacency = "add-or-remove-one" if p is None else p.adjacency
     accountant = "pld" if p is None else p.accountant
-    kinds, found = _exposures(config, graph, rate=rate)
+    kinds, found, of_each = _exposures(
+        config, graph, rate=rate, records=records, every_agent=every_agent
+    )
     multiplier = 0.0
     target: dict[str, Any] = {"epsilon": None, "delta": delta, "adversary": None}
     if p is not None:
@@ -117,8 +143,13 @@ def make_plan(
         else:
             multiplier = float(p.noise_multiplier or 0.0)
     if multiplier > 0:
-        _, real = _exposures(
-            config, graph, rate=rate, noise_multiplier=multiplier, batch_size=batch_size
+        _, real, _ = _exposures(
+            config,
+            graph,
+            rate=rate,
+            records=records,
+            noise_multiplier=multiplier,
+            batch_size=batch_size,
         )
         _check_scaling(found, real, multiplier)
     every = [
@@ -142,18 +173,37 @@ def make_plan(
         rounds=rounds,
         message_kinds=kinds,
         warnings=_warnings(config, every),
+        published_bound=_published_bound(config, every, multiplier=multiplier, rate=rate),
+        victims={
+            name: epsilon_by_agent(
+                of,
+                agents=graph.agents,
+                noise_multiplier=multiplier,
+                delta=delta,
+                adjacency=adjacency,
+                accountant=accountant,
+            )
+            for name, of in of_each.items()
+        }
+        if every_agent
+        else None,
     )
 
 
 def _exposures(
     config: RunFile,
-    graph: Graph,
+    graph: Topology,
     *,
     rate: float,
+    records: float | None,
     noise_multiplier: float = 1.0,
     batch_size: float = 1.0,
-) -> tuple[list[str], dict[str, Exposure]]:
-    """What a round sends, and the exposures of the adversaries asked for and the target's."""
+    every_agent: bool = False,
+) -> tuple[list[str], dict[str, Exposure], dict[str, list[Exposure]]]:
+    """What a round sends, and the exposures of the adversaries asked for and the target's.
+
+    Last those of every agent, where asked for.
+    """
     algorithm, clip_norm = ALGORITHMS[config.algorithm.name], clip_norm_of(config)
     bound = bind(
         algorithm,
@@ -162,7 +212,11 @@ def _exposures(
         learning_rate=config.training.learning_rate,
         clip_norm=clip_norm,
         noise_std=noise_multiplier * (1.0 if clip_norm is None else clip_norm),
-        batch_size=batch_size,
+        # A start of a given size costs as it does beside batches of the run's own size alone.
+        batch_size=batch_size if records is None else rate * records,
+        graph=graph,
+        rounds=config.training.rounds,
+        records=records,
     )
     traces = trace(bound.init, bound.step, graph=graph, rounds=config.training.rounds)
     encrypted = config.graph.links == "encrypted"
@@ -187,7 +241,13 @@ def _exposures(
         victim=victim,
         encrypted=encrypted,
     )
-    return kinds, dict(found)
+    found = carried_exposures(traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted)
+    of_each = (
+        exposures_by_agent(traces, dict(found), sampling_rate=rate, encrypted=encrypted)
+        if every_agent
+        else {}
+    )
+    return kinds, dict(found), of_each
 
 
 def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
@@ -230,6 +290,49 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
             "timing; agents still see what is sent to them."
         )
     return said
+
+
+def _published_bound(
+    config: RunFile, guarantees: Sequence[Guarantee], *, multiplier: float, rate: float
+) -> PublishedClaim | None:
+    """What the paper claims, with the largest joint sensitivity of the adversaries as its K."""
+    bound, settings = _PUBLISHED.get(config.algorithm.name), config.algorithm.settings()
+    if isinstance(settings, DynD2PSettings) and config.privacy is not None and multiplier > 0:
+        schedule = Schedule(
+            rounds=config.training.rounds,
+            sampling_rate=rate,
+            clip_decay=settings.clip_decay,
+            budget_growth=settings.budget_growth,
+        )
+        p = config.privacy
+        return dyn_d2p_clt(
+            schedule, noise_multiplier=multiplier, delta=p.delta, adjacency=p.adjacency
+        )
+    if bound is None or config.privacy is None:
+        return None
+    worst = max(guarantees, key=lambda g: g.joint_sensitivity)
+    if worst.joint_sensitivity == 0.0:  # nothing is released that a bound could be about
+        return None
+    return bound(
+        noise_multiplier=multiplier,
+        delta=worst.delta,
+        rounds=config.training.rounds,
+        sampling_rate=rate,
+        sensitivity_factor=worst.joint_sensitivity,
+        sensitivity_status=worst.status,
+    )
+
+
+def _claim_json(claim: PublishedClaim | None) -> dict[str, Any] | None:
+    if claim is None:
+        return None
+    return {
+        "paper": claim.paper,
+        "statement": claim.statement,
+        "epsilon": _number(claim.epsilon),
+        "delta": claim.delta,
+        "caveats": list(claim.caveats),
+    }
 
 
 def _number(value: float) -> float | str:

@@ -96,14 +96,13 @@ def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
 
 def _run(config: RunFile, built: Built, plan: Plan, *, spent: Spent) -> dict[str, Any]:
     graph = built.setting.graph
-    pairs = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
     return {
         "name": f"{config.algorithm.name}-{graph.name}-{config.data.name}",
         "algorithm": config.algorithm.name,
         "form": config.algorithm.form,
         "graph": graph.name,
         "agents": graph.agents,
-        "edges": sorted({(min(p), max(p)) for p in pairs if p[0] != p[1]}),
+        "edges": sorted({(min(p), max(p)) for p in graph.links}),
         "links": config.graph.links,
         "data": config.data.name,
         "records": len(built.data.targets),

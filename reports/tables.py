@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ __all__ = [
     "attack_table",
     "reasons",
     "status_words",
+    "sweep_markdown",
+    "sweep_tables",
 ]
 
 HEURISTIC = "heuristic: at least this bad, no upper bound known"
@@ -77,6 +80,86 @@ def reasons(adversaries: Iterable[Mapping[str, Any]]) -> list[str]:
     for row in adversaries:
         grouped.setdefault(row["because"], []).append(row["name"])
     return [f"{', '.join(names)}: {because}" for because, names in grouped.items()]
+
+
+def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """A row for each combination of a sweep, a column for each adversary; then what is refused.
+
+    Args:
+        combinations: as in the list of `overhear plan --sweep --json`.
+    """
+    planned = [c for c in combinations if c["refused"] is None]
+    refused = [c for c in combinations if c["refused"] is not None]
+    tables = []
+    for title, part in ((_sweep_title(planned), planned), ("Refused", refused)):
+        if not part:
+            continue
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        heads, rows = _sweep_cells(part)
+        for head in ("combination", *heads):  # a narrow terminal breaks names at their joints
+            table.add_column(Text(re.sub(r"([- ])(?=.)", r"\1\n", head)), overflow="fold")
+        for one, row in zip(part, rows, strict=True):
+            swept = [f"{key}={value}" for key, value in one["swept"].items()]
+            table.add_row(*(Text("\n".join(cell)) for cell in (swept, *row)), end_section=True)
+        if any(a["status"] != "proven" for c in part for a in c.get("adversaries", ())):
+            table.caption, table.caption_justify = HEURISTIC, "left"
+        tables.append(table)
+    return tables
+
+
+def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
+    """One Markdown table; a cell reads joint sensitivity, epsilon, status.
+
+    Args:
+        combinations: as in the list of `overhear plan --sweep --json`.
+
+    >>> eavesdropper = {"name": "eavesdropper", "joint_sensitivity": 3**0.5, "epsilon": 2.0714,
+    ...     "delta": 1e-5, "status": "proven"}
+    >>> plan = {"swept": {"graph.name": "ring"}, "refused": None, "noise_multiplier": 2.5,
+    ...     "adversaries": [eavesdropper]}
+    >>> print(sweep_markdown([plan]), end="")
+    | graph.name | eavesdropper |
+    | --- | --- |
+    | ring | 1.732, ε 2.08, proven |
+    """
+    heads, rows = _sweep_cells(combinations)
+    keys = list(dict.fromkeys(key for c in combinations for key in c["swept"]))
+    cells = [[*keys, *heads], ["---"] * (len(keys) + len(heads))]
+    for one, row in zip(combinations, rows, strict=True):
+        cells.append([*(one["swept"][key] for key in keys), *(", ".join(cell) for cell in row)])
+    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells)
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _sweep_title(planned: Sequence[Mapping[str, Any]]) -> str:
+    deltas = {a["delta"] for c in planned for a in c["adversaries"]}
+    at = f" at delta {small(min(deltas))}" if len(deltas) == 1 else ""
+    return f"Joint sensitivity of a round, epsilon{at} and status"
+
+
+def _sweep_cells(
+    combinations: Sequence[Mapping[str, Any]],
+) -> tuple[list[str], list[list[list[str]]]]:
+    """The heads behind the swept keys, and every row as cells of lines."""
+    names = list(dict.fromkeys(a["name"] for c in combinations for a in c.get("adversaries", ())))
+    multipliers = {c["noise_multiplier"] for c in combinations if "noise_multiplier" in c}
+    noise = ["noise multipl."] * (len(multipliers) > 1)
+    why = ["refused because"] * any(c["refused"] is not None for c in combinations)
+    rows = []
+    for c in combinations:
+        found = {a["name"]: a for a in c.get("adversaries", ())}
+        row = [[bound(c["noise_multiplier"], 4) if found else "–"] for _ in noise]
+        row += [_sweep_cell(found.get(name)) for name in names]
+        row += [[c["refused"] or ""] for _ in why]
+        rows.append(row)
+    return [*noise, *names, *why], rows
+
+
+def _sweep_cell(adversary: Mapping[str, Any] | None) -> list[str]:
+    if adversary is None:
+        return ["–"]
+    joint, epsilon = figure(adversary["joint_sensitivity"], 4), bound(adversary["epsilon"])
+    return [joint, f"ε {epsilon}", str(adversary["status"])]
 
 
 def attack_table(rows: Sequence[Mapping[str, Any]], *, title: str = "Reconstruction") -> Table:

@@ -1,13 +1,15 @@
 """The pages of docs/ print what they say, and leave no command and no key of a run file out.
 
-A page is run from top to bottom in one namespace and one empty folder:
+A page is run from top to bottom in one namespace and one folder that holds `examples` alone:
 
     pycon     statements and what they print
     python    code; a `text` block right after it is what it prints
     toml      a file, where its first line is a comment with the file's name
     console   `$ overhear ...` and what it prints, exit code by `; echo $?`
 
-What stands between `<!-- help: NAME -->` or `<!-- keys: NAME -->` and `<!-- end -->` is generated:
+What a console block prints as Markdown may stand behind it, between `<!-- printed -->` and
+`<!-- end -->`. What stands between `<!-- help: NAME -->` or `<!-- keys: NAME -->` and
+`<!-- end -->` is generated:
 
     python tests/test_docs.py --write
 """
@@ -35,6 +37,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 HELP_COLUMNS, COLUMNS = "100", "80"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 GENERATED = re.compile(r"<!-- (help|keys): ([\w-]+) -->\n(.*?)<!-- end -->", re.S)
+PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
 
@@ -55,7 +58,9 @@ def blocks(page: Path) -> Iterator[Block]:
     for found in BLOCK.finditer(text):
         between = text[last : found.start()] if last >= 0 else "text"
         line = text.count("\n", 0, found.start()) + 1
-        yield Block(found[1], found[2], line, not between.strip())
+        printed = PRINTED.match(text, found.end()) if found[1] == "console" else None
+        body = found[2] + (printed[1] if printed else "")
+        yield Block(found[1], body, line, not between.strip())
         last = found.end()
 
 
@@ -113,7 +118,7 @@ def same(wanted: str, got: str) -> bool:
 
 
 def differences(page: Path) -> list[str]:
-    """Where a page differs from what happens; run in an empty folder."""
+    """Where a page differs from what happens; run in a folder of its own."""
     namespace: dict[str, Any] = {"__name__": "page"}
     wrong: list[str] = []
     printed = ""
@@ -139,6 +144,7 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
     import torch
 
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -298,10 +304,11 @@ def test_a_wrong_figure_on_a_page_is_found(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text(
         "```pycon\n>>> 1 + 1\n3\n```\n\n```python\nprint(4)\n```\n\n```text\n5\n```\n\n"
-        "```console\n$ overhear --version\noverhear none\n```\n",
+        "```console\n$ overhear --version\noverhear none\n```\n\n"
+        "```console\n$ overhear --version\n```\n\n<!-- printed -->\noverhear none\n<!-- end -->\n",
         encoding="utf-8",
     )
-    assert len(differences(page)) == 3
+    assert len(differences(page)) == 4
 
 
 def write() -> None:

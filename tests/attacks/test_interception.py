@@ -12,9 +12,9 @@ from overhear.attacks.observation import sent_gradient
 from overhear.training.algorithms import ALGORITHMS, Form, dp_dpsgd, dpdl
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.engine import Setting
-from overhear.training.graph import ring, star
 from overhear.training.models import build_model
 from overhear.training.tensor_round import Examples
+from overhear.training.topologies import ring, star
 
 CASES = [(name, scenario) for name, every in SCENARIOS.items() for scenario in every]
 
@@ -48,6 +48,7 @@ def trial(name: str, *, graph=None, form=Form.REPAIRED, round=3, noise_std=0.0, 
         snapshot=None,
         snapshot_round=0,
         round=round,
+        rounds=4,
         victim=1,
         model_owner=0,
     )

@@ -62,6 +62,7 @@ def test_budget_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> No
         "sampling_rate": 1.0,
         "adjacency": "add-or-remove-one",
         "accountant": "pld",
+        "computed": "noise_multiplier",
         "kind": "upper bound",
     }
 
@@ -71,6 +72,33 @@ def test_budget_gives_epsilon_for_a_noise(capsys: pytest.CaptureFixture[str]) ->
     found = json.loads(capsys.readouterr().out)
     expected = epsilon(noise_multiplier=5, delta=1e-5, rounds=10, sampling_rate=1)
     assert found["epsilon"] == expected
+
+
+@pytest.mark.parametrize(("missing", "expected"), [("rounds", 1202), ("sampling-rate", 0.0108628)])
+def test_budget_gives_the_rounds_or_the_rate_that_are_left_out(
+    missing: str, expected: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = {"epsilon": 2, "noise-multiplier": 1, "rounds": 1000, "sampling-rate": 0.01}
+    arguments = ["budget", "--delta", "1e-5"]
+    for name, value in setting.items():
+        arguments += [] if name == missing else [f"--{name}", str(value)]
+    assert cli.main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found[missing.replace("-", "_")] == pytest.approx(expected, rel=1e-5)
+    assert found["computed"] == missing.replace("-", "_")
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"computed         {missing.replace('-', ' ')}, the largest for the rest" in shown
+    assert str(expected) in shown
+
+
+def test_a_largest_rate_is_shown_rounded_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("overhear.privacy.limits.max_sampling_rate", lambda **_: 0.0123456999)
+    arguments = ["--epsilon", "2", "--noise-multiplier", "1", "--rounds", "9", "--delta", "1e-5"]
+    assert cli.main(["budget", *arguments]) == 0
+    assert "at rate 0.0123456\n" in capsys.readouterr().out
 
 
 def test_an_infinite_figure_is_a_string_in_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,8 +118,8 @@ def test_budget_says_that_the_central_limit_may_be_too_small(
     ("arguments", "words"),
     [
         (["budget", "--epsilon", "-1", *SETTING], "epsilon=-1.0 must be"),
-        (["budget", *SETTING], "give --epsilon or --noise-multiplier"),
-        (["budget", "--epsilon", "1", "--noise-multiplier", "1", *SETTING], "exactly one"),
+        (["budget", *SETTING], "all but one of them: 2 are missing"),
+        (["budget", "--epsilon", "1", "--noise-multiplier", "1", *SETTING], "0 are missing"),
         (["plan", "nothing.toml"], "no run file at nothing.toml"),
         (["budget", "--epsilon", "4"], "Missing option"),
         (["budget", "--epsilon", "four", *SETTING], "--epsilon"),
@@ -155,7 +183,7 @@ def test_plan_prints_one_json_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["adversaries"][0]["epsilon"] = math.inf
-    stub("plan", "make_plan", lambda _: _Planned(report["plan"]))
+    stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
     assert cli.main(["plan", str(run_file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["adversaries"][0]["epsilon"] == "inf"
@@ -169,7 +197,7 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
-    stub("plan", "make_plan", lambda _: _Planned(report["plan"]))
+    stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
     assert cli.main(["plan", str(run_file)]) == 0
     shown = capsys.readouterr().out
     for words in ("eavesdropper", "heuristic: at least this bad", "Warning: Nothing protects [pri"):

@@ -12,7 +12,7 @@ import pytest
 from overhear.attacks.presets import PRESETS
 from overhear.reports.config import RunFile, load_run_file, run_file_schema
 from overhear.reports.config_tables import MODEL_NAMES, DataName, GraphName, PresetName
-from overhear.training import data, graph, models
+from overhear.training import data, models, topologies
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.algorithms.dp_dpsgd import Order
 
@@ -234,7 +234,7 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path, content: bytes) -> Non
 
 def test_names_are_those_of_the_registries() -> None:
     assert set(get_args(DataName)) == set(data.DATASET_NAMES)
-    assert set(get_args(GraphName)) == set(graph.GRAPH_NAMES)
+    assert set(get_args(GraphName)) == set(topologies.GRAPH_NAMES)
     assert set(MODEL_NAMES) == set(models.MODEL_NAMES)
     assert set(get_args(PresetName)) == set(PRESETS)
 

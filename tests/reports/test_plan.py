@@ -1,0 +1,82 @@
+"""The paper's own bound in a plan."""
+
+import json
+import math
+
+import pytest
+
+from overhear.privacy.published import dpdl_theorem_1
+from overhear.privacy.published_clt import dyn_d2p_clt
+from overhear.privacy.schedule import Schedule
+from overhear.reports.config import load_run_file
+from overhear.reports.plan import make_plan
+
+RUN = """
+[data]
+name = "digits"
+[model]
+name = "mlp"
+[algorithm]
+name = "dpdl"
+[privacy]
+noise_multiplier = 2.5
+delta = 1e-5
+[training]
+rounds = 100
+sampling_rate = 0.02
+"""
+
+
+def planned(folder, *, replaced=("", "")):
+    path = folder / "run.toml"
+    path.write_text(RUN.replace(*replaced), encoding="utf-8")
+    return make_plan(load_run_file(path))
+
+
+def test_dpdl_is_planned_with_its_papers_bound(tmp_path):
+    plan = planned(tmp_path)
+    bound = plan.to_json()["published_bound"]
+    assert sorted(bound) == ["caveats", "delta", "epsilon", "paper", "statement"]
+    by_hand = dpdl_theorem_1(
+        noise_multiplier=2.5,
+        delta=bound["delta"],
+        rounds=100,
+        sampling_rate=0.02,
+        sensitivity_factor=math.sqrt(3),
+    )
+    assert bound["epsilon"] == pytest.approx(by_hand.epsilon)
+    assert "2606.04399" in bound["paper"]
+
+
+def test_the_papers_bound_is_no_guarantee_of_the_plan(tmp_path):
+    plan = planned(tmp_path)
+    claimed = plan.to_json()["published_bound"]["epsilon"]
+    assert all(row["epsilon"] != claimed for row in plan.to_json()["adversaries"])
+    proven = plan.published_bound.proven_epsilon
+    assert proven == pytest.approx(plan.guarantee("eavesdropper").epsilon)
+
+
+def test_the_published_form_proves_nothing_beside_the_claim(tmp_path):
+    plan = planned(tmp_path, replaced=('"dpdl"', '"dpdl"\nform = "published"'))
+    assert plan.published_bound.proven_epsilon is None
+    assert any("heuristic" in caveat for caveat in plan.published_bound.caveats)
+
+
+def test_an_algorithm_without_a_bound_of_its_own_has_none(tmp_path):
+    assert planned(tmp_path, replaced=('"dpdl"', '"dp-dpsgd"')).to_json()["published_bound"] is None
+
+
+def test_a_claim_without_noise_is_written_as_json(tmp_path):
+    found = planned(tmp_path, replaced=("noise_multiplier = 2.5", "noise_multiplier = 0.0"))
+    assert found.to_json()["published_bound"]["epsilon"] == "inf"
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_dyn_d2p_is_planned_with_its_papers_central_limit(tmp_path):
+    plan = planned(tmp_path, replaced=('"dpdl"', '"dyn-d2p"'))
+    schedule = Schedule(rounds=100, sampling_rate=0.02)
+    claim = dyn_d2p_clt(schedule, noise_multiplier=2.5, delta=plan.guarantees[0].delta)
+    assert plan.to_json()["published_bound"]["epsilon"] == pytest.approx(claim.epsilon)
+    assert plan.published_bound.proven_epsilon == pytest.approx(
+        plan.guarantee("eavesdropper").epsilon, rel=1e-6
+    )

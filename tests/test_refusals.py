@@ -1,0 +1,490 @@
+"""What cannot be proven is refused: the reason, and the nearest thing that can be."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from overhear.privacy import (
+    EAVESDROPPER,
+    SINGLE_MESSAGE,
+    Guarantee,
+    Sampling,
+    Status,
+    Unit,
+    UnsupportedView,
+    View,
+    composed_risk,
+    decor_covariance,
+    decor_factor,
+    delta,
+    delta_from_mu,
+    epsilon,
+    epsilon_from_mu,
+    factor,
+    mu_from,
+    noise_floor,
+    noise_multiplier,
+    risk,
+    risk_of_mu,
+    trade_off,
+    victim_information,
+    whisper_covariance,
+)
+from overhear.reports import cli
+from overhear.training import Agents, UndeclaredOperation, exposures, trace
+from overhear.training.accounting import calibrated_multiplier
+from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
+from overhear.training.engine import Engine, Setting
+from overhear.training.models import build_model, validate_model
+from overhear.training.randomness import SecretRandomness
+from overhear.training.tensor_round import Examples
+from overhear.training.topologies import ring
+
+RUN_FILE = """\
+[data]
+name = "digits"
+agents = 4
+
+[model]
+name = "linear"
+
+[algorithm]
+name = "dp-dpsgd"
+
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+
+[training]
+rounds = 2
+sampling_rate = 0.02
+"""
+NUMBERS: dict[str, Any] = {"learning_rate": 0.1, "clip_norm": 1.0, "batch_size": 2.0}
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN_FILE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def refused(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """What `plan` and `train` say of overrides that both refuse: one sentence, exit code 2."""
+
+    def ask(*overrides: str, commands: tuple[str, ...] = ("plan", "train")) -> str:
+        said = set()
+        for command in commands:
+            out = ["--out", str(tmp_path / "out")] if command == "train" else []
+            options = [part for override in overrides for part in ("--set", override)]
+            assert cli.main([command, str(run_file), *out, *options]) == 2
+            shown = capsys.readouterr()
+            assert "Traceback" not in shown.err
+            assert not (tmp_path / "out").exists()
+            said.add(shown.err)
+        (sentence,) = said
+        assert sentence.count("\n") == 1
+        return str(sentence)
+
+    return ask
+
+
+class State(NamedTuple):
+    """The models."""
+
+    x: Agents
+
+
+def start(round: Any) -> State:
+    return State(round.initial())
+
+
+def algorithm(step: Any) -> Algorithm:
+    return Algorithm(name="own", init=start, step=step)
+
+
+def exposure_of(step: Any, *, clip_norm: float | None = 1.0) -> Any:
+    bound = bind(
+        algorithm(step),
+        ALGORITHMS["dsgd"].settings(),
+        noise_std=1.0,
+        **{**NUMBERS, "clip_norm": clip_norm},
+    )
+    traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
+    found = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
+    return dict(found)["eavesdropper"]
+
+
+def noisy_step(state: State, round: Any, *, clip_norm: float | None, noise_std: float) -> State:
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    return State(round.mix(state.x - (sums + round.noise(sums, std=noise_std)), kind="half"))
+
+
+def leaky_step(state: State, round: Any, *, clip_norm: float | None, noise_std: float) -> State:
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    noisy = sums + round.noise(sums, std=noise_std)
+    round.broadcast(0.01 * sums, kind="statistics")  # somebody forgot about this one
+    return State(round.mix(state.x - noisy, kind="half"))
+
+
+# Clipping
+
+
+@pytest.mark.parametrize("off", ["inf", "false", "off"])
+def test_an_epsilon_without_clipping_is_refused(refused: Any, off: str) -> None:
+    said = refused(f"privacy.clip_norm={off}")
+    assert "does not clip, so no noise bounds what a record gives away" in said
+    assert "set a finite clip_norm" in said
+
+
+@pytest.mark.parametrize("bound", ["0", "-1", "nan"])
+def test_a_clip_norm_that_is_no_bound_is_refused(refused: Any, bound: str) -> None:
+    assert "clip_norm=" in (said := refused(f"privacy.clip_norm={bound}"))
+    assert "must be greater than 0" in said
+
+
+def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
+    exposure = exposure_of(noisy_step, clip_norm=None)
+    assert exposure.worst == math.inf
+    with pytest.raises(UnsupportedView, match=r"no noise multiplier reaches epsilon=4 .*clipped"):
+        calibrated_multiplier(exposure, epsilon=4.0, delta=1e-5)
+    assert exposure_of(noisy_step).worst == pytest.approx(1.0)  # the same step, clipped
+
+
+# Sampling
+
+
+@pytest.mark.parametrize("key", ['sampling="shuffle"', 'sampling="fixed-size"', "shuffle=true"])
+def test_batches_that_are_no_poisson_samples_are_refused(refused: Any, key: str) -> None:
+    said = refused(f"training.{key}")
+    assert "[training] " + key.partition("=")[0] in said
+    assert "no bound for shuffled batches or batches of a fixed size" in said
+    assert "give sampling_rate, or batch_size as the expected size" in said
+
+
+def statement(**changed: Any) -> Guarantee:
+    facts: dict[str, Any] = {
+        "adversary": "eavesdropper",
+        "victim": 0,
+        "joint_sensitivity": 1.0,
+        "effective_noise_multiplier": 1.0,
+        "mu_per_round": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "unit": Unit.RECORD,
+        "adjacency": "add-or-remove-one",
+        "sampling": Sampling.POISSON,
+        "status": Status.PROVEN,
+        "because": "a test",
+    }
+    return Guarantee(**{**facts, **changed})
+
+
+def test_no_statement_can_be_made_about_shuffled_batches() -> None:
+    assert statement().sampling is Sampling.POISSON
+    with pytest.raises(ValueError, match=r"sampling='shuffle' must be 'poisson' or 'full batch'"):
+        statement(sampling="shuffle")
+
+
+def test_replacing_a_record_is_not_accounted_by_renyi_divergence(refused: Any) -> None:
+    said = refused("privacy.accountant=rdp", "privacy.adjacency=replace-one")
+    assert "accountant='rdp' does not cover adjacency='replace-one'" in said
+    assert "use accountant='pld'" in said
+    setting = {"rounds": 10, "sampling_rate": 0.1, "adjacency": "replace-one", "accountant": "rdp"}
+    for ask in (
+        functools.partial(epsilon, noise_multiplier=1.0, delta=1e-5),
+        functools.partial(delta, noise_multiplier=1.0, epsilon=1.0),
+        functools.partial(noise_multiplier, epsilon=1.0, delta=1e-5),
+    ):
+        with pytest.raises(ValueError, match="does not cover adjacency"):
+            ask(**setting)
+
+
+# The unit and the number of rounds
+
+
+def test_hiding_a_whole_agent_is_refused(refused: Any) -> None:
+    said = refused("privacy.unit=agent")
+    assert "clipped as one vector, and no sampling to count on" in said
+    assert "use unit='record'" in said
+    with pytest.raises(ValueError, match=r"unit='agent' must be 'record': .*clipped as one vector"):
+        statement(unit="agent")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["patience=3", "early_stopping=true", "stop_at_accuracy=0.9", 'rounds="until-converged"'],
+)
+def test_a_number_of_rounds_that_the_data_decide_is_refused(refused: Any, key: str) -> None:
+    said = refused(f"training.{key}")
+    assert "lets the data decide when to stop" in said
+    assert "fix rounds" in said
+
+
+def test_rounds_are_one_fixed_integer(refused: Any) -> None:
+    assert "rounds=2.5 must be an integer" in refused("training.rounds=2.5")
+    assert "rounds=True must be an integer" in refused("training.rounds=true")
+
+
+# Views
+
+
+def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
+    bound = bind(algorithm(noisy_step), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
+    traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
+    with pytest.raises(UnsupportedView, match="single-message has no closed view"):
+        traces.rounds[0][0].view(SINGLE_MESSAGE)
+    found = dict(exposures(traces, ["single-message"], sampling_rate=0.1))["single-message"]
+    assert found.status is Status.HEURISTIC
+    assert "no adversary sees so little" in found.because
+
+
+def test_every_view_of_a_trace_holds_the_points_of_its_gradients() -> None:
+    def hidden_steps(state: State, round: Any, *, clip_norm: float, noise_std: float) -> State:
+        x = state.x  # the second gradient is taken at a model that nobody is sent
+        for _ in range(2):
+            sums = round.clipped_sums(x, batch=round.draw(), clip_norm=clip_norm)
+            x = x - sums - round.noise(sums, std=noise_std)
+        return State(round.mix(x, kind="half"))
+
+    bound = bind(algorithm(hidden_steps), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
+    (round_trace, _), *_ = trace(bound.init, bound.step, graph=ring(4), rounds=2).rounds
+    view = round_trace.view(EAVESDROPPER)
+    assert any("gradients are taken" in name for name in view.messages)
+    mus = [s.mu for s in round_trace.sensitivities(EAVESDROPPER, 0)]
+    assert mus == pytest.approx([1.0, 1.0])  # unseen, the first would hide behind both noises
+
+
+def test_one_kind_of_message_without_noise_is_named_and_has_no_epsilon(
+    refused: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "own", algorithm(leaky_step))
+    said = refused("algorithm.name=own")
+    assert "no noise multiplier reaches epsilon=4 for eavesdropper" in said
+    assert "sent or kept without noise: statistics" in said
+
+
+# Batches
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(len, id="len"),
+        pytest.param(lambda batch: batch.size, id="size"),
+        pytest.param(lambda batch: batch.targets.shape[0], id="targets"),
+        pytest.param(lambda batch: sum(1 for _ in batch), id="iteration"),
+        pytest.param(float, id="float"),
+        pytest.param(lambda batch: 1 if batch else 2, id="truth"),
+    ],
+)
+@pytest.mark.parametrize("runs", [False, True], ids=["traced", "real"])
+def test_a_mean_over_the_realised_batch_is_refused(size: Any, runs: bool) -> None:
+    def step(state: State, round: Any, *, clip_norm: float, noise_std: float) -> State:
+        batch = round.draw()
+        sums = round.clipped_sums(state.x, batch=batch, clip_norm=clip_norm)
+        noisy = sums + round.noise(sums, std=noise_std)
+        return State(round.mix(state.x - noisy / size(batch), kind="half"))
+
+    bound = bind(algorithm(step), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
+    run = (
+        engine_of(bound).advance
+        if runs
+        else functools.partial(trace, bound.init, bound.step, graph=ring(4), rounds=2)
+    )
+    with pytest.raises(UndeclaredOperation, match="batch_size, the public expected size"):
+        run()
+
+
+def engine_of(bound: Any, *, root: int | None = None) -> Engine:
+    shard = Examples(torch.rand(6, 1, 8, 8), torch.zeros(6, dtype=torch.long))
+    model = build_model(
+        "linear", input_shape=(1, 8, 8), classes=2, generator=torch.Generator().manual_seed(0)
+    )
+    setting = Setting(
+        graph=ring(4),
+        model=model,
+        shards=[shard] * 4,
+        sampling_rate=0.5,
+        device=torch.device("cpu"),
+    )
+    return Engine(setting, bound, randomness=SecretRandomness(root))
+
+
+# Seeds
+
+
+def test_noise_from_a_given_seed_is_never_passed_off_as_secret(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = ["--set", "training.evaluation_noise_seed=7"]
+    assert cli.main(["plan", str(run_file), *seed]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "evaluation_noise_seed is set: whoever knows it can subtract the noise" in shown
+    assert cli.main(["train", str(run_file), *seed, "--out", str(tmp_path / "out")]) == 0
+    assert cli.main(["report", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
+    assert "The noise was drawn from evaluation_noise_seed" in page
+    assert "Leave <code>evaluation_noise_seed</code> out and train again." in page
+
+
+def test_one_source_of_noise_in_two_messages_counts_once_and_is_infinite() -> None:
+    def step(state: State, round: Any, *, clip_norm: float, noise_std: float) -> State:
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+        noise = round.noise(sums, std=noise_std)
+        round.broadcast(sums + noise, kind="first")
+        return State(round.mix(2.0 * sums + noise, kind="second"))
+
+    exposure = exposure_of(step)
+    assert exposure.worst == math.inf
+    assert "the noise cancels between" in exposure.because
+    assert "first" in exposure.because
+    assert "second" in exposure.because
+
+
+def test_two_calls_two_rounds_and_two_runs_never_share_noise() -> None:
+    def drawn(root: int | None) -> list[torch.Tensor]:
+        source = SecretRandomness(root)
+        return [
+            source.normal(round=r, call=c, rows=[0, 1], width=3, dtype=torch.float64)
+            for r in (1, 2)
+            for c in (0, 1)
+        ]
+
+    rows = torch.cat([*drawn(None), *drawn(None)])  # (16, 3)
+    assert len({tuple(row) for row in rows.tolist()}) == 16
+    again = torch.cat([*drawn(7), *drawn(7)])
+    assert len({tuple(row) for row in again.tolist()}) == 8  # why a given seed is for evaluations
+
+
+# Models
+
+
+def test_a_batch_normalised_model_is_refused_by_a_run(
+    refused: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "normalised.py").write_text(
+        "from torch import nn\n"
+        "def build(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, classes))\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "normalised", raising=False)
+    said = refused("model.name=normalised:build", commands=("train",))
+    assert "layer '1' (BatchNorm1d) mixes the examples of a batch or keeps statistics" in said
+    assert "use nn.GroupNorm instead" in said
+    with pytest.raises(ValueError, match="GroupNorm"):
+        validate_model(torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2)))
+
+
+# Numbers. Each function with arguments that are right, and for one of them values that are not.
+
+MIXING = np.array([[0.7, 0.3], [0.3, 0.7]])
+
+
+def of_rounds(multiplier: Any, rate: Any, rounds: Any) -> Any:
+    return trade_off({(multiplier, rate): rounds})
+
+
+def of_view(value: Any = 1.0, noise: Any = 1.0, column: Any = 0, clip_norm: Any = 1.0) -> float:
+    return View(contributions=np.array([[value]]), noise=np.array([[noise]])).mu(
+        [column], clip_norm
+    )
+
+
+PROBABILITY: tuple[Any, ...] = (-1.0, math.nan, math.inf, 1e308, True, "0.1", None)
+AT_LEAST_0: tuple[Any, ...] = (-1.0, math.nan, -math.inf, True, "1", None)
+ONLY_PROBABILITY, ONLY_AT_LEAST_0 = PROBABILITY[:4], AT_LEAST_0[:3]  # numbers
+COUNT: tuple[Any, ...] = (-1, 0, 2.5, math.nan, math.inf, True, "1", None)
+ACCOUNTED = {"noise_multiplier": 1.0, "sampling_rate": 0.1, "rounds": 3}
+CALIBRATED = {"epsilon": 1.0, "delta": 1e-5, "sampling_rate": 0.1, "rounds": 3}
+FINITE = (math.nan, math.inf, -math.inf, "1", None)
+WRONG: list[tuple[Any, dict[str, Any], str, tuple[Any, ...]]] = [
+    (delta_from_mu, {"mu": 1.0, "epsilon": 1.0}, "mu", AT_LEAST_0),
+    (delta_from_mu, {"mu": 1.0, "epsilon": 1.0}, "epsilon", AT_LEAST_0),
+    (epsilon_from_mu, {"mu": 1.0, "delta": 1e-5}, "mu", AT_LEAST_0),
+    (epsilon_from_mu, {"mu": 1.0, "delta": 1e-5}, "delta", PROBABILITY),
+    (mu_from, {"epsilon": 1.0, "delta": 1e-5}, "epsilon", (*AT_LEAST_0, math.inf)),
+    (mu_from, {"epsilon": 1.0, "delta": 1e-5}, "delta", PROBABILITY),
+    (epsilon, {**ACCOUNTED, "delta": 1e-5}, "noise_multiplier", ONLY_AT_LEAST_0),
+    (epsilon, {**ACCOUNTED, "delta": 1e-5}, "sampling_rate", ONLY_PROBABILITY),
+    (epsilon, {**ACCOUNTED, "delta": 1e-5}, "rounds", COUNT),
+    (epsilon, {**ACCOUNTED, "delta": 1e-5}, "delta", (*ONLY_PROBABILITY, 0.0, 1.0)),
+    (delta, {**ACCOUNTED, "epsilon": 1.0}, "noise_multiplier", ONLY_AT_LEAST_0),
+    (delta, {**ACCOUNTED, "epsilon": 1.0}, "epsilon", ONLY_AT_LEAST_0),
+    (noise_multiplier, CALIBRATED, "epsilon", (*ONLY_AT_LEAST_0, 0.0, math.inf, 1e308)),
+    (noise_multiplier, CALIBRATED, "delta", (*ONLY_PROBABILITY, 0.0, 1.0)),
+    (noise_multiplier, CALIBRATED, "sampling_rate", ONLY_PROBABILITY),
+    (noise_multiplier, CALIBRATED, "rounds", COUNT),
+    (risk, ACCOUNTED, "noise_multiplier", AT_LEAST_0),
+    (risk, ACCOUNTED, "sampling_rate", PROBABILITY),
+    (risk, ACCOUNTED, "rounds", COUNT),
+    (risk, {**ACCOUNTED, "prior": 0.5}, "prior", PROBABILITY),
+    (risk, {**ACCOUNTED, "prior_hit_rate": 0.5}, "prior_hit_rate", PROBABILITY),
+    (risk_of_mu, {"mu": 1.0}, "mu", AT_LEAST_0),
+    (of_rounds, {"multiplier": 1.0, "rate": 0.1, "rounds": 3}, "multiplier", AT_LEAST_0),
+    (of_rounds, {"multiplier": 1.0, "rate": 0.1, "rounds": 3}, "rate", PROBABILITY),
+    (of_rounds, {"multiplier": 1.0, "rate": 0.1, "rounds": 3}, "rounds", COUNT),
+    (of_view, {}, "value", FINITE),
+    (of_view, {}, "noise", FINITE),
+    (of_view, {}, "clip_norm", (*AT_LEAST_0, 1e308, 1e-308)),
+    (of_view, {}, "column", (-1, 1, 0.0, math.nan, True, "0", None)),
+    (decor_covariance, {"weights": MIXING, "local_variance": 1.0, "pair_variance": 1.0},
+     "local_variance", (*AT_LEAST_0, math.inf)),
+    (decor_factor, {"weights": MIXING, "local_variance": 1.0, "pair_variance": 1.0},
+     "pair_variance", (*AT_LEAST_0, math.inf)),
+    (whisper_covariance, {"weights": MIXING, "bound": 1.0}, "bound",
+     (*AT_LEAST_0, 0.0, math.inf, 1e308, 1e-308)),
+    (whisper_covariance, {"weights": MIXING, "bound": 1.0}, "ridge",
+     (-1.0, math.nan, math.inf, 1e308, True, "1")),
+    (whisper_covariance, {"weights": MIXING, "bound": 1.0}, "rounds", COUNT),
+    (whisper_covariance, {"weights": MIXING, "bound": 1.0}, "weights",
+     (MIXING * math.nan, MIXING * 1e308, np.array([["a"]]), MIXING[0])),
+    (noise_floor, {"weights": MIXING, "covariance": np.eye(2)}, "covariance",
+     (-np.eye(2), np.eye(2) * 1e308, np.diag([1.0, math.nan]), np.eye(3))),
+    (victim_information, {"covariance": np.eye(2)}, "covariance",
+     (-np.eye(2), np.eye(2) * 1e308, np.diag([1.0, math.inf]), np.eye(2)[:1])),
+    (factor, {"covariance": np.eye(2)}, "covariance", (-np.eye(2), np.eye(2) * math.nan)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "right", "name", "wrong"),
+    [
+        pytest.param(*case, id=f"{case[0].__name__}-{case[2]}-{number}")
+        for number, case in enumerate(WRONG)
+    ],
+)
+def test_a_number_out_of_range_is_refused_in_a_sentence(
+    function: Any, right: dict[str, Any], name: str, wrong: tuple[Any, ...]
+) -> None:
+    function(**right)
+    for value in wrong:
+        with pytest.raises((ValueError, TypeError)) as caught:
+            function(**{**right, name: value})
+        words = str(caught.value)
+        assert "must" in words or "which is not finite" in words
+        assert "overhear" in caught.traceback[-1].frame.f_globals["__name__"]  # we say it
+
+
+def test_figures_at_the_end_of_the_floats_are_never_too_small() -> None:
+    for size in (1e-200, 1e-20, 1e200):  # a row's unit does not matter
+        assert of_view(size, size) == 1.0
+        assert of_view(size, 0.25 * size) == 4.0
+    assert of_view(1e308, 1.0) == math.inf
+    assert delta_from_mu(1e-308, 1.0) == 0.0
+    assert delta_from_mu(1e308, 1e308) == 1.0
+    assert risk(noise_multiplier=1e308, sampling_rate=0.5, rounds=3).advantage > 0.0
+    assert risk(noise_multiplier=1e-308, sampling_rate=0.5, rounds=3).advantage == 1.0
+    assert composed_risk({(1e-320, 1.0): 1}).mu == math.inf
+    assert victim_information(np.diag([1e-320, 1.0]))[0] == math.inf
