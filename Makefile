@@ -38,6 +38,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/engine.py --quick
 	$(BIN)/python benchmarks/accounting.py --quick
+	$(BIN)/python benchmarks/views.py --quick
 
 wheel: $(READY)
 	rm -rf build dist

@@ -70,7 +70,7 @@ def split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[A
             "round.clipped_sums at points of different blocks: every point has the same blocks"
         )
     for coef in coefs:
-        numbers = coef if isinstance(coef, tuple) else (coef,)
+        numbers: tuple[Any, ...] = coef if isinstance(coef, tuple) else (coef,)
         wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
         if wrong:
             raise UndeclaredOperation(
