@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Participation = str | int | Sequence[int]
 EVERY = "every"
-_MOST_WORK = 3e10  # multiplications; a quarter of a minute or so
+_MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
 _RELEASED = "x"  # the state's field that holds the models; released after the last round
 
 
