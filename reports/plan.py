@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
+from ..privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ..privacy.guarantee import Guarantee, Status
 from ..privacy.published import PublishedClaim, dpdl_theorem_1
 from ..privacy.published_clt import dyn_d2p_clt
@@ -163,6 +163,9 @@ def make_plan(
         )
         for name, exposure in found.items()
     ]
+    if config.training.evaluation_noise_seed is not None:
+        known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
+        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return Plan(
         noise_multiplier=multiplier,
@@ -283,6 +286,12 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
     if config.training.evaluation_noise_seed is not None:
         said.append(
             "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
+        )
+    p = config.privacy
+    if p is not None and p.epsilon is not None and p.adversary == SINGLE_MESSAGE.name:
+        said.append(
+            "The target is that of a single message, which no adversary is limited to; name "
+            'adversary = "eavesdropper" for a figure that protects.'
         )
     if config.graph.links == "encrypted":
         said.append(

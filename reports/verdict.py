@@ -93,15 +93,15 @@ def verdict(report: Mapping[str, Any]) -> Verdict:
     )
     if is_infinite(spent):
         headline, actions = Markup("Nothing protects a record from {}").format(who), _protect(row)
+    elif report["run"]["evaluation_noise_seed"] is not None:
+        headline = Markup("Not met: the noise of this run can be repeated")
+        actions = (Markup("Leave <code>evaluation_noise_seed</code> out and train again."),)
     elif row["status"] != "proven":
         headline = Markup("Not proven against {}, so the target is not met").format(who)
         actions = _prove(report)
     elif float(spent) > allowed:
         headline = Markup("Over the target against {}").format(who)
         actions = _spend_less(report, cited, row)
-    elif report["run"]["evaluation_noise_seed"] is not None:
-        headline = Markup("Not met: the noise of this run can be repeated")
-        actions = (Markup("Leave <code>evaluation_noise_seed</code> out and train again."),)
     else:
         headline = Markup("The target is met against {}").format(who)
         return Verdict(outcome=Outcome.MET, headline=headline, text=text, notes=notes)

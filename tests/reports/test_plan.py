@@ -1,4 +1,4 @@
-"""The paper's own bound in a plan."""
+"""What a plan says beside its figures: the paper's own bound, and warnings."""
 
 import json
 import math
@@ -80,3 +80,27 @@ def test_dyn_d2p_is_planned_with_its_papers_central_limit(tmp_path):
     assert plan.published_bound.proven_epsilon == pytest.approx(
         plan.guarantee("eavesdropper").epsilon, rel=1e-6
     )
+
+
+def test_noise_from_a_seed_of_the_run_file_proves_nothing(tmp_path):
+    plan = planned(tmp_path, replaced=("rounds = 100", "rounds = 100\nevaluation_noise_seed = 3"))
+    assert {str(g.status) for g in plan.guarantees} == {"heuristic"}
+    assert all("evaluation_noise_seed" in g.because for g in plan.guarantees)
+
+
+def test_a_target_for_a_single_message_is_warned_of(tmp_path):
+    asked = ("noise_multiplier = 2.5", 'epsilon = 1\nadversary = "single-message"')
+    assert any("single message" in w for w in planned(tmp_path, replaced=asked).warnings)
+    assert not any("single message" in w for w in planned(tmp_path).warnings)
+
+
+def test_a_clean_recursion_is_planned_as_one_release_where_it_is_short(tmp_path):
+    short = RUN.replace('"dpdl"', '"dpmixsgd"\nform = "published"').replace("100", "3")
+    (tmp_path / "short.toml").write_text(short, encoding="utf-8")
+    found = make_plan(load_run_file(tmp_path / "short.toml")).guarantee("eavesdropper")
+    assert math.isfinite(found.epsilon)
+    assert str(found.sampling) == "any: a record may be in every batch"
+    (tmp_path / "long.toml").write_text(short.replace("= 3\n", "= 3000\n"), encoding="utf-8")
+    found = make_plan(load_run_file(tmp_path / "long.toml")).guarantee("eavesdropper")
+    assert math.isinf(found.epsilon)
+    assert "too large" in found.because
