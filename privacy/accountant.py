@@ -304,7 +304,12 @@ def _composed_epsilon(
     mu, rounds = _together(counts, pairs)
     if not rounds or mu == math.inf:
         return epsilon_from_mu(mu, delta)
-    return composed_epsilon_bound(rounds, delta, pairs=pairs)
+    found = composed_epsilon_bound(rounds, delta, pairs=pairs)
+    if found < math.inf:
+        return found
+    # Sampling never costs more than taking part, and that has a closed form.
+    everybody = sum(r.count * r.noise_multiplier**-2 for r in rounds)
+    return epsilon_from_mu(reach(pairs) * math.sqrt(everybody), delta)
 
 
 def _composed_delta(

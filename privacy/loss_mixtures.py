@@ -132,7 +132,13 @@ def mixed_log_moments(cells: Sequence[Cell], log_moments: Array) -> Array:
 def _log_moments(cell: Cell, log_moments: Array) -> Array:
     of_corners = log_moments[list(cell.corners)]  # (C, tilts)
     top = of_corners.max(axis=0)
-    return np.asarray(top + np.log(cell.weights @ np.exp(of_corners - top)), dtype=np.float64)
+    total = cell.weights @ np.exp(of_corners - top)
+    if total.min(initial=1.0) > 1e-200:
+        return np.asarray(top + np.log(total), dtype=np.float64)
+    # A corner so far below the highest is lost in the sum, and may be the only one with weight.
+    with np.errstate(divide="ignore"):
+        parts = np.log(cell.weights)[:, :, None] + of_corners  # (R, C, tilts)
+    return np.asarray(np.logaddexp.reduce(parts, axis=1), dtype=np.float64)
 
 
 def _nodes(values: Sequence[float], width: float) -> list[float]:

@@ -245,7 +245,7 @@ class StreamedView:
         noise = np.hstack([rows.carried @ self._noise, rows.noise])
         carried_noise = abs(rows.carried) @ np.linalg.norm(self._noise, axis=1)
         noise[:, : self._noise.shape[1]][
-            abs(noise[:, : self._noise.shape[1]]) < carried_noise[:, None] * CUT
+            abs(noise[:, : self._noise.shape[1]]) < carried_noise[:, None] * ROUNDING
         ] = 0.0
         return _without_rounding(response, size), size, noise
 
@@ -260,16 +260,16 @@ class StreamedView:
 
         norm = np.sqrt((A**2).sum(axis=1) + (B**2).sum(axis=1))
         A, size, B = A / norm[:, None], size / norm[:, None], B / norm[:, None]
-        B = np.where(abs(B) < CUT, 0.0, B)
         if not B.size:
             self._note_leaks(A, size.sum(axis=0), np.eye(len(A)), names)
             return A[:0], A[:0], np.zeros((0, B.shape[1]))
         u, s, vh = svd(B, full_matrices=True, lapack_driver="gesvd")
-        rank = int((s > CUT).sum())
+        # Noise below the cut hides nothing, but still tells what its source is.
+        hidden, rank = int((s > CUT).sum()), int((s > ROUNDING).sum())
         rotated = u.T @ A
         # Every entry of u is only known to rounding, so each row may leak into every rotated one.
         reach = size.sum(axis=0)
-        self._note_leaks(rotated[rank:], reach, u[:, rank:], names)
+        self._note_leaks(rotated[hidden:], reach, u[:, hidden:], names)
         whitened = _without_rounding(rotated[:rank], reach) / s[:rank, None]
         return whitened, reach / s[:rank, None], vh[:rank]
 
@@ -302,7 +302,7 @@ def _without_rounding(response: Array, size: Array) -> Array:
 
 def _compressed(noise: Array, before: Array) -> Array:
     """The same covariance over as few sources as there are rows; a remnant of rounding is none."""
-    left = np.where(abs(noise) > before[:, None] * CUT, noise, 0.0)
+    left = np.where(abs(noise) > before[:, None] * ROUNDING, noise, 0.0)
     left = left[:, np.any(left != 0.0, axis=0)]
     if left.shape[1] <= len(left):
         return left

@@ -229,7 +229,6 @@ def _factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
     size = np.sqrt(_square_sums(A) + _square_sums(B))
     scale = diags_array(1.0 / np.where(size > 0, size, 1.0)).tocsr()
     A, B = scale @ A, scale @ B
-    B.data[np.abs(B.data) < CUT] = 0.0
     B.eliminate_zeros()
     rows = np.arange(A.shape[0])
     used: dict[int, tuple[int, ...]] = {int(r): (int(r),) for r in rows}
@@ -255,6 +254,10 @@ def _factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
         order = np.lexsort((-np.abs(value), source))  # the strongest row fixes its source
         first = order[np.r_[True, np.diff(source[order]) != 0]]
         pivot, at, by = single[first], source[first], value[first]
+        # Noise this weak hides nothing, but still tells what the source is.
+        weak = pivot[np.abs(by) < CUT]
+        clean.append((A[weak], magnitude[weak]))
+        names += [used[int(r)] for r in rows[weak]]
         solved = diags_array(1.0 / by).tocsr() @ A[pivot]
         solved_size = diags_array(1.0 / np.abs(by)).tocsr() @ magnitude[pivot]
         white.append(solved)

@@ -12,10 +12,11 @@ from .graph import Graph, GraphSequence, Topology
 from .models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .randomness import SecretRandomness
 from .round import Agents, Batch, Edges, Round, Server, UndeclaredOperation
+from .round_trace import RoundTrace
 from .tasks import ClassWeights, Task
 from .tensor_round import Examples, Sources
 from .topologies import GRAPH_NAMES, build_graph
-from .trace import AlgorithmTrace, RoundTrace, trace
+from .trace import AlgorithmTrace, trace
 from .transcript import Message, Transcript
 
 __all__ = [

@@ -31,8 +31,9 @@ from ..privacy.guarantee import Status
 from ..privacy.streamed_view import Rows, StreamedView
 from ..privacy.view import UnsupportedView
 from .exposure import Exposure, Release, candidates, single_message, worst
+from .round_trace import RoundTrace
 from .sources import Contributions, Known, widened
-from .trace import AlgorithmTrace, RoundTrace, state_column
+from .trace import AlgorithmTrace, state_column
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -147,7 +148,7 @@ def streamed_view(
 ) -> StreamedView:
     """The view of all rounds, with the contributions of `victims`; other agents' are held fixed.
 
-    With `until_leak` it ends with the first round that shows a contribution without noise.
+    With `until_leak` it ends once a contribution of every victim was shown without noise.
 
     >>> from overhear.privacy import EAVESDROPPER
     >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
@@ -170,7 +171,7 @@ def streamed_view(
                 vectors=last.vectors,
                 messages=last.messages,
             )
-            if until_leak and any(view.leaks(v) for v in victims):
+            if until_leak and all(view.leaks(v) for v in victims):
                 return view
     if last is not None:
         size = len(last.carried.carried)

@@ -23,8 +23,9 @@ from ..privacy.adversary import (
 )
 from ..privacy.guarantee import Status
 from ..privacy.view import UnsupportedView, View
+from .round_trace import RoundTrace
 from .surroundings import Onlooker, Surroundings
-from .trace import AlgorithmTrace, RoundTrace
+from .trace import AlgorithmTrace
 
 CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-message")
 ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")

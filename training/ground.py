@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from .determined import Relations
+from .round_trace import RoundTrace
 from .sources import Contributions, Messages, NoiseSources, widened
-from .trace import RoundTrace
 
 
 class Ground:

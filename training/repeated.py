@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from .graph import Graph
-    from .trace import RoundTrace
+    from .round_trace import RoundTrace
 
 __all__ = ["Earlier", "repeats", "scale_between"]
 

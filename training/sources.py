@@ -165,9 +165,17 @@ class SourceRows:
         a = widened(self.matrix, other.matrix.shape[1])
         b = widened(other.matrix, self.matrix.shape[1])
         total = a + b if sign > 0 else a - b
+        return self.of(total, abs(a) + abs(b))
+
+    def of(self, matrix: csr_array, size: csr_array) -> SourceRows:
+        """Rows of the same trace and block, made by adding up entries of `size` in all.
+
+        Raises:
+            UndeclaredOperation: what is left of an entry is rounding of what was added.
+        """
         # Differences that are rounding of equal coefficients are exactly zero.
-        kept = pruned(total, abs(a) + abs(b))
-        if kept.nnz != total.count_nonzero():
+        kept = pruned(matrix, size)
+        if kept.nnz != matrix.count_nonzero():
             raise UndeclaredOperation(
                 "coefficients cancel up to rounding, and a factor could bring the rest back: write "
                 "the step so that they cancel exactly or not at all"

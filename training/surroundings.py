@@ -31,8 +31,8 @@ from ..privacy.adversary import Adversary, Sees
 from ..privacy.view import UnsupportedView, View
 from .determined import Relations
 from .ground import Ground, Pairs, entries
+from .round_trace import RoundTrace, Sensitivity, mu_by_batch
 from .sources import Messages, NoiseSources
-from .trace import RoundTrace, Sensitivity, mu_by_batch
 
 _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it

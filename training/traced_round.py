@@ -273,4 +273,5 @@ def _combined(weights: Any, rows: SourceRows) -> SourceRows:
     """Public combinations of rows, weights (combinations, rows)."""
     from scipy.sparse import csr_array
 
-    return SourceRows(csr_array(csr_array(weights) @ rows.matrix), rows.trace, rows.block)
+    public = csr_array(weights)
+    return rows.of(csr_array(public @ rows.matrix), csr_array(abs(public) @ abs(rows.matrix)))

@@ -7,6 +7,7 @@ import pytest
 
 from overhear.privacy import limits
 from overhear.privacy.accountant import composed_epsilon, epsilon, noise_multiplier
+from overhear.privacy.gaussian import epsilon_from_mu
 from overhear.privacy.limits import max_rounds, max_sampling_rate, scale_for
 
 # noise_multiplier, epsilon, delta, sampling_rate
@@ -171,3 +172,10 @@ def test_rounds_that_no_scale_helps_are_refused(rounds, message):
 def test_rounds_that_sample_nobody_need_no_noise():
     assert scale_for([(0.0, 0.0), (1.0, 0.0)], epsilon=1.0, delta=1e-5) == 0.0
     assert np.isfinite(scale_for([(0.0, 0.0), (1.0, 0.5)], epsilon=1.0, delta=1e-5))
+
+
+@pytest.mark.parametrize(("multiplier", "rate"), [(0.2, 0.00325), (0.2, 0.5), (0.1, 0.01)])
+def test_a_delta_below_the_grids_reach_falls_back_to_taking_part(multiplier, rate):
+    """Sampling never costs more than taking part, which has a closed form."""
+    found = composed_epsilon({(multiplier, rate): 1}, delta=1e-14)
+    assert found <= epsilon_from_mu(1.0 / multiplier, 1e-14)

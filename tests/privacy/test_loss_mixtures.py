@@ -9,6 +9,7 @@ from scipy.special import ndtr
 from overhear.privacy.loss_atoms import Pair, Round, loss_atoms
 from overhear.privacy.loss_distribution import compose, tilt_for_delta
 from overhear.privacy.loss_mixtures import mixtures
+from overhear.privacy.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 
 EPSILONS = (-1.0, -0.02, 0.0, 1e-3, 0.3, 4.0)
 
@@ -107,3 +108,12 @@ def test_lotteries_keep_their_digits_at_extreme_noise(multiplier):
     weights = np.concatenate([cell.weights for cell in cells])
     assert weights.sum(axis=1) == pytest.approx(1.0)
     assert len(np.unique(weights)) > 40
+
+
+@pytest.mark.parametrize("growth", [2.0, 4.0])
+def test_a_corner_far_below_the_others_keeps_its_moment(growth):
+    """Warnings are errors here: the moment of a corner with all the weight must not be log 0."""
+    rate = 640 / 60_000
+    plan = Schedule(rounds=100, sampling_rate=rate, clip_decay=1.0, budget_growth=growth)
+    found = calibrated_schedule(plan, epsilon=3.0, delta=1e-5)
+    assert 0.99 * 3.0 < scheduled_epsilon(plan, found, delta=1e-5) <= 3.0

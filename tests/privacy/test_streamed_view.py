@@ -162,3 +162,16 @@ def test_parts_of_one_vector_cost_the_dearest_of_them():
     together.advance(seen, carried, owners=[0, 0], vectors=[3, 3])
     assert apart.mu(0) == pytest.approx(math.sqrt(5.0))
     assert together.mu(0) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("weak", [1e-11, 1e-13])
+def test_a_weak_source_of_an_earlier_round_still_uncovers_a_later_message(weak):
+    view = StreamedView()
+    view.advance(
+        Rows(np.zeros((2, 0)), np.zeros((2, 0)), np.array([[1.0, weak], [1.0, 0.0]])),
+        Rows(NONE, NONE, np.array([[0.0, 1.0]])),
+        owners=[],
+    )
+    nothing = np.zeros((1, 1))
+    view.advance(Rows(np.eye(1), np.eye(1), NONE), Rows(np.eye(1), nothing, NONE), owners=[0])
+    assert view.mu(0) > 100.0  # the truth is infinite; at 1e-13 the source is told to three digits

@@ -190,3 +190,11 @@ def test_a_redundant_message_among_entangled_noise_is_no_leak():
     B = np.array([[1, 1], [1 / 3, 2 / 3], [1 / 3, 2 / 3], [1 / 3, 2 / 3]])
     once = View(contributions=A[:2], noise=B[:2])
     assert View(contributions=A, noise=B).mu([0]) == pytest.approx(once.mu([0]), rel=1e-12)
+
+
+@pytest.mark.parametrize("weak", [1e-11, 1e-13, 1e-15])
+def test_a_weak_source_in_one_message_still_uncovers_another(weak):
+    """Two messages differ by a trace of the noise that alone hides the third."""
+    noise = np.array([[1.0, weak], [1.0, 0.0], [0.0, 1.0]])
+    view = View(contributions=np.array([[0.0], [0.0], [1.0]]), noise=noise)
+    assert math.isinf(view.mu([0]))

@@ -5,44 +5,27 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
-from overhear.training.engine import Engine, Setting, evaluate
+from overhear.training.engine import Engine, evaluate
 from overhear.training.gradients import PairGradients
 from overhear.training.graph import Graph
 from overhear.training.models import flatten
 from overhear.training.randomness import SecretRandomness
-from overhear.training.tasks import ClassWeights
 from overhear.training.tensor_round import Examples, Sources
 from overhear.training.topologies import build_graph, full, ring, star
 from overhear.training.transcript import Transcript
+from tests.training.contract import (
+    bound_to,
+    check_added_noise,
+    check_mean_is_kept,
+    check_noise,
+    setting,
+)
 
 PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
 FORMS = [(name, form) for name in ALGORITHMS for form in Form]
 NUMBERS = {"learning_rate": 0.3, "batch_size": 4.5}
-
-
-def setting(graph: Graph, *, records: int = 9, rate: float = 0.5, min_max: bool = False) -> Setting:
-    rng = torch.Generator().manual_seed(3)
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    for p in net.parameters():
-        p.data.normal_(generator=rng)
-    shards = [
-        Examples(
-            torch.randn(records, 4, generator=rng), torch.randint(2, (records,), generator=rng)
-        )
-        for _ in range(graph.agents)
-    ]
-    return Setting(
-        graph=graph,
-        model=net,
-        shards=shards,
-        sampling_rate=rate,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        task=ClassWeights(net, classes=2) if min_max else None,
-    )
 
 
 def engine(
@@ -140,13 +123,7 @@ def _batch():
 @pytest.mark.parametrize("graph", [ring(5), star(5), full(4)], ids=lambda g: g.name)
 @pytest.mark.parametrize("name", ["dp-dpsgd", "dsgd"])
 def test_mixing_keeps_the_mean_of_the_models(name, graph):
-    started = engine(name, graph, rate=0.0, noise_std=0.0)
-    started.start()
-    rng = torch.Generator().manual_seed(1)
-    spread = torch.randn(started.models().shape, generator=rng, dtype=torch.float64)
-    started.restore({"x": spread}, round=0)
-    run(started, 3)
-    torch.testing.assert_close(started.models().mean(0), spread.mean(0), rtol=1e-12, atol=1e-13)
+    check_mean_is_kept(bound_to(name, graph, noise_std=0.0), graph)
 
 
 def test_an_empty_batch_sends_pure_noise():
@@ -187,18 +164,7 @@ def test_every_record_is_drawn_at_the_declared_rate_on_its_own(own, expected):
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_noise_has_the_declared_variance_and_sources_are_independent(name):
-    started = engine(name, ring(5), noise_std=0.4)
-    draws = []
-    for _ in range(200):
-        sources = Sources()
-        started.advance(sources=sources)
-        draws.append(torch.cat([z.flatten()[:5] for z in sources.noise]))
-    z = torch.stack(draws)  # (200 rounds, coordinates)
-    n = z.numel()
-    # variance of n standard normals within 5 standard errors: false alarm 6e-7
-    assert abs(float(z.var()) - 1) < 5 * math.sqrt(2 / n)
-    lagged = float((z[1:] * z[:-1]).mean())  # between rounds, standard error 1/sqrt(n)
-    assert abs(lagged) < 5 / math.sqrt(n - z.shape[1])
+    check_noise(engine(name, ring(5), noise_std=0.4))
 
 
 def _bare_round(draws=lambda *_: None):
@@ -219,17 +185,7 @@ def _bare_round(draws=lambda *_: None):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_added_to_a_message_has_the_declared_deviation(dtype):
-    from overhear.training.round import Agents
-
-    one = _bare_round()
-    like = Agents(torch.zeros(5, 20_000, dtype=dtype))
-    z = one.noise(like, std=0.4).rows.double()
-    n = z.numel()
-    assert abs(float(z.var()) / 0.16 - 1) < 5 * math.sqrt(2 / n)  # false alarm 6e-7
-    factor = torch.tensor([[1.0, 2.0]] * 5, dtype=torch.float64)
-    shared = one.noise(like, std=0.4, factor=factor).rows.double()
-    assert abs(float(shared[0].var()) / (0.16 * 5) - 1) < 5 * math.sqrt(2 / 20_000)
-    assert float((shared - shared[0]).abs().max()) < 1e-6  # the same two sources on every row
+    check_added_noise(_bare_round(), dtype=dtype)
 
 
 def test_a_batch_of_another_round_is_refused_in_a_run_too():

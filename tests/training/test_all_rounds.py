@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 from overhear.privacy import (
     EAVESDROPPER,
@@ -218,3 +219,21 @@ def test_an_unbounded_contribution_does_not_fall_back():
     by_round = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
     assert carried_exposures(traces, by_round, sampling_rate=0.1) == by_round
     assert math.isinf(by_round[0][1].worst)
+
+
+def test_a_view_ends_early_only_when_every_victim_has_leaked():
+    class State(NamedTuple):
+        x: Agents
+
+    def step(state, round):
+        """Agent 0's noise is missing."""
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        some = torch.diag(torch.tensor([0.0, 1.0, 1.0, 1.0]))
+        return State(round.mix(sums + round.noise(sums, std=1.0, factor=some), kind="model"))
+
+    traces = trace(
+        lambda round: State(round.initial()), step, graph=build_graph("ring", 4), rounds=9
+    )
+    view = streamed_view(traces, EAVESDROPPER, victims=[0, 2], until_leak=True)
+    assert math.isinf(view.mu(0))
+    assert view.mu(2) == pytest.approx(3.0)

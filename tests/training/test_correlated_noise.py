@@ -15,6 +15,7 @@ from overhear.privacy.correlated import decor_factor
 from overhear.training.algorithms import ALGORITHMS, bind, correlated_noise, decor, whisper
 from overhear.training.exposure import exposures
 from overhear.training.graph import Graph
+from overhear.training.round_trace import RoundTrace
 from overhear.training.topologies import (
     directed_exponential,
     directed_ring,
@@ -24,7 +25,7 @@ from overhear.training.topologies import (
     ring,
     star,
 )
-from overhear.training.trace import AlgorithmTrace, RoundTrace, trace
+from overhear.training.trace import AlgorithmTrace, trace
 
 NAMES = ("whisper", "decor", "ldp-dsgd", "cdp-dsgd")
 ETA, B, ROUNDS = 0.3, 4.5, 30

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, muffliato
 from overhear.training.engine import Engine, Setting
+from overhear.training.exposure import exposures
 from overhear.training.graph import Graph
 from overhear.training.models import flatten
 from overhear.training.randomness import SecretRandomness
@@ -202,11 +203,39 @@ def test_long_gossip_counts_as_if_it_averaged_nothing_away():
     assert joint(ring(30), "final-models", steps=41) == pytest.approx(1.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("steps", [22, 37, 50, 150])
-@pytest.mark.parametrize("graph", [ring(5), full(4)], ids=lambda g: g.name)
+@pytest.mark.parametrize(
+    ("graph", "steps"),
+    [(ring(5), 22), (ring(5), 37), (ring(5), 50), (ring(5), 150), (full(4), 22), (full(4), 50)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
 def test_gossip_that_floats_cannot_undo_is_not_taken_for_averaging(graph, steps):
-    """p_K(W) has no zero eigenvalue for even K, so in real numbers the models show all of y^0."""
+    """p_K(W) has no zero eigenvalue here, so in real numbers the models show all of y^0."""
     assert joint(graph, "final-models", steps=steps) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_an_eigenvalue_that_gossip_shrinks_below_floats_is_not_taken_for_zero():
+    """The slowest direction is remembered; the one of eigenvalue 1e-10 would be lost."""
+    modes = np.array([[1, 1, 1], [1, -1, 0], [1, 1, -2]]) / np.sqrt([[3], [2], [6]])
+    weights = modes.T @ np.diag([1.0, 0.5, 1e-10]) @ modes
+    graph = Graph(name="nearly singular", weights=weights)
+    assert joint(graph, "final-models", steps=13) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_single_message_of_long_gossip_is_not_free():
+    algorithm = ALGORITHMS["muffliato"]
+    run = bind(
+        algorithm,
+        algorithm.settings(),
+        learning_rate=0.1,
+        clip_norm=1.0,
+        noise_std=1.0,
+        batch_size=1.0,
+        graph=ring(50),
+        rounds=3,
+    )
+    traces = trace(run.init, run.step, graph=ring(50), rounds=3)
+    ((_, found),) = exposures(traces, ["single-message"], sampling_rate=0.1)
+    assert found.worst == pytest.approx(1.0)
 
 
 def test_weights_that_differ_by_direction_are_refused():

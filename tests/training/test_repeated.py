@@ -13,8 +13,9 @@ from overhear.training.exposure import exposures
 from overhear.training.graph import Graph, GraphSequence
 from overhear.training.mixing import push_weights
 from overhear.training.round import Agents, Round
+from overhear.training.round_trace import RoundTrace
 from overhear.training.topologies import directed_exponential, full, ring, star
-from overhear.training.trace import RoundTrace, trace
+from overhear.training.trace import trace
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,3", "final-models")
 SHRINK = (1.0, 0.5, 0.7, 0.1, 1.0)

@@ -24,9 +24,10 @@ from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.graph import Graph
 from overhear.training.mixing import mixing_weights
 from overhear.training.round import Agents, Round
+from overhear.training.round_trace import RoundTrace
 from overhear.training.surroundings import Surroundings
 from overhear.training.topologies import bipartite, erdos_renyi, full, ring, star
-from overhear.training.trace import RoundTrace, trace
+from overhear.training.trace import trace
 
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
 STEPS = {

@@ -7,40 +7,26 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.view import UnsupportedView
-from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_cga, dp_dpsgd, dp_netfleet, dpdl
-from overhear.training.engine import Engine, Setting
+from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet, dpdl
 from overhear.training.graph import Graph
 from overhear.training.mixing import push_weights
-from overhear.training.randomness import SecretRandomness
 from overhear.training.round import Agents, Round, UndeclaredOperation
-from overhear.training.sources import Contributions, Known, Messages, NoiseSources
-from overhear.training.tasks import ClassWeights
-from overhear.training.tensor_round import Examples, Sources
+from overhear.training.round_trace import RoundTrace
+from overhear.training.sources import NoiseSources
 from overhear.training.topologies import bipartite, directed_exponential, full, ring, star
-from overhear.training.trace import RoundTrace, trace
-from overhear.training.transcript import Transcript
+from overhear.training.trace import trace
+from tests.training.contract import bound_to, check_rows, joint, traced
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,9", "final-models")
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
 
 
-def traced(init, step, graph: Graph) -> RoundTrace:
-    return trace(init, step, graph=graph, rounds=5).rounds[0][0]
-
-
 def dpdl_trace(graph: Graph, form: Form, alpha: float) -> RoundTrace:
     step = functools.partial(dpdl.step, form=form, alpha=alpha, momentum=0.9, **NUMBERS)
     return traced(dpdl.init, step, graph)
-
-
-def joint(round_trace: RoundTrace, adversary: str, victim: int = 0) -> float:
-    who = parse_adversary(adversary, round_trace.record.agents)
-    (only,) = round_trace.sensitivities(who, victim)
-    return only.mu
 
 
 @pytest.mark.parametrize(
@@ -440,26 +426,6 @@ def test_a_value_smuggled_past_the_state_is_refused():
         trace(_start, step, graph=ring(5), rounds=3)
 
 
-def _setting(graph: Graph, *, min_max: bool = False) -> Setting:
-    rng = torch.Generator().manual_seed(3)
-    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    for p in net.parameters():
-        p.data.normal_(generator=rng)
-    shards = [
-        Examples(torch.randn(9, 4, generator=rng), torch.randint(2, (9,), generator=rng))
-        for _ in range(graph.agents)
-    ]
-    return Setting(
-        graph=graph,
-        model=net,
-        shards=shards,
-        sampling_rate=0.5,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        task=ClassWeights(net, classes=2) if min_max else None,
-    )
-
-
 IRREGULAR = Graph(
     name="irregular",
     weights=push_weights(np.roll(np.eye(5, dtype=bool), 1, axis=0) | (np.arange(5) == 2)[:, None]),
@@ -489,51 +455,5 @@ ON_GRAPHS = [
 )
 def test_every_message_and_end_state_equals_its_row(name, form, graph):
     known_as, chosen = CONTRACT[name]
-    algorithm = ALGORITHMS[known_as]
-    numbers = {"learning_rate": 0.3, "clip_norm": 0.2, "noise_std": 0.4, "batch_size": 4.5}
-    settings = algorithm.settings(**chosen)
-    bound = bind(algorithm, settings, form=form, graph=graph, rounds=5, records=9, **numbers)
-    traces = trace(bound.init, bound.step, graph=graph, rounds=5)
-    record = [one for one, count in traces.rounds for _ in range(count)][2]
-    transcript = Transcript()
-    setting = _setting(graph, min_max=algorithm.blocks == 2)
-    engine = Engine(setting, bound, randomness=SecretRandomness(5), taps=[transcript])
-    engine.start()
-    for _ in range(3):
-        before, sources = engine.snapshot(), Sources()
-        engine.advance(sources=sources)
-    sent = transcript.of(round=engine.round)
-
-    contributions, noise = iter(sources.contributions), iter(sources.noise)
-    known, messages = iter([*before.values(), *sources.known]), iter(sent)
-    values = []
-    for group in record.groups:
-        if isinstance(group, Contributions):
-            values.append(next(contributions))
-        elif isinstance(group, NoiseSources):
-            values.append(next(noise))
-        elif isinstance(group, Known):
-            values.append(next(known))
-        elif isinstance(group, Messages):
-            message = next(messages)
-            assert message.kind == group.kind
-            assert message.senders.tolist() == group.senders.tolist()
-            assert message.links.tolist() == group.links.tolist()
-            values.append(message.rows)
-    for exhausted in (contributions, noise, known, messages):
-        assert next(exhausted, None) is None
-
-    def check(rows, value: torch.Tensor) -> None:
-        """Columns of another block have another width, and may not occur."""
-        held = np.zeros(value.shape)
-        for group, column in zip(record.groups, values, strict=True):
-            part = rows[:, group.start : group.start + group.size]
-            if part.nnz:
-                held += part @ column[: part.shape[1]].numpy()
-        np.testing.assert_allclose(held, value.numpy(), rtol=1e-12, atol=1e-13)
-
-    for group, message in zip(record.messages, sent, strict=True):
-        check(group.rows, message.rows)
-    ends = zip(record.record.end_state.values(), engine.snapshot().values(), strict=True)
-    for rows, value in ends:
-        check(rows, value)
+    settings = ALGORITHMS[known_as].settings(**chosen)
+    check_rows(bound_to(known_as, graph, form=form, rounds=5, settings=settings), graph)

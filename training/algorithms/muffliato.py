@@ -38,15 +38,17 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from ..graph import Topology
 from ..round import Agents, Round
 from ..spectral_gap import spectral_gap
 
-# Gossip shrinks what sets agents apart by (gamma - 1)^(K/2). Below this share floats lose it, and
-# rows of final models look as if they showed the mean alone, where in real numbers they show y^0.
+# Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose
+# one, and final models look as if they did not hold it, where in real numbers they show y^0.
 _FORGOTTEN = 1e-8
+_ZERO = 1e-14  # an eigenvalue that is 0: nothing of its vector is mixed, however exact the numbers
 # Following final models through more mixtures than this takes minutes and gains next to nothing.
 _MOST_FOLLOWED = 40
 
@@ -122,10 +124,23 @@ def prepare(
             "with symmetric weights, such as ring or erdos-renyi"
         )
     gap = spectral_gap(graph.at(1))
+    steps = settings.gossip_steps or default_gossip_steps(gap, agents=graph.agents)
+    momentum = acceleration(gap)
     return {
-        "mixtures": settings.gossip_steps or default_gossip_steps(gap, agents=graph.agents),
-        "gossip_momentum": acceleration(gap),
+        "mixtures": steps,
+        "gossip_momentum": momentum,
+        "followed": steps <= _MOST_FOLLOWED
+        and _remembers(np.linalg.eigvalsh(graph.at(1).weights), steps=steps, momentum=momentum),
     }
+
+
+def _remembers(eigenvalues: np.ndarray, *, steps: int, momentum: float) -> bool:
+    """Whether floats keep a share of every direction that gossip keeps in real numbers."""
+    before, now = np.ones_like(eigenvalues), eigenvalues.copy()
+    for _ in range(steps - 1):
+        before, now = now, momentum * eigenvalues * now + (1.0 - momentum) * before
+    gone = (abs(eigenvalues) <= _ZERO) & (steps % 2 == 1)  # p_K is odd there
+    return bool((gone | (abs(now) >= _FORGOTTEN)).all())
 
 
 def init(round: Round) -> State:
@@ -139,6 +154,7 @@ def step(
     *,
     mixtures: int,
     gossip_momentum: float,
+    followed: bool,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
@@ -148,13 +164,13 @@ def step(
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
     noisy = (sums + round.noise(sums, std=noise_std)) / batch_size
     y = state.x - learning_rate * noisy
+    if not followed:
+        y = round.postprocess(_unchanged, y)  # counts as seen, whoever looks
     return State(_gossip(y, round, steps=mixtures, momentum=gossip_momentum))
 
 
 def _gossip(y: Agents, round: Round, *, steps: int, momentum: float) -> Agents:
     """Accelerated gossip; its coefficients sum to 1, so it keeps the mean."""
-    if steps > _MOST_FOLLOWED or (momentum - 1.0) ** (steps / 2) < _FORGOTTEN:
-        y = round.postprocess(_unchanged, y)  # counts as seen, whoever looks
     before = y
     for number in range(steps):
         sent = round.broadcast(y, kind="gossip")
