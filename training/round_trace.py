@@ -248,27 +248,29 @@ class RoundTrace:
         return bool(rows[:, blamed].nnz)
 
     def _alone(self, rows: csr_array) -> np.ndarray:
-        """(A,) for each victim the largest mu of one batch among rows of which only one is seen."""
+        """(A,) for each victim the largest mu among rows of which only one is seen.
+
+        Batches that meet in one row count as if the record were in all of them.
+        """
         owners, bounds = np.zeros(self.columns, dtype=int), np.zeros(self.columns)
         agents = self.record.agents
         for g in self.groups:
             if isinstance(g, Contributions):
-                owners[g.start : g.start + g.size] = g.owners + agents * g.batch
+                owners[g.start : g.start + g.size] = g.owners
                 bounds[g.start : g.start + g.size] = g.bounds
         columns = np.flatnonzero(bounds)
         noise = _columns(g for g in self.groups if isinstance(g, NoiseSources))
         touched = abs(rows[:, columns]).tocoo()
         row, column = touched.coords[0], columns[touched.coords[1]]
-        count = 1 + int(owners.max(initial=0))  # of pairs of a victim and a batch
-        pairs, at = np.unique(row * count + owners[column], return_inverse=True)
+        pairs, at = np.unique(row * agents + owners[column], return_inverse=True)
         moved = np.zeros(len(pairs))
         np.add.at(moved, at, touched.data * bounds[column])
-        of_row, drawn = np.divmod(pairs, count)
+        of_row, victim = np.divmod(pairs, agents)
         hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())[of_row]
         with np.errstate(divide="ignore", invalid="ignore"):
             mu = np.where(moved > 0, moved / hidden, 0.0)
         largest = np.zeros(agents)
-        np.maximum.at(largest, drawn % agents, mu)
+        np.maximum.at(largest, victim, mu)
         return largest
 
 
