@@ -109,7 +109,8 @@ class StreamedView:
 
         Raises:
             ValueError: shapes that disagree, or entries that are not finite.
-            UnsupportedView: more rows than can be factorised.
+            UnsupportedView: more rows than can be factorised, or noise shown so weakly that
+                rounding hides which.
         """
         self._check(seen, carried, owners, vectors)
         self.round += 1
@@ -123,10 +124,16 @@ class StreamedView:
         A, size, B = self._over_columns(seen)
         shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
         names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
-        whitened, added, directions = self._factor(A[shown], size[shown], B[shown], names)
+        whitened, added, directions, hidden = self._factor(A[shown], size[shown], B[shown], names)
         K, size, L = self._over_columns(carried)
         # (carried, rank): what the seen rows tell of the noise of those that are carried
         determined = _without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
+        if determined[:, hidden:].any():
+            raise UnsupportedView(
+                f"round {self.round} shows noise below {CUT:g} of its message, so weakly that what "
+                "it tells of noise carried on is known to a few digits only; leave it out of the "
+                "message, or send it apart"
+            )
         size += abs(determined) @ added
         self._response = _without_rounding(K - determined @ whitened, size)
         self._noise = _compressed(L - determined @ directions, np.linalg.norm(L, axis=1))
@@ -251,10 +258,10 @@ class StreamedView:
 
     def _factor(
         self, A: Array, size: Array, B: Array, names: Sequence[str]
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, Array, Array, int]:
         """Whitened rows, what was added up for each, and the directions of noise they determine.
 
-        Notes what leaks.
+        Notes what leaks. Last, how many of the directions are strong enough to hide anything.
         """
         from scipy.linalg import svd
 
@@ -262,7 +269,7 @@ class StreamedView:
         A, size, B = A / norm[:, None], size / norm[:, None], B / norm[:, None]
         if not B.size:
             self._note_leaks(A, size.sum(axis=0), np.eye(len(A)), names)
-            return A[:0], A[:0], np.zeros((0, B.shape[1]))
+            return A[:0], A[:0], np.zeros((0, B.shape[1])), 0
         u, s, vh = svd(B, full_matrices=True, lapack_driver="gesvd")
         # Noise below the cut hides nothing, but still tells what its source is.
         hidden, rank = int((s > CUT).sum()), int((s > ROUNDING).sum())
@@ -271,7 +278,7 @@ class StreamedView:
         reach = size.sum(axis=0)
         self._note_leaks(rotated[hidden:], reach, u[:, hidden:], names)
         whitened = _without_rounding(rotated[:rank], reach) / s[:rank, None]
-        return whitened, reach / s[:rank, None], vh[:rank]
+        return whitened, reach / s[:rank, None], vh[:rank], hidden
 
     def _note_leaks(self, clean: Array, size: Array, weight: Array, names: Sequence[str]) -> None:
         sure = abs(clean) > size * CUT

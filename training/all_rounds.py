@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Participation = str | int | Sequence[int]
 EVERY = "every"
 _MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
-_RELEASED = "x"  # the state's field that holds the models; released after the last round
+_RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
 
 
 def all_rounds_exposures(
@@ -96,30 +96,55 @@ def carried_exposures(
 
     Every record may take part in every round, which holds for any sampler. An exposure stays as it
     is where a contribution is unbounded, where the whole run is infinite too, and where the run is
-    too large for such a view; the last is said.
+    too large for such a view or rounding hides what it shows; the last two are said.
     """
     settled = []
     for name, exposure in found:
-        if math.isinf(exposure.worst) and _bounded(traces):
-            asked = candidates(traces, name, victim)
-            if exposure.adversary.sees is Sees.ONE_MESSAGE:
-                pass
-            elif _work(traces, asked) > _MOST_WORK:
-                said = "; the run is too large for a view of all its rounds together"
-                exposure = exposure._replace(because=exposure.because + said)
-            else:
-                ((_, whole),) = all_rounds_exposures(
-                    traces,
-                    [name],
-                    participation=EVERY,
-                    sampling_rate=sampling_rate,
-                    victim=victim,
-                    encrypted=encrypted,
+        by_rounds = exposure.adversary.sees is not Sees.ONE_MESSAGE
+        if by_rounds and math.isinf(exposure.worst) and _bounded(traces):
+            settled.append(
+                (
+                    name,
+                    _together(
+                        traces,
+                        name,
+                        exposure,
+                        sampling_rate=sampling_rate,
+                        victim=victim,
+                        encrypted=encrypted,
+                    ),
                 )
-                if math.isfinite(whole.worst):
-                    exposure = whole
-        settled.append((name, exposure))
+            )
+        else:
+            settled.append((name, exposure))
     return settled
+
+
+def _together(
+    traces: AlgorithmTrace,
+    name: str,
+    exposure: Exposure,
+    *,
+    sampling_rate: float,
+    victim: int | None,
+    encrypted: bool,
+) -> Exposure:
+    """The exposure of all rounds together if it is finite, or else as it was, and why."""
+    if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
+        said = "the run is too large for a view of all its rounds together"
+        return exposure._replace(because=f"{exposure.because}; {said}")
+    try:
+        ((_, whole),) = all_rounds_exposures(
+            traces,
+            [name],
+            participation=EVERY,
+            sampling_rate=sampling_rate,
+            victim=victim,
+            encrypted=encrypted,
+        )
+    except UnsupportedView as reason:
+        return exposure._replace(because=f"{exposure.because}; of all rounds together: {reason}")
+    return whole if math.isfinite(whole.worst) else exposure
 
 
 def _bounded(traces: AlgorithmTrace) -> bool:
@@ -194,7 +219,7 @@ class _DenseRound(NamedTuple):
     owners: list[int]
     vectors: list[int]
     messages: list[str]
-    released: list[int]  # positions of the models among the carried rows
+    released: list[int]  # positions of models and dual variables among the carried rows
 
     @classmethod
     def of(cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int]) -> _DenseRound:
@@ -205,8 +230,8 @@ class _DenseRound(NamedTuple):
         ends: list[csr_array] = []
         position = 0
         for field, matrix in part.record.end_state.items():
-            if field == _RELEASED:
-                released = list(range(position, position + matrix.shape[0]))
+            if field in _RELEASED:
+                released += range(position, position + matrix.shape[0])
             position += matrix.shape[0]
             ends.append(widened(matrix, part.columns))
         return cls(

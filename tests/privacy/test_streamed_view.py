@@ -164,8 +164,7 @@ def test_parts_of_one_vector_cost_the_dearest_of_them():
     assert together.mu(0) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("weak", [1e-11, 1e-13])
-def test_a_weak_source_of_an_earlier_round_still_uncovers_a_later_message(weak):
+def two_messages_that_differ_by(weak):
     view = StreamedView()
     view.advance(
         Rows(np.zeros((2, 0)), np.zeros((2, 0)), np.array([[1.0, weak], [1.0, 0.0]])),
@@ -174,4 +173,13 @@ def test_a_weak_source_of_an_earlier_round_still_uncovers_a_later_message(weak):
     )
     nothing = np.zeros((1, 1))
     view.advance(Rows(np.eye(1), np.eye(1), NONE), Rows(np.eye(1), nothing, NONE), owners=[0])
-    assert view.mu(0) > 100.0  # the truth is infinite; at 1e-13 the source is told to three digits
+    return view
+
+
+def test_a_weak_source_of_an_earlier_round_still_uncovers_a_later_message():
+    assert math.isinf(two_messages_that_differ_by(1e-11).mu(0))
+
+
+def test_a_source_shown_too_weakly_to_be_followed_is_refused():
+    with pytest.raises(UnsupportedView, match="a few digits"):
+        two_messages_that_differ_by(1e-13)
