@@ -23,7 +23,7 @@ from torch.func import vmap
 
 from .exact import first_linear_input
 from .objective import squared_distance
-from .observation import Observation, sent_gradient
+from .observation import Observation, sent_gradients
 from .presets import Preset
 from .prior import Box, total_variation
 
@@ -75,7 +75,7 @@ def first_layer(problem: Problem) -> Tensor | None:
 
 def finishes(preset: Preset, observation: Observation) -> bool:
     """Whether L-BFGS runs: never on a likelihood under noise, which Adam's precision serves."""
-    return preset.newton_steps > 0 and not (preset.follow_noise and observation.noise_std > 0)
+    return preset.newton_steps > 0 and not (preset.follow_noise and observation.is_noisy)
 
 
 def optimise(problem: Problem, generator: torch.Generator, *, progress: Progress | None) -> Found:
@@ -127,7 +127,7 @@ def _starts(problem: Problem, generator: torch.Generator) -> Tensor:
     # A grey picture with a tenth of noise: a start inside the box, where activations are alive.
     noise = torch.randn(shape, generator=generator, dtype=problem.box.span.dtype)
     starts = 0.45 + 0.1 * noise
-    if not problem.preset.follow_noise or problem.observation.noise_std == 0:
+    if not problem.preset.follow_noise or not problem.observation.is_noisy:
         return starts
     known = []
     if problem.prior_image is not None:
@@ -147,18 +147,12 @@ def _label_starts(problem: Problem, generator: torch.Generator, *, starts: int) 
 
 
 def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bool) -> Tensor:
-    """(R, D) gradients that the candidates would have sent."""
+    """(R, K, D) gradients that the candidates would have sent."""
     known = problem.labels is not None
     targets = soft if known else soft.softmax(dim=-1)
 
     def one(x: Tensor, y: Tensor) -> Tensor:
-        return sent_gradient(
-            problem.model,
-            problem.observation.model,
-            inputs=x,
-            targets=y,
-            clip_norm=problem.observation.clip_norm,
-        )
+        return sent_gradients(problem.observation, problem.model, inputs=x, targets=y)
 
     inputs = problem.box.inputs(pixels)
     if together and len(inputs) > 1:
@@ -168,15 +162,20 @@ def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bo
 
 def _distance(problem: Problem, gradients: Tensor) -> Tensor:
     """(R,) the preset's distance; with declared noise, squared and in units of the signal."""
-    if problem.preset.follow_noise and problem.observation.noise_std > 0:
+    if problem.preset.follow_noise and problem.observation.is_noisy:
         return squared_distance(gradients, problem.observation) / (2 * _signal(problem))
     return problem.preset.objective(gradients, problem.observation)
+
+
+def squared_size(observation: Observation) -> float:
+    """Squared norm of the observed gradients, in the units of `squared_distance`."""
+    return float(observation.whiten(observation.gradient).square().sum())
 
 
 def _signal(problem: Problem) -> float:
     """Squared norm of the gradient under the noise, at least one coordinate's noise."""
     seen = problem.observation
-    energy = float(seen.gradient.square().sum()) - len(seen.gradient) * seen.noise_std**2
+    energy = squared_size(seen) - seen.gradient.numel() * seen.noise_std**2
     if seen.clip_norm is not None:
         energy = min(energy, seen.clip_norm**2)
     return max(energy, seen.noise_std**2, 1e-300)
@@ -272,7 +271,7 @@ def _newton(
         tolerance_change=0.0,
         line_search_fn="strong_wolfe",
     )
-    size = float(problem.observation.gradient.square().sum()) or 1.0
+    size = squared_size(problem.observation) or 1.0
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -297,7 +296,7 @@ def _newton(
 def _is_solved(problem: Problem, pixels: Tensor, soft: Tensor) -> bool:
     gradients = gradients_of(problem, pixels[None], soft[None], together=False)
     left = float(squared_distance(gradients.detach(), problem.observation)[0])
-    return left < _SOLVED * float(problem.observation.gradient.square().sum())
+    return left < _SOLVED * squared_size(problem.observation)
 
 
 def _tick_after(tick: Callable[[int], None], done: int, step: int) -> None:

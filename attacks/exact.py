@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..training.models import unflatten
-from .observation import Observation, sent_gradient
+from .observation import Observation, sent_gradients
 from .prior import Box
 
 
@@ -64,13 +64,15 @@ def first_linear_input(
         >>> round((found - x).abs().max().item(), 4)
         0.0
     """
-    name = _first_linear(model, observation.model, input_shape)
+    name = _first_linear(model, observation.points[0, 0], input_shape)
     if observation.records != 1 or name is None:
         return None
-    gradients = unflatten(model, observation.gradient)
+    # In one unit of noise; the input is the right factor of every intercept, so their rows stack.
+    gradients = unflatten(model, observation.whiten(observation.gradient))
     prefix = f"{name}." if name else ""
     joint = torch.cat(
-        [gradients[f"{prefix}weight"], gradients[f"{prefix}bias"][:, None]], dim=1
+        [gradients[f"{prefix}weight"].flatten(0, 1), gradients[f"{prefix}bias"].reshape(-1, 1)],
+        dim=1,
     ).double()
     _, values, right = torch.linalg.svd(joint, full_matrices=False)
     strength, direction = float(values[0]), right[0]
@@ -107,9 +109,7 @@ def residual(
         >>> residual(seen, model, inputs=x, targets=y)
         0.0
     """
-    candidate = sent_gradient(
-        model, observation.model, inputs=inputs, targets=targets, clip_norm=observation.clip_norm
-    ).detach()
+    candidate = sent_gradients(observation, model, inputs=inputs, targets=targets).detach()
     size = torch.linalg.vector_norm(observation.gradient).clamp_min(1e-300)
     return float(torch.linalg.vector_norm(candidate - observation.gradient) / size)
 

@@ -66,7 +66,7 @@ def intercept_cross_gradient(
     """
     sent = transcript.sent(round=round, kind="cross-gradient", sender=victim, receiver=model_owner)
     model = transcript.sent(round=round, kind="model", sender=model_owner, receiver=victim)
-    return Observation(
+    return Observation.single(
         gradient=sent * (batch_size / records),
         model=model,
         noise_std=noise_std / records,
@@ -127,7 +127,7 @@ def intercept_momentum(
     noise = noise_std / records
     if form is Form.PUBLISHED:
         noise *= direct / total
-    return Observation(
+    return Observation.single(
         gradient=(u * (batch_size / (records * total))).to(sent.dtype),
         model=transcript.sent(round=round, kind="model", sender=victim, receiver=to),
         noise_std=noise,
@@ -176,7 +176,7 @@ def intercept_update(
         taken = model - sent(round, victim)
     else:
         model, taken = sent(round, victim), mixed(round) - sent(round + 1, victim)
-    return Observation(
+    return Observation.single(
         gradient=(taken * (batch_size / (learning_rate * records))).to(initial.dtype),
         model=model.to(initial.dtype),
         noise_std=noise_std / records,

@@ -30,7 +30,7 @@ from .descent import Found, Problem, Progress, finishes, first_layer, optimise
 from .exact import residual
 from .labels import recover_labels
 from .objective import whitened_residual
-from .observation import Observation, sent_gradient
+from .observation import Observation, sent_gradients
 from .presets import PRESETS, Preset
 from .prior import build_box
 
@@ -149,12 +149,10 @@ def _pose(
     # Noise hides what float64 adds; L-BFGS without it stalls at float32's rounding.
     dtype = torch.float64 if finishes(preset, observation) else torch.float32
     box = build_box(bounds, shape, dtype=dtype)
-    posed = Observation(
+    posed = replace(
+        observation,
         gradient=observation.gradient.to(dtype),
-        model=observation.model.to(dtype),
-        noise_std=observation.noise_std,
-        clip_norm=observation.clip_norm,
-        records=observation.records,
+        points=observation.points.to(dtype),
     )
     if labels is None and not preset.joint_labels:
         labels = recover_labels(posed, model, classes=classes)
@@ -174,7 +172,7 @@ def _pose(
 
 def _solve_exactly(problem: Problem) -> Found | None:
     """The first linear layer's input, where its gradient is the observed one."""
-    if problem.labels is None or problem.observation.noise_std > 0:
+    if problem.labels is None or problem.observation.is_noisy:
         return None
     inputs = first_layer(problem)
     if inputs is None:
@@ -194,7 +192,7 @@ def _fall_back(
     """Put the prior image where the observation does not speak for the image found."""
     seen, prior = problem.observation, problem.prior_image
     reached = _distance_left(problem, found.pixels, found.labels)
-    needed = 2 * math.prod(problem.shape) if seen.noise_std > 0 else 0.0
+    needed = 2 * math.prod(problem.shape) if seen.is_noisy else 0.0
     pixels, supported = found.pixels.clone(), [True] * seen.records
     if prior is not None:
         for record in range(seen.records):
@@ -219,37 +217,35 @@ def _fall_back(
 def _distance_left(problem: Problem, pixels: Tensor, labels: Tensor) -> float:
     """The whitened residual under noise, else the preset's distance."""
     candidate = _sent(problem, pixels, labels)
-    if problem.observation.noise_std > 0:
+    if problem.observation.is_noisy:
         return float(whitened_residual(candidate, problem.observation))
     return float(problem.preset.objective(candidate, problem.observation))
 
 
 def _sent(problem: Problem, pixels: Tensor, labels: Tensor) -> Tensor:
-    """(D,) gradient of a batch with hard labels."""
-    return sent_gradient(
-        problem.model,
-        problem.observation.model,
-        inputs=problem.box.inputs(pixels),
-        targets=labels,
-        clip_norm=problem.observation.clip_norm,
+    """(K, D) gradients of a batch with hard labels."""
+    inputs = problem.box.inputs(pixels)
+    return sent_gradients(
+        problem.observation, problem.model, inputs=inputs, targets=labels
     ).detach()
 
 
 def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generator) -> bool:
     """Whether an image found from one half of the observation explains the other half."""
     seen = problem.observation
-    if seen.noise_std == 0:
+    if not seen.is_noisy:
         return False
     noise = torch.randn(seen.gradient.shape, generator=generator, dtype=seen.gradient.dtype)
+    noise = torch.linalg.cholesky(seen.covariance.double()).to(noise) @ noise
     first = replace(
         seen,
-        gradient=seen.gradient + _SPLIT * seen.noise_std * noise,
-        noise_std=seen.noise_std * math.sqrt(1 + _SPLIT**2),
+        gradient=seen.gradient + _SPLIT * noise,
+        covariance=seen.covariance * (1 + _SPLIT**2),
     )
     second = replace(
         seen,
-        gradient=seen.gradient - seen.noise_std / _SPLIT * noise,
-        noise_std=seen.noise_std * math.sqrt(1 + 1 / _SPLIT**2),
+        gradient=seen.gradient - noise / _SPLIT,
+        covariance=seen.covariance * (1 + 1 / _SPLIT**2),
     )
     found = optimise(replace(problem, observation=first), generator, progress=None)
     candidate = _sent(problem, found.pixels, found.labels)
@@ -262,5 +258,5 @@ def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generat
     public = every[residuals.argmin()]
     gain = residuals.min() - whitened_residual(candidate, second)
     # Given the first half, the gain is normal with twice the whitened distance of the two.
-    deviation = 2 * torch.linalg.vector_norm(candidate - public) / second.noise_std
+    deviation = 2 * torch.linalg.vector_norm(second.whiten(candidate - public)) / second.noise_std
     return bool(gain > 2 * deviation)

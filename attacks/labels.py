@@ -31,7 +31,7 @@ from .observation import Observation
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LastLayer:
-    """Gradient of the last linear layer: weight (C, features), bias (C,) or None."""
+    """Gradients of the last linear layer: weight (K, C, features), bias (K, C) or None."""
 
     weight: Tensor
     bias: Tensor | None
@@ -105,22 +105,26 @@ def recover_labels(
         )
     offsets = probabilities.to(observation.gradient)
     # Without a bias the row sums stand in: activations are not negative, their scale is unknown.
-    entries = layer.weight.sum(dim=1) if layer.bias is None else layer.bias
+    entries = (layer.weight.sum(dim=2) if layer.bias is None else layer.bias).mean(dim=0)
     known_scale = layer.bias is not None and observation.clip_norm is None
     counts = _counts(entries, offsets, records=observation.records, known_scale=known_scale)
     return torch.repeat_interleave(torch.arange(classes), counts)
 
 
 def _single_label(layer: LastLayer, *, noise_std: float) -> Tensor:
-    columns = [layer.weight] if layer.bias is None else [layer.weight, layer.bias[:, None]]
+    classes, biased = layer.weight.shape[1], layer.bias is not None
+    # (C, K (features + 1)): the label is one for all intercepts
+    columns = [layer.weight.transpose(0, 1).reshape(classes, -1)]
+    if layer.bias is not None:
+        columns.append(layer.bias.T)
     joint = torch.cat(columns, dim=1).double()
     left, values, right = torch.linalg.svd(joint, full_matrices=False)
     edge = noise_std * (math.sqrt(joint.shape[0]) + math.sqrt(joint.shape[1]))
     top, direction, strength = left[:, 0], right[0], float(values[0])
     if strength <= edge and layer.bias is not None:
-        return layer.bias.argmin()[None]
+        return layer.bias.sum(dim=0).argmin()[None]
     # The factor of the bias is 1 in every record, hence positive; activations are only likely so.
-    side = float(direction[-1] if layer.bias is not None else direction.sum())
+    side = float(direction[-len(layer.weight) :].sum() if biased else direction.sum())
     doubt = 3 * noise_std / max(strength, 1e-300)
     if doubt > 0 and abs(side) <= doubt and len(top) > 2:
         return top.abs().argmax()[None]  # |p_y - 1| is the sum of all other probabilities

@@ -50,7 +50,7 @@ def test_a_wrong_input_leaves_a_large_residual() -> None:
 def test_under_noise_the_singular_vector_beats_the_ratio_of_a_row() -> None:
     model, truth = _mlp(), _picture()
     seen = _observe(model, truth, noise_std=0.003)
-    weight, bias = seen.gradient[:2048].view(32, 64), seen.gradient[2048:2080]
+    weight, bias = seen.gradient[0, :2048].view(32, 64), seen.gradient[0, 2048:2080]
     row = int(bias.abs().argmax())  # the best row there is
     ratio = (weight[row] / bias[row]).clamp(0, 1).view(1, *SHAPE)
     found = first_linear_input(seen, model, input_shape=SHAPE, box=BOX)

@@ -70,12 +70,12 @@ def test_without_noise_the_planted_gradient_comes_back(name, scenario, records, 
     seen = observe_round(t, batch, scenario=scenario)
     expected = sent_gradient(
         t.setting.model.double(),
-        seen.model,
+        seen.points[0, 0],
         inputs=batch.inputs.double(),
         targets=batch.targets,
         clip_norm=t.clip_norm,
     )
-    torch.testing.assert_close(seen.gradient, expected.detach(), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(seen.gradient[0], expected.detach(), rtol=1e-8, atol=1e-10)
     assert seen.noise_std == 0.0
 
 
@@ -87,12 +87,12 @@ def test_the_update_of_step_then_mix_is_the_planted_gradient_too(round):
     seen = observe_round(t, planted(), scenario=Scenario.UPDATE)
     expected = sent_gradient(
         t.setting.model.double(),
-        seen.model,
+        seen.points[0, 0],
         inputs=planted().inputs.double(),
         targets=planted().targets,
         clip_norm=t.clip_norm,
     )
-    torch.testing.assert_close(seen.gradient, expected.detach(), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(seen.gradient[0], expected.detach(), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("form", list(Form))
@@ -101,12 +101,12 @@ def test_the_momentum_on_an_irregular_graph_gives_the_self_gradient(form):
     seen = observe_round(t, planted(), scenario=Scenario.MOMENTUM)
     again = sent_gradient(
         t.setting.model.double(),
-        seen.model,
+        seen.points[0, 0],
         inputs=planted().inputs.double(),
         targets=planted().targets,
         clip_norm=t.clip_norm,
     )
-    torch.testing.assert_close(seen.gradient, again.detach(), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(seen.gradient[0], again.detach(), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize(("name", "scenario"), [c for c in CASES if c[0] != "dsgd"])
@@ -117,12 +117,12 @@ def test_the_error_has_the_declared_deviation(name, scenario):
         seen = observe_round(t, planted(), scenario=scenario)
         clean = sent_gradient(
             t.setting.model.double(),
-            seen.model,
+            seen.points[0, 0],
             inputs=planted().inputs.double(),
             targets=planted().targets,
             clip_norm=t.clip_norm,
         )
-        errors.append((seen.gradient - clean.detach()) / seen.noise_std)
+        errors.append((seen.gradient[0] - clean.detach()) / seen.noise_std)
     z = torch.cat(errors)
     # n standard normals: variance within 5 standard errors, false alarm 6e-7
     assert abs(float(z.var()) - 1) < 5 * math.sqrt(2 / z.numel())
