@@ -1,41 +1,45 @@
 """Attacks: what an onlooker rebuilds from what it intercepted, and how good that is."""
 
-from .evaluation import SCENARIOS, Protection, Row, Trial, attack_images, conclusion, observe_round
-from .interception import (
-    Scenario,
-    intercept_cross_gradient,
-    intercept_momentum,
-    intercept_update,
-)
+from .estimate import Estimate, estimate
+from .evaluation import Row, attack_images, conclusion
+from .interception import intercept_momentum
 from .inversion import Reconstruction, reconstruct
 from .labels import recover_labels
+from .linear_estimate import best_weights
 from .metrics import Scores, blind_guess, match, mse, psnr, ssim
 from .observation import Observation, observe
 from .presets import PRESETS, Preset
+from .scenarios import Scenario, intercept, join, scenarios_of
+from .trial import Protection, Replay, Trial, replay, trace_of
 
 __all__ = [
     "PRESETS",
-    "SCENARIOS",
+    "Estimate",
     "Observation",
     "Preset",
     "Protection",
     "Reconstruction",
+    "Replay",
     "Row",
     "Scenario",
     "Scores",
     "Trial",
     "attack_images",
+    "best_weights",
     "blind_guess",
     "conclusion",
-    "intercept_cross_gradient",
+    "estimate",
+    "intercept",
     "intercept_momentum",
-    "intercept_update",
+    "join",
     "match",
     "mse",
     "observe",
-    "observe_round",
     "psnr",
     "reconstruct",
     "recover_labels",
+    "replay",
+    "scenarios_of",
     "ssim",
+    "trace_of",
 ]

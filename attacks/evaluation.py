@@ -1,112 +1,30 @@
-"""Re-enact a round with planted public records, intercept it, attack, and score against the truth.
+"""Attack planted public records under three protections, and score against the truth.
 
-The real engine runs: it starts from a snapshot of the run, the victim's batch is the planted
-record, everybody else draws as ever. Four rows always: the blind guess (the mean public image), no
-defence (nothing clipped, no noise), clipping only, and the run as it was. A failed attack is no
-leak shown; it is not protection.
+Four rows always: the blind guess (the mean public image), no defence (nothing clipped, no noise),
+clipping only, and the run as it was. A failed attack is no leak shown; it is not protection.
 """
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..training.algorithms import ALGORITHMS, Form, bind
-from ..training.algorithms.dp_dpsgd import Order
 from ..training.data import Dataset
-from ..training.engine import Engine, Setting
-from ..training.models import flatten
-from ..training.randomness import SecretRandomness
 from ..training.tensor_round import Examples
-from ..training.transcript import Transcript
-from .interception import (
-    Scenario,
-    intercept_cross_gradient,
-    intercept_momentum,
-    intercept_update,
-)
+from .estimate import Estimate
 from .inversion import Reconstruction, reconstruct
-from .metrics import Scores, match
-from .observation import Observation
+from .metrics import ORDINARY, Convention, Scores, match
 from .presets import Preset
-
-SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
-    "dpdl": (Scenario.CROSS_GRADIENT, Scenario.MOMENTUM),
-    "dp-dpsgd": (Scenario.UPDATE,),
-    "dsgd": (Scenario.UPDATE,),
-}
-
-
-class Protection(enum.StrEnum):
-    """How much of the defence is switched on."""
-
-    NONE = "no defence"
-    CLIPPING = "clipping only"
-    DEFENDED = "defended"
-
+from .scenarios import Scenario, intercept
+from .trial import Protection, Trial, replay, trace_of
 
 BLIND = "blind guess"
 _TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
-    """A point of a run at which to attack.
-
-    Attributes:
-        setting: graph, model and data of the run.
-        algorithm, form, settings: what runs.
-        learning_rate, clip_norm, noise_std, batch_size: its numbers.
-        snapshot: the state after round `snapshot_round`; None starts afresh.
-        snapshot_round: at most round - 1, and round - 2 where an earlier message is needed.
-        round: the round that is intercepted.
-        rounds: of the whole run, on which schedules may depend.
-        victim: the agent whose batch is attacked.
-        model_owner: the neighbour to whom its cross-gradient goes.
-    """
-
-    setting: Setting
-    algorithm: str
-    form: Form
-    settings: Any
-    learning_rate: float
-    clip_norm: float | None
-    noise_std: float
-    batch_size: float
-    snapshot: Mapping[str, Tensor] | None
-    snapshot_round: int
-    round: int
-    rounds: int
-    victim: int
-    model_owner: int
-
-    def __post_init__(self) -> None:
-        """Check that the round can be reached and that the link exists."""
-        if not 0 <= self.snapshot_round < self.round:
-            raise ValueError(
-                f"snapshot_round={self.snapshot_round} must lie in 0..{self.round - 1}"
-            )
-        if self.model_owner == self.victim or self.model_owner not in (
-            self.setting.graph.neighbours(self.victim)
-        ):
-            raise ValueError(
-                f"model_owner={self.model_owner} must be a neighbour of victim={self.victim}"
-            )
-
-    def under(self, protection: Protection) -> Trial:
-        """The same trial with part of the defence switched off."""
-        if protection is Protection.NONE:
-            return replace(self, clip_norm=None, noise_std=0.0)
-        if protection is Protection.CLIPPING:
-            return replace(self, noise_std=0.0)
-        return self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,75 +36,19 @@ class Row:
         scores: one entry an image.
         images: (N, *shape) reconstructions, pixels in [0, 1].
         stages: which stage of the attack produced each image.
+        noise_std: noise of the best average of what was observed, in the units of one record's
+            clipped gradient; NaN where nothing was.
+        intercepts: how many contributions of the victim were observed.
+        labels: what the attack took the labels to be; -1 where it has none.
     """
 
     name: str
     scores: Scores
     images: Tensor
     stages: tuple[str, ...]
-
-
-def observe_round(trial: Trial, planted: Examples, *, scenario: Scenario) -> Observation:
-    """Run the trial's round with the planted batch, and intercept it.
-
-    Args:
-        trial: where to attack.
-        planted: the victim's batch in that round.
-        scenario: what is intercepted.
-
-    Returns:
-        What an onlooker holds of the planted batch.
-    """
-    algorithm = ALGORITHMS[trial.algorithm]
-    bound = bind(
-        algorithm,
-        trial.settings,
-        form=trial.form,
-        learning_rate=trial.learning_rate,
-        clip_norm=trial.clip_norm,
-        noise_std=trial.noise_std,
-        batch_size=trial.batch_size,
-        graph=trial.setting.graph,
-        rounds=trial.rounds,
-    )
-    transcript = Transcript(agents=[trial.victim])
-    engine = Engine(trial.setting, bound, randomness=SecretRandomness(), taps=[transcript])
-    if trial.snapshot is None:
-        engine.start()
-    else:
-        engine.restore(trial.snapshot, round=trial.snapshot_round)
-    while engine.round < trial.round - 1:
-        engine.advance()
-    engine.advance(planted={trial.victim: planted})
-    common: dict[str, Any] = {
-        "round": trial.round,
-        "victim": trial.victim,
-        "records": len(planted.targets),
-        "batch_size": trial.batch_size,
-        "clip_norm": trial.clip_norm,
-        "noise_std": trial.noise_std,
-    }
-    if scenario is Scenario.CROSS_GRADIENT:
-        return intercept_cross_gradient(transcript, model_owner=trial.model_owner, **common)
-    if scenario is Scenario.MOMENTUM:
-        return intercept_momentum(
-            transcript,
-            graph=trial.setting.graph,
-            settings=trial.settings,
-            form=trial.form,
-            **common,
-        )
-    step_first = getattr(trial.settings, "order", None) is Order.STEP_THEN_MIX
-    if not step_first:
-        engine.advance()  # what the step left is sent at the start of the next round
-    return intercept_update(
-        transcript,
-        graph=trial.setting.graph,
-        initial=flatten(trial.setting.model).detach().to(trial.setting.dtype),
-        step_first=step_first,
-        learning_rate=trial.learning_rate,
-        **common,
-    )
+    noise_std: float = math.nan
+    intercepts: int = 0
+    labels: tuple[int, ...] = ()
 
 
 def attack_images(
@@ -199,43 +61,52 @@ def attack_images(
     labels: Tensor,
     prior_image: Tensor,
     generator: torch.Generator,
+    batch: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> list[Row]:
-    """The four rows for a set of images, each attacked in a round of its own.
+    """The four rows for a set of images, planted together in groups, each in rounds of its own.
 
     Args:
         trial: where to attack.
         data: supplies bounds and pixels.
         scenario: what is intercepted.
         preset: settings of the reconstruction.
-        images: (N, *shape) normalised public records; planted one at a time.
+        images: (N, *shape) normalised public records.
         labels: (N,) their labels, which the attack does not see.
         prior_image: (*shape) normalised mean public image.
         generator: starts of the reconstruction.
-        progress: called with a line after each image.
+        batch: how many records are planted at once; the last group may hold fewer.
+        progress: called with a line after each group.
 
     Returns:
         Rows in the order blind guess, no defence, clipping only, defended.
+
+    Raises:
+        ValueError: the algorithm does not have the scenario, or `batch` is no positive number.
     """
-    if trial.algorithm not in SCENARIOS or scenario not in SCENARIOS[trial.algorithm]:
-        known = ", ".join(SCENARIOS.get(trial.algorithm, ()))
-        raise ValueError(
-            f"scenario={str(scenario)!r} is not to be had from {trial.algorithm!r}; it has: {known}"
-        )
+    if batch < 1:
+        raise ValueError(f"batch={batch} must be at least 1")
     truth = _pixels(data, images)
     guess = _pixels(data, prior_image.expand_as(images))
-    rows = [Row(name=BLIND, scores=_score(truth, guess), images=guess, stages=("",) * len(images))]
+    groups = list(torch.arange(len(images)).split(batch))
+    scores = _score([(truth[g], guess[g]) for g in groups])
+    rows = [Row(name=BLIND, scores=scores, images=guess, stages=("",) * len(images))]
     for protection in Protection:
-        found = []
-        for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-            planted = Examples(image[None], label[None])
-            seen = observe_round(trial.under(protection), planted, scenario=scenario)
+        under = trial.under(protection)
+        traces = trace_of(under)
+        seen, found = list[Estimate](), list[Reconstruction | None]()
+        for number, at in enumerate(groups):
+            planted = Examples(images[at], labels[at])
+            estimate = intercept(replay(under, planted, traces=traces), scenario=scenario)
+            seen.append(estimate)
             found.append(
-                reconstruct(
-                    seen,
+                None
+                if estimate.observation is None
+                else reconstruct(
+                    estimate.observation,
                     trial.setting.model,
                     preset=preset,
-                    input_shape=tuple(image.shape),
+                    input_shape=tuple(images.shape[1:]),
                     classes=data.classes,
                     bounds=data.bounds,
                     generator=generator,
@@ -243,20 +114,38 @@ def attack_images(
                 )
             )
             if progress is not None:
-                progress(f"{scenario}, {protection}: image {number + 1}/{len(images)}")
-        rows.append(_row(data, protection, truth=truth, found=found))
+                progress(f"{scenario}, {protection}: group {number + 1}/{len(groups)}")
+        rows.append(_row(data, protection, (truth, guess), groups=groups, seen=seen, found=found))
     return rows
 
 
 def _row(
-    data: Dataset, protection: Protection, *, truth: Tensor, found: list[Reconstruction]
+    data: Dataset,
+    protection: Protection,
+    known: tuple[Tensor, Tensor],
+    *,
+    groups: Sequence[Tensor],
+    seen: Sequence[Estimate],
+    found: Sequence[Reconstruction | None],
 ) -> Row:
-    guess = _pixels(data, torch.cat([f.inputs for f in found]).to(truth.dtype))
+    truth, blind = known
+    pairs, stages, labels = list[tuple[Tensor, Tensor]](), list[str](), list[int]()
+    for at, one in zip(groups, found, strict=True):
+        guess = blind[at] if one is None else _pixels(data, one.inputs.to(truth.dtype))
+        pairs.append((truth[at], guess))
+        stages += ["not identified" if one is None else one.stage] * len(at)
+        labels += [-1] * len(at) if one is None else one.labels.tolist()
+    scores = _score(pairs)
+    paired = torch.cat([guess for _, guess in pairs])[list(scores.order)]
+    held = [e.observation for e in seen if e.observation is not None]
     return Row(
         name=str(protection),
-        scores=_score(truth, guess),
-        images=guess,
-        stages=tuple(f.stage for f in found),
+        scores=scores,
+        images=paired,
+        stages=tuple(stages[i] for i in scores.order),
+        noise_std=max((o.noise_std * o.records for o in held), default=math.nan),
+        intercepts=max((len(o.gradient) for o in held), default=0),
+        labels=tuple(labels[i] for i in scores.order),
     )
 
 
@@ -264,14 +153,26 @@ def _pixels(data: Dataset, inputs: Tensor) -> Tensor:
     return data.pixels(inputs.detach().cpu().float()).clamp(0.0, 1.0)
 
 
-def _score(truth: Tensor, guess: Tensor) -> Scores:
-    """Each image against its own reconstruction: they were attacked one at a time."""
-    each = [match(t[None], g[None]) for t, g in zip(truth, guess, strict=True)]
+def score_each(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> Scores:
+    """Scores of images that are paired already.
+
+    Args:
+        truth: (N, *shape) images in [0, 1].
+        guess: (N, *shape) their reconstructions.
+        convention: scale of the scores.
+    """
+    return _score([(t[None], g[None]) for t, g in zip(truth, guess, strict=True)], convention)
+
+
+def _score(pairs: Sequence[tuple[Tensor, Tensor]], convention: Convention = ORDINARY) -> Scores:
+    """Each group of images against its own reconstructions, in any order within the group."""
+    each = [match(truth, guess, convention=convention) for truth, guess in pairs]
+    starts = np.cumsum([0, *(len(s.order) for s in each)]).tolist()
     return Scores(
-        mse=tuple(s.mse[0] for s in each),
-        psnr=tuple(s.psnr[0] for s in each),
-        ssim=tuple(s.ssim[0] for s in each),
-        order=tuple(range(len(each))),
+        mse=tuple(x for s in each for x in s.mse),
+        psnr=tuple(x for s in each for x in s.psnr),
+        ssim=tuple(x for s in each for x in s.ssim),
+        order=tuple(start + i for start, s in zip(starts, each, strict=False) for i in s.order),
     )
 
 
@@ -280,6 +181,11 @@ def conclusion(rows: list[Row]) -> str:
     by_name = {row.name: row.scores for row in rows}
     blind, defended = by_name[BLIND].mean_mse, by_name[Protection.DEFENDED].mean_mse
     undefended = by_name[Protection.NONE].mean_mse
+    if all(stage == "not identified" for stage in rows[-1].stages):
+        return (
+            "No leak shown: what this adversary saw does not single out the victim's gradient "
+            "from those of others."
+        )
     if undefended >= blind:
         return (
             "The attack fails even without a defence, so it says nothing about the defence: "

@@ -3,17 +3,56 @@
 Conventions, the same for every table: data range 1, SSIM window 7 or the largest odd window that
 fits a smaller image, channels first and named as such, and the images of a batch paired with their
 reconstructions by the Hungarian method on MSE (a gradient says nothing about the order of a batch).
+
+The DPDL paper (arXiv:2606.04399) scores MNIST images scaled to [-1, 1] at data range 2. `DPDL` does
+so: four times our MSE, our PSNR (the data range grows with the error), and an SSIM of its own,
+since SSIM is not invariant to a shift. Were its images in [0, 1] at data range 2, PSNR would be
+6.02 dB more than ours, and the paper's 6.6 dB an MSE of .88, which is worse than grey by a factor
+of 3 on any image. Images it standardises (CIFAR) have no fixed range; they are not covered.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convention:
+    """The scale that images are scored in; they are given in [0, 1] whatever it is.
+
+    Attributes:
+        low, high: what 0 and 1 are mapped to before anything is computed.
+        data_range: L of PSNR = 10 log10(L^2 / MSE), and of SSIM's constants (.01 L)^2, (.03 L)^2.
+
+    Examples:
+        >>> import torch
+        >>> black, dark = torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.1)
+        >>> round(mse(black, dark, convention=DPDL), 4)  # 4 x .01
+        0.04
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    data_range: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.low < self.high and 0 < self.data_range < math.inf):
+            raise ValueError(
+                f"low={self.low} must be below high={self.high}, and data_range="
+                f"{self.data_range} positive"
+            )
+
+
+ORDINARY = Convention()
+DPDL = Convention(low=-1.0, high=1.0, data_range=2.0)
+CONVENTIONS: Mapping[str, Convention] = {"ordinary": ORDINARY, "dpdl": DPDL}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,10 +60,13 @@ class Scores:
     """Scores of a batch of reconstructions, one entry per true image.
 
     Attributes:
-        mse: mean squared error, images in [0, 1].
+        mse: mean squared error.
         psnr: peak signal-to-noise ratio in dB, infinite where the MSE is 0.
         ssim: structural similarity; NaN where records are not images of at least 3x3 pixels.
-        order: index of the reconstruction that is paired with each true image.
+        order: index of the reconstruction that is paired with each true image; the number of
+            reconstructions where there is none.
+        missing: the true images, by index, that were scored against a fallback for want of a
+            reconstruction.
 
     Examples:
         >>> Scores(mse=(0.01, 0.03), psnr=(20.0, 15.2), ssim=(0.9, 0.5), order=(0, 1)).mean_mse
@@ -35,6 +77,7 @@ class Scores:
     psnr: tuple[float, ...]
     ssim: tuple[float, ...]
     order: tuple[int, ...]
+    missing: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.mse), len(self.psnr), len(self.ssim), len(self.order)}
@@ -42,6 +85,10 @@ class Scores:
             raise ValueError(
                 f"mse, psnr, ssim and order have lengths {sorted(lengths)}; "
                 "each must hold one entry per image, and at least one"
+            )
+        if not set(self.missing) <= set(range(len(self.mse))):
+            raise ValueError(
+                f"missing={self.missing} must be indices of the {len(self.mse)} images"
             )
 
     @property
@@ -60,12 +107,13 @@ class Scores:
         return float(np.mean(self.ssim))
 
 
-def mse(truth: Tensor, guess: Tensor) -> float:
+def mse(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> float:
     """Mean squared error of one image in [0, 1].
 
     Args:
         truth: (*shape) true image.
         guess: (*shape) reconstruction.
+        convention: scale of the score.
 
     Raises:
         ValueError: the shapes differ or a value lies outside [0, 1].
@@ -75,19 +123,20 @@ def mse(truth: Tensor, guess: Tensor) -> float:
         >>> mse(torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.5))
         0.25
     """
-    first, second = _pair(truth, guess)
+    first, second = _pair(truth, guess, convention)
     return float(np.mean((first - second) ** 2))
 
 
-def psnr(truth: Tensor, guess: Tensor) -> float:
-    """Peak signal-to-noise ratio in dB of one image in [0, 1], data range 1.
+def psnr(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> float:
+    """Peak signal-to-noise ratio in dB of one image in [0, 1].
 
     Args:
         truth: (*shape) true image.
         guess: (*shape) reconstruction.
+        convention: scale of the score.
 
     Returns:
-        -10 log10(MSE), infinite for equal images.
+        10 log10(data range^2 / MSE), infinite for equal images.
 
     Raises:
         ValueError: the shapes differ or a value lies outside [0, 1].
@@ -99,19 +148,20 @@ def psnr(truth: Tensor, guess: Tensor) -> float:
     """
     from skimage.metrics import peak_signal_noise_ratio
 
-    first, second = _pair(truth, guess)
+    first, second = _pair(truth, guess, convention)
     if np.array_equal(first, second):  # scikit-image divides by zero here
         return math.inf
-    ratio: float = peak_signal_noise_ratio(first, second, data_range=1.0)
+    ratio: float = peak_signal_noise_ratio(first, second, data_range=convention.data_range)
     return float(ratio)
 
 
-def ssim(truth: Tensor, guess: Tensor) -> float:
-    """Structural similarity of one image in [0, 1], data range 1.
+def ssim(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> float:
+    """Structural similarity of one image in [0, 1].
 
     Args:
         truth: (channels, height, width) true image.
         guess: the same shape, reconstruction.
+        convention: scale of the score.
 
     Returns:
         SSIM with window 7, or the largest odd window that fits a smaller image.
@@ -127,7 +177,7 @@ def ssim(truth: Tensor, guess: Tensor) -> float:
     """
     from skimage.metrics import structural_similarity
 
-    first, second = _pair(truth, guess)
+    first, second = _pair(truth, guess, convention)
     if not _is_image(first.shape):
         raise ValueError(
             f"image of shape {first.shape} must be (channels, height, width) with at least 3x3 "
@@ -137,46 +187,69 @@ def ssim(truth: Tensor, guess: Tensor) -> float:
     window = side if side % 2 else side - 1
     # Annotated because scikit-image declares a union over its options for the return value.
     value: Any = structural_similarity(
-        first, second, win_size=window, data_range=1.0, channel_axis=0
+        first, second, win_size=window, data_range=convention.data_range, channel_axis=0
     )
     return float(value)
 
 
-def match(truth: Tensor, guess: Tensor) -> Scores:
+def match(
+    truth: Tensor,
+    guess: Tensor,
+    *,
+    fallback: Tensor | None = None,
+    convention: Convention = ORDINARY,
+) -> Scores:
     """Pair a batch with its reconstructions by least total MSE, and score each pair.
+
+    The total does not depend on the order of either; only where two pairings tie in it can the
+    scores of single images.
 
     Args:
         truth: (B, *shape) true images in [0, 1].
-        guess: (B, *shape) reconstructions in [0, 1], in any order.
+        guess: (F, *shape) reconstructions in [0, 1], in any order; at most B of them.
+        fallback: (*shape) what stands in for the B - F missing ones, such as the blind guess.
+        convention: scale of the scores.
 
     Returns:
-        Scores in the order of `truth`.
+        Scores in the order of `truth`; `missing` names the images that got the fallback.
 
     Raises:
-        ValueError: the shapes differ, the batch is empty, or a value lies outside [0, 1].
+        ValueError: the shapes differ, the batch is empty, a value lies outside [0, 1], there are
+            more reconstructions than images, or fewer and no fallback.
 
     Examples:
         >>> import torch
         >>> batch = torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
         >>> match(batch, batch.flip(0)).order
         (1, 0)
+        >>> one = match(batch, batch[1:], fallback=torch.full((1, 8, 8), 0.5))
+        >>> one.mse, one.missing
+        ((0.25, 0.0), (0,))
     """
     from scipy.optimize import linear_sum_assignment
 
+    found, lacking = len(guess), len(truth) - len(guess)
+    if lacking > 0 and fallback is not None:
+        if not guess.shape[1:] == fallback.shape == truth.shape[1:]:
+            raise ValueError(
+                f"guess of shape {tuple(guess.shape)} and fallback of shape "
+                f"{tuple(fallback.shape)} must hold images of {tuple(truth.shape[1:])}"
+            )
+        guess = torch.cat([guess, fallback.to(guess).expand(lacking, *fallback.shape)])
     first, second = _pair(truth, guess)
     if len(first) == 0:
         raise ValueError("an empty batch has no score")
-    differences = first[:, None] - second[None]  # (B, B, *shape)
-    cost = np.mean(differences**2, axis=tuple(range(2, differences.ndim)))
-    _, columns = linear_sum_assignment(cost)
-    order = tuple(int(column) for column in columns)
-    pairs = [(truth[row], guess[column]) for row, column in enumerate(order)]
+    rows, columns = first.reshape(len(first), -1), second.reshape(len(first), -1)
+    cost = np.stack([((row - columns) ** 2).mean(axis=1) for row in rows])  # (B, B)
+    _, paired = linear_sum_assignment(cost)
+    pairs = [(truth[row], guess[column]) for row, column in enumerate(paired)]
     image = _is_image(first.shape[1:])
     return Scores(
-        mse=tuple(mse(a, b) for a, b in pairs),
-        psnr=tuple(psnr(a, b) for a, b in pairs),
-        ssim=tuple(ssim(a, b) if image else math.nan for a, b in pairs),
-        order=order,
+        mse=tuple(mse(a, b, convention=convention) for a, b in pairs),
+        psnr=tuple(psnr(a, b, convention=convention) for a, b in pairs),
+        ssim=tuple(ssim(a, b, convention=convention) if image else math.nan for a, b in pairs),
+        order=tuple(min(int(column), found) for column in paired),
+        missing=tuple(row for row, column in enumerate(paired) if column >= found),
     )
 
 
@@ -206,11 +279,14 @@ def _is_image(shape: Sequence[int]) -> bool:
     return len(shape) == 3 and min(shape[1:]) >= 3
 
 
-def _pair(truth: Tensor, guess: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _pair(
+    truth: Tensor, guess: Tensor, convention: Convention = ORDINARY
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float64 arrays in the convention's scale."""
     if truth.shape != guess.shape:
         raise ValueError(
             f"truth of shape {tuple(truth.shape)} and guess of shape {tuple(guess.shape)} "
-            "must agree"
+            "must agree; where reconstructions are missing, give match a fallback"
         )
     for name, image in (("truth", truth), ("guess", guess)):
         # A rounding error outside [0, 1] is what undoing a normalisation leaves.
@@ -219,5 +295,9 @@ def _pair(truth: Tensor, guess: Tensor) -> tuple[np.ndarray, np.ndarray]:
                 f"{name} spans [{image.min().item():.4g}, {image.max().item():.4g}] and must lie "
                 "in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
             )
-    first, second = (image.detach().cpu().double().clamp(0, 1).numpy() for image in (truth, guess))
+    span = convention.high - convention.low
+    first, second = (
+        convention.low + span * image.detach().cpu().double().clamp(0, 1).numpy()
+        for image in (truth, guess)
+    )
     return first, second

@@ -40,7 +40,7 @@ class Observation:
             where nothing is noisy.
         clip_norm: L2 bound on each record's vector, None where nothing is clipped.
         records: number of records B that the mean runs over.
-        coefs: (P,) of the points.
+        coefs: (P,) of the points: numbers, or (D',) tensors where blocks differ.
         mean_of: where the mean of the batch is clipped in place of each record: the divisor B' in
             gradient[k] = clip(1/B' sum_b grad_b) + noise[k]. None where records are clipped.
         task: the loss, where it is not the cross-entropy of a network's logits.
@@ -62,7 +62,7 @@ class Observation:
     covariance: Tensor
     clip_norm: float | None
     records: int
-    coefs: tuple[float, ...] = (1.0,)
+    coefs: tuple[float | Tensor, ...] = (1.0,)
     mean_of: float | None = None
     task: Task | None = None
 
@@ -148,7 +148,9 @@ class Observation:
     @property
     def is_plain(self) -> bool:
         """Whether every intercept is one gradient of the cross-entropy at one point."""
-        return self.coefs == (1.0,) and self.task is None
+        (first, *others) = self.coefs
+        plain = isinstance(first, float) and first == 1.0 and not others
+        return plain and self.task is None and self.mean_of is None
 
     def only(self, k: int) -> Observation:
         """Intercept k alone."""
@@ -182,7 +184,7 @@ def sent_gradient(
     inputs: Tensor,
     targets: Tensor,
     clip_norm: float | None,
-    coefs: Sequence[float] = (1.0,),
+    coefs: Sequence[float | Tensor] = (1.0,),
     mean_of: float | None = None,
     task: Task | None = None,
 ) -> Tensor:

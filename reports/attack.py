@@ -11,19 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attacks.evaluation import SCENARIOS, Row, Trial, attack_images, conclusion
-from ..attacks.metrics import blind_guess
+from ..attacks.bootstrap import bootstrap_interval
+from ..attacks.evaluation import Row, attack_images, conclusion, score_each
+from ..attacks.metrics import CONVENTIONS, Scores
 from ..attacks.presets import PRESETS, Preset
+from ..attacks.proof import proven_mu
+from ..attacks.reconstruction_bound import (
+    ReconstructionBound,
+    count_rebuilt,
+    reconstruction_bound,
+)
+from ..attacks.scenarios import Scenario, scenarios_of
+from ..attacks.trial import Trial, trace_of
 from ..privacy.ledger import read_ledger
-from ..training.data import Dataset
 from . import folder as run_folder
 from .build import Built, build
 from .config import RunFile, load_run_file
+from .gallery import save_gallery
+from .planted import Public, plant
 from .run import snapshot_round
 
 Progress = Callable[[int, int, str], None]
 
-PLANTED = "public test records, planted one at a time as the victim's batch of a re-enacted round"
+PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
+
+
+class BoundExceeded(Exception):
+    """More was rebuilt than the proof allows: the proof or the code is wrong."""
 
 
 def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, Any]:
@@ -40,6 +54,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         FileNotFoundError: no finished run is in the folder.
         FileExistsError: the run was attacked already.
         ValueError: there is nothing that the attack can be mounted on.
+        BoundExceeded: more was rebuilt than the proof allows; everything is written before.
     """
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     run_folder.check_sums(folder)
@@ -50,17 +65,18 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         )
     built = build(config)
     _check(config, built)
-    images, labels, prior = _planted(built.data, config.attack.images)
+    public = plant(built.data, config.attack.images)
+    asked = tuple(map(Scenario, config.attack.scenarios))
     points = list(
         itertools.product(
             config.attack.rounds or (),
             config.intercept.victims or (0,),
-            SCENARIOS[config.algorithm.name],
+            asked or scenarios_of(config.algorithm.name),
             config.attack.presets,
         )
     )
-    total = len(points) * 3 * len(images)
-    done = 0
+    groups = -(-len(public.images) // config.attack.batch)
+    total, done = len(points) * 3 * groups, 0
 
     def tick(text: str) -> None:
         nonlocal done
@@ -69,8 +85,9 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
             progress(done, total, text)
 
     (folder / run_folder.ATTACKS).mkdir()
-    originals = _save(folder, "original", built.data.pixels(images).clamp(0, 1))
-    found = []
+    shown = built.data.pixels(public.images).clamp(0, 1)
+    originals = _save(folder, "original", shown)
+    found, exceeded = list[dict[str, Any]](), list[str]()
     for number, victim, scenario, preset in points:
         trial = _trial(
             folder,
@@ -85,29 +102,41 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
             built.data,
             scenario=scenario,
             preset=_preset(preset, restarts=config.attack.restarts),
-            images=images,
-            labels=labels,
-            prior_image=prior,
+            images=public.images,
+            labels=public.labels,
+            prior_image=public.prior,
             generator=torch.Generator().manual_seed(config.training.seed),
+            batch=config.attack.batch,
             progress=tick,
         )
+        bound = _bound(trial, rows[-1].scores, public)
+        if bound.exceeded:
+            exceeded.append(bound.sentence())
         name = f"round{number}-agent{victim}-{scenario}-{preset}"
+        _gallery(folder, name, shown, rows)
         found.append(
             {
                 "scenario": str(scenario),
+                "adversary": trial.onlooker().name,
                 "round": number,
                 "model_owner": trial.model_owner if scenario == "cross-gradient" else victim,
                 "victim": victim,
                 "preset": preset,
-                "rows": [_row(folder, name, row) for row in rows],
+                "batch": config.attack.batch,
+                "together": config.attack.together,
+                "rows": [_row(folder, name, row, shown) for row in rows],
                 "originals": originals,
+                "gallery": _gallery_name(name),
                 "records": PLANTED,
                 "conclusion": conclusion(rows),
+                "bound": _said(bound),
             }
         )
     result = {"schema": 1, "scenarios": found}
     run_folder.write_json(folder / run_folder.ATTACK, result)
     run_folder.write_sums(folder)
+    if exceeded:
+        raise BoundExceeded("; ".join(exceeded))
     finite: dict[str, Any] = run_folder.finite(result)
     return finite
 
@@ -119,28 +148,19 @@ def _preset(name: str, *, restarts: int | None) -> Preset:
 
 
 def _check(config: RunFile, built: Built) -> None:
-    if config.algorithm.name not in SCENARIOS:
-        raise ValueError(f"no attack is known for algorithm {config.algorithm.name!r}")
     if not built.data.image:
         raise ValueError(f"data {built.data.name!r} holds no images to rebuild")
     if built.setting.graph.agents < 2:
         raise ValueError("agents=1: nothing crosses a link, so nothing can be intercepted")
-
-
-def _planted(data: Dataset, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The first public test record of each class in turn, and the mean of the other ones."""
-    seen: dict[int, int] = {}
-    rank = []
-    for label in data.test_targets.tolist():
-        rank.append(seen.get(label, 0))
-        seen[label] = rank[-1] + 1
-    order = sorted(range(len(rank)), key=lambda i: (rank[i], int(data.test_targets[i])))[:count]
-    if len(order) < count:
-        raise ValueError(f"images={count} is more than the {len(order)} public test records")
-    at = torch.tensor(order)
-    others = torch.ones(len(rank), dtype=torch.bool)
-    others[at] = False
-    return data.test_inputs[at], data.test_targets[at], blind_guess(data.test_inputs[others])
+    if not config.attack.rounds:
+        raise ValueError("[attack] rounds is empty, so there is nothing to attack; name a round")
+    possible = tuple(map(str, scenarios_of(config.algorithm.name)))
+    for name in config.attack.scenarios:
+        if name not in possible:
+            raise ValueError(
+                f"[attack] scenarios: {name!r} is not to be had from {config.algorithm.name!r}; "
+                f"it has: {', '.join(possible)}"
+            )
 
 
 def _trial(
@@ -157,6 +177,9 @@ def _trial(
     owner = next(j for j in built.setting.graph.neighbours(victim) if j != victim)
     start = snapshot_round(round)
     name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"
+    adversary = config.attack.adversary
+    if config.graph.links == "encrypted" and adversary == "eavesdropper":
+        adversary = "final-models"  # all that an outsider can read
     return Trial(
         setting=built.setting,
         algorithm=config.algorithm.name,
@@ -166,26 +189,82 @@ def _trial(
         clip_norm=built.clip_norm,
         noise_std=built.noise_std(multiplier),
         batch_size=built.batch_size,
-        snapshot=load_file(run_folder.require(folder, name)),
+        records_per_agent=len(built.data.targets) / built.setting.graph.agents,
+        snapshot=load_file(run_folder.require(folder, name)) if start else None,
         snapshot_round=start,
         round=round,
         rounds=config.training.rounds,
         victim=victim,
         model_owner=owner,
+        together=config.attack.together,
+        adversary=adversary,
     )
 
 
-def _row(folder: Path, name: str, row: Row) -> dict[str, Any]:
+def _bound(trial: Trial, defended: Scores, public: Public) -> ReconstructionBound:
+    """What the proof allows of the defended row; a batch protects each of its records as one."""
+    return reconstruction_bound(
+        mu=proven_mu(trial, trace_of(trial)),
+        threshold=public.threshold,
+        hits=count_rebuilt(defended.mse, threshold=public.threshold),
+        images=len(defended.mse),
+        prior_hit_rate=public.guessed,
+    )
+
+
+def _said(bound: ReconstructionBound) -> dict[str, Any]:
+    return {
+        "mu": bound.mu,
+        "threshold": bound.threshold,
+        "prior_hit_rate": bound.prior_hit_rate,
+        "most": bound.bound,
+        "rebuilt": bound.hits,
+        "images": bound.images,
+        "exceeded": bound.exceeded,
+        "sentence": bound.sentence(),
+    }
+
+
+def _row(folder: Path, name: str, row: Row, originals: Tensor) -> dict[str, Any]:
+    conventions = {
+        key: _means(score_each(originals, row.images, convention=convention))
+        for key, convention in CONVENTIONS.items()
+    }
     s = row.scores
     return {
         "name": row.name,
         "mse": list(s.mse),
         "psnr": list(s.psnr),
         "ssim": list(s.ssim),
-        "mean": {"mse": s.mean_mse, "psnr": s.mean_psnr, "ssim": s.mean_ssim},
+        "mean": _means(s),
+        "interval": {
+            "mse": bootstrap_interval(s.mse),
+            "psnr": bootstrap_interval(s.psnr),
+        },
+        "conventions": conventions,
         "stage": list(row.stages),
+        "noise_std": row.noise_std,
+        "intercepts": row.intercepts,
+        "labels": list(row.labels),
         "images": _save(folder, f"{name}-{row.name.replace(' ', '-')}", row.images),
     }
+
+
+def _means(scores: Scores) -> dict[str, float]:
+    return {"mse": scores.mean_mse, "psnr": scores.mean_psnr, "ssim": scores.mean_ssim}
+
+
+def _gallery_name(name: str) -> str:
+    return f"{run_folder.ATTACKS}/gallery-{name}.png"
+
+
+def _gallery(folder: Path, name: str, originals: Tensor, rows: Sequence[Row]) -> None:
+    """One picture a scenario, for those who look."""
+    save_gallery(
+        folder / _gallery_name(name),
+        [("original", originals), *((row.name, row.images) for row in rows)],
+        captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
+    )
 
 
 def _save(folder: Path, name: str, images: Tensor) -> list[str]:

@@ -42,7 +42,8 @@ GraphName = Literal[
     "file",
 ]
 PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched"]
-MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "resnet18")
+ScenarioName = Literal["cross-gradient", "momentum", "view"]
+MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18")
 
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
@@ -316,3 +317,11 @@ class AttackTable(Table):
     """Reconstructions per scenario, each of another record."""
     rounds: Rounds = ()
     """Attacked rounds; by default all that are intercepted."""
+    batch: Count = 1
+    """Records that are planted together, as one batch."""
+    together: Count = 1
+    """Rounds, from the attacked one on, in which the same records take part."""
+    adversary: str = "eavesdropper"
+    """Whose messages are used: eavesdropper, neighbour:K, coalition:K,L or all-others."""
+    scenarios: Annotated[tuple[ScenarioName, ...], Field(strict=False)] = ()
+    """What is intercepted; by default every scenario that the algorithm has."""

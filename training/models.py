@@ -33,7 +33,8 @@ def build_model(
     """A network with freshly drawn weights.
 
     Args:
-        name: "linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "resnet18" or "module:function".
+        name: "linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18" or
+            "module:function".
         input_shape: Shape of one example, (channels, height, width) for the convolutional ones.
         classes: Number of logits.
         generator: Decides the weights, exactly as `torch.manual_seed` with its seed would, and is

@@ -8,6 +8,8 @@ Name              Layers
 ``lenet``         LeNet-5 (LeCun et al., 1998), 61,706 parameters at 1x28x28, 10 classes
 ``sigmoid-lenet`` three 5x5 convolutions with sigmoids: the network of DLG (Zhu et al., 2019)
 ``cnn``           two 3x3 convolutions and two fully connected layers, ReLU
+``conv4``         four 3x3 ReLU convolutions, strides 1 2 1 2, and one fully connected layer, no
+                  pooling: 134,218 parameters at 3x32x32, 10 classes
 ``resnet18``      ResNet-18 (He et al., 2016) for small images, with GroupNorm: 11,173,962
                   parameters at 3x32x32, 10 classes
 ================  ==========================================================================
@@ -101,6 +103,24 @@ def _cnn(input_shape: Shape, classes: int) -> nn.Module:
     )
 
 
+def _conv4(input_shape: Shape, classes: int) -> nn.Module:
+    channels, height, width = _image_shape("conv4", input_shape, least=4)
+    # Stride 2 with padding 1 halves upwards: 32 -> 16 -> 8, 25 -> 13 -> 7.
+    features = 64 * math.ceil(height / 4) * math.ceil(width / 4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(features, classes),
+    )
+
+
 class _Residual(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where shapes differ."""
 
@@ -159,5 +179,6 @@ NETWORKS: dict[str, Callable[[Shape, int], nn.Module]] = {
     "lenet": _lenet,
     "sigmoid-lenet": _sigmoid_lenet,
     "cnn": _cnn,
+    "conv4": _conv4,
     "resnet18": _resnet18,
 }

@@ -66,12 +66,17 @@ class NoiseSources:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Columns of values that the closure counts as known."""
+    """Columns of values that the closure counts as known.
+
+    `inputs` are the private values that a function made them of, as rows with the position of the
+    column that each row enters; none where they come from outside the round.
+    """
 
     start: int
     size: int
     what: str
     block: int = 0
+    inputs: Sequence[tuple[csr_array, np.ndarray]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

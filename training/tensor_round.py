@@ -17,7 +17,7 @@ from .round import Batch, Coef, P, Round, V, refuse_captured, reply_order
 from .transcript import Message, Tap
 from .values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 
-__all__ = ["DrawBatch", "Examples", "Links", "Sources", "TensorRound"]
+__all__ = ["DrawBatch", "Examples", "Links", "Sources", "Taken", "TensorRound"]
 
 
 class Examples(NamedTuple):
@@ -30,11 +30,31 @@ class Examples(NamedTuple):
 DrawBatch = Callable[[int, int, float | None], Examples]  # (call, agent, sampling rate)
 
 
+class Taken(NamedTuple):
+    """Where the contributions of one call were taken.
+
+    Attributes:
+        models: (P, M, D) the different points, their blocks side by side.
+        owners: (rows,) for each contribution its position in M.
+        coefs: (P,) numbers, or (D,) tensors where blocks differ.
+        mean_of: the divisor where a batch's mean is clipped; None where its records are.
+    """
+
+    models: Tensor
+    owners: Tensor
+    coefs: tuple[float | Tensor, ...]
+    mean_of: float | None = None
+
+
 @dataclass
 class Sources:
-    """What a round drew and computed, in the order of the trace's columns; for checks."""
+    """What a round drew and computed, in the order of the trace's columns; for checks and attacks.
+
+    `taken` has an entry for each of `contributions`, None for what `bounded` made.
+    """
 
     contributions: list[Tensor] = field(default_factory=list)
+    taken: list[Taken | None] = field(default_factory=list)
     noise: list[Tensor] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
 
@@ -120,6 +140,9 @@ class TensorRound(Round):
         parts = sums.split(self._sizes, dim=1)
         if self._sources is not None:
             self._sources.contributions += [part.clone() for part in parts]
+            models, owners = _stacked([self._joined(point) for point in points])
+            by = tuple(self._by_coordinate(coef) for coef in coefs)
+            self._sources.taken += [Taken(models.clone(), owners, by)] * len(parts)
         return tuple(kind(part) for part in parts)
 
     def _sums(
@@ -158,6 +181,8 @@ class TensorRound(Round):
         means = clipped_rows(sums / batch_size, clip_norm)
         if self._sources is not None:
             self._sources.contributions.append(means.clone())
+            models, owners = _stacked([self._joined((point,))])
+            self._sources.taken.append(Taken(models.clone(), owners, (1.0,), batch_size))
         return type(point)(means)
 
     def _joined(self, point: tuple[P, ...]) -> Value:
@@ -300,6 +325,7 @@ class TensorRound(Round):
         result = _of_agents("bounded", rows, width=own.shape[1])
         if self._sources is not None:
             self._sources.contributions.append(result.rows.clone())
+            self._sources.taken.append(None)
         return result
 
     def postprocess(

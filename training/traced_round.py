@@ -36,11 +36,18 @@ class TracedRound(Round):
         self._record.reads_index = True
         return self._index
 
-    def known(self, what: str, *, block: int = 0) -> Agents:
+    def known(self, what: str, *, block: int = 0, made_of: Sequence[Value] = ()) -> Agents:
         """A value that the closure counts as known, one row an agent."""
         start = self._record.width
+        inputs = [
+            (value.rows.matrix, self._holders(value))
+            for value in made_of
+            if self._record.is_private(value, what)
+        ]
         return Agents(
-            self._record.add(Known(start=start, size=self.agents, what=what, block=block))
+            self._record.add(
+                Known(start=start, size=self.agents, what=what, block=block, inputs=inputs)
+            )
         )
 
     def initial(self, *, block: int = 0) -> Agents:
@@ -262,7 +269,7 @@ class TracedRound(Round):
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
             self._record.see(value, "input of postprocess")
-        return self.known("result of postprocess", block=block)
+        return self.known("result of postprocess", block=block, made_of=values)
 
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""

@@ -35,7 +35,9 @@ def test_the_whitened_residual_of_the_truth_is_the_number_of_parameters() -> Non
     truth = torch.rand(count, generator=generator)
     seen = _seen(truth + 0.2 * torch.randn(count, generator=generator), noise_std=0.2)
     # Chi-squared, n = 20000; 5 standard deviations: false alarms below 1e-6.
-    assert float(whitened_residual(truth[None], seen)) == pytest.approx(count, abs=5 * (2 * count) ** 0.5)
+    assert float(whitened_residual(truth[None], seen)) == pytest.approx(
+        count, abs=5 * (2 * count) ** 0.5
+    )
 
 
 def test_rows_are_measured_one_by_one() -> None:

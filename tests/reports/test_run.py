@@ -86,7 +86,7 @@ def test_the_attack_rebuilds_undefended_records_and_not_defended_ones(folder):
         assert list(rows) == ["blind guess", "no defence", "clipping only", "defended"]
         assert min(rows["no defence"]["psnr"]) > 30
         assert rows["defended"]["mean"]["mse"] >= 0.999 * rows["blind guess"]["mean"]["mse"]
-    assert {s["scenario"] for s in attack["scenarios"]} == {"cross-gradient", "momentum"}
+    assert {s["scenario"] for s in attack["scenarios"]} == {"cross-gradient", "momentum", "view"}
 
 
 def test_only_planted_public_records_are_pictured(folder):

@@ -27,6 +27,8 @@ def _build(name, input_shape=IMAGE, classes=10, seed=0):
         ("mlp", (1, 8, 8), 10, 64 * 32 + 32 + 32 * 10 + 10),
         ("mlp", (1, 28, 28), 10, 784 * 112 + 112 + 112 * 10 + 10),
         ("cnn", (3, 32, 32), 10, 136_874),
+        ("conv4", (3, 32, 32), 10, 896 + 18_496 + 2 * 36_928 + 40_970),
+        ("conv4", (1, 5, 6), 3, 320 + 18_496 + 2 * 36_928 + 64 * 2 * 2 * 3 + 3),
         ("resnet18", (3, 32, 32), 10, 11_173_962),  # He et al., CIFAR stem; GroupNorm as BatchNorm
         # DLG: 3-12-12-12 convolutions, then 768-100.
         ("sigmoid-lenet", (3, 32, 32), 100, 912 + 2 * 3_612 + 76_900),
@@ -72,3 +74,18 @@ def test_sigmoid_lenet_draws_from_minus_half_to_half():
     assert flat.abs().max() <= 0.5
     # 85,036 uniform values: the largest misses .5 by more than 1e-3 with probability e^-170.
     assert flat.abs().max() > 0.499
+
+
+def test_conv4_keeps_4096_features_of_a_32_by_32_image():
+    model = _build("conv4")
+    assert model[:-1](torch.zeros(2, *IMAGE)).shape == (2, 4096)
+
+
+@pytest.mark.parametrize("side", range(4, 10))
+def test_conv4_takes_every_side_from_4(side):
+    assert _build("conv4", (2, side, 4))(torch.zeros(1, 2, side, 4)).shape == (1, 10)
+
+
+def test_conv4_refuses_a_side_of_3():
+    with pytest.raises(ValueError, match=r"does not fit 'conv4'.*sides of at least 4"):
+        _build("conv4", (3, 32, 3))

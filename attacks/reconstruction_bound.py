@@ -1,0 +1,208 @@
+"""How many images the proof lets any attack rebuild, beside how many were rebuilt.
+
+    Hayes, Mahloujifar, Balle. Bounding Training Data Reconstruction in DP-SGD. NeurIPS 2023,
+        arXiv:2302.07225.
+
+    rebuilt(x, z)   MSE(x, z) <= threshold, fixed before anything is attacked
+    k               sup over z of P(rebuilt(x, z)) for x from the public distribution
+    bound           1 - f(k) = Phi(Phi^-1(k) + mu)
+
+| symbol | name here | unit |
+|---|---|---|
+| mu | mu | standard deviations; of everything that the attack was given, and nothing else |
+| k | prior_hit_rate | probability |
+| f | trade-off curve of a mu-GDP release, `privacy.risk` | - |
+
+The attack plants one record in one round and knows that it is there. The guarantee is that of this
+round alone, without amplification by sampling: mu is that of the joint release for
+add-or-remove-one, for a single message 1 / noise multiplier (`declared_mu`).
+
+Formal guarantees:
+- Images drawn independently from a distribution with hit rate k, each in a round of its own, are
+  rebuilt with probability at most `bound`. If the mechanism is what it claims to be, `exceeded`
+  happens with probability at most 1 - confidence, whatever the attack, and as much again for k.
+- k is estimated and not proven: it is an upper limit for the best of some hundred guesses, not for
+  the supremum. A better guess would raise the bound. Look at k before calling an exceedance a bug.
+- Images picked by hand or by class are no independent draws; the bound is then as good as they are
+  typical.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..privacy.risk import risk_of_mu
+from .observation import Observation
+
+CONFIDENCE = 0.999
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReconstructionBound:
+    """The proof's limit on rebuilt images, and what was rebuilt.
+
+    Attributes:
+        mu: Gaussian DP parameter of what the attack was given; may be infinite.
+        threshold: largest MSE at which an image counts as rebuilt.
+        prior_hit_rate: probability that the best guess without any message is rebuilt.
+        bound: largest probability to rebuild an image.
+        hits: images rebuilt.
+        images: images attacked.
+        confidence: level of `lower_limit`.
+        lower_limit: one-sided Clopper-Pearson limit on the probability behind hits / images.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+
+    mu: float
+    threshold: float
+    prior_hit_rate: float
+    bound: float
+    hits: int
+    images: int
+    confidence: float
+    lower_limit: float
+
+    def __post_init__(self) -> None:
+        if not self.mu >= 0.0:
+            raise ValueError(f"mu={self.mu} must be at least 0; it counts standard deviations")
+        if not 0.0 <= self.threshold < math.inf:
+            raise ValueError(f"threshold={self.threshold} must be at least 0 and finite")
+        if not 0 <= self.hits <= self.images or self.images < 1:
+            raise ValueError(
+                f"hits={self.hits} must lie between 0 and images={self.images}, at least one image"
+            )
+        if not 0.0 < self.confidence < 1.0:
+            raise ValueError(f"confidence={self.confidence} must lie in (0, 1); .999 is usual")
+        for name in ("prior_hit_rate", "bound", "lower_limit"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name}={getattr(self, name)} must lie in [0, 1]")
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more was rebuilt than the proof allows: a bug, in the proof or in the code."""
+        return self.lower_limit > self.bound
+
+    @property
+    def can_be_exceeded(self) -> bool:
+        """Whether so few images could exceed the bound at all, if every one were rebuilt."""
+        return _lower_limit(self.images, self.images, self.confidence) > self.bound
+
+    def sentence(self) -> str:
+        """What the bound says of the result, in a sentence or two."""
+        seen = (
+            f"{self.hits} of {self.images} images were rebuilt (MSE at most {self.threshold:.3g})"
+        )
+        if self.mu == math.inf:
+            return f"{seen}; nothing is proven of what the attack was given."
+        proof = (
+            f"the proof allows {self.bound:.1%} of images to be rebuilt from messages with "
+            f"mu={self.mu:.3g}, if guessing rebuilds at most {self.prior_hit_rate:.2%}"
+        )
+        if self.exceeded:
+            return (
+                f"{seen}, that is at least {self.lower_limit:.1%} at {self.confidence:.1%} "
+                f"confidence, and {proof}: a contradiction. The noise, the accounting or the "
+                "estimate of guessing is wrong."
+            )
+        if not self.can_be_exceeded:
+            return f"{seen}; {proof}. So few images could not contradict it."
+        return f"{seen}; {proof}: no contradiction."
+
+
+def reconstruction_bound(
+    *,
+    mu: float,
+    threshold: float,
+    hits: int,
+    images: int,
+    prior_hit_rate: float,
+    confidence: float = CONFIDENCE,
+) -> ReconstructionBound:
+    """Set what was rebuilt against what the proof allows.
+
+    Args:
+        mu: Gaussian DP parameter of everything that the attack was given, add-or-remove-one, for
+            the attacked rounds alone and a record that is surely in the batch; may be infinite.
+        threshold: largest MSE of a rebuilt image, fixed in advance: `rebuilt_threshold`.
+        hits: images with at most that MSE.
+        images: images attacked, each in a round of its own.
+        prior_hit_rate: `prior_hit_rate` at the same threshold.
+        confidence: level of the lower limit on the probability behind hits / images.
+
+    Returns:
+        The bound 1 - f(prior_hit_rate) and whether it is exceeded.
+
+    Raises:
+        ValueError: a number is out of range.
+
+    Source: Hayes et al. 2023, Theorem 2, for the trade-off curve of a Gaussian mechanism.
+
+    Examples:
+        >>> found = reconstruction_bound(
+        ...     mu=1.0, threshold=0.015, hits=2, images=8, prior_hit_rate=0.02
+        ... )
+        >>> round(found.bound, 4), found.exceeded, found.can_be_exceeded
+        (0.146, False, True)
+    """
+    return ReconstructionBound(
+        mu=mu,
+        threshold=threshold,
+        prior_hit_rate=prior_hit_rate,
+        bound=risk_of_mu(mu, prior_hit_rate=prior_hit_rate).reconstruction,
+        hits=hits,
+        images=images,
+        confidence=confidence,
+        lower_limit=_lower_limit(hits, images, confidence),
+    )
+
+
+def declared_mu(observation: Observation) -> float:
+    """Gaussian DP parameter of an observation, if its noise is as declared.
+
+    Args:
+        observation: its clip, noise and number of records are read, never its gradient.
+
+    Returns:
+        C / B sqrt(sum |S^-1|) for clip norm C, B records and the covariance S of the intercepts:
+        an upper bound over all vectors of norm C, one for each intercept; exact where the noises
+        are independent. Where the mean is clipped, 2 C in place of C / B, as one record may turn
+        it round. Infinite where nothing is clipped or there is no noise.
+
+    Examples:
+        >>> seen = Observation.single(
+        ...     gradient=torch.zeros(3), model=torch.zeros(3), noise_std=0.5, clip_norm=1.0,
+        ...     records=1,
+        ... )
+        >>> declared_mu(seen)
+        2.0
+    """
+    if observation.clip_norm is None or not observation.is_noisy:
+        return math.inf
+    precision = torch.linalg.inv(observation.covariance.double())
+    if observation.mean_of is None:
+        shift = observation.clip_norm / observation.records
+    else:
+        shift = 2 * observation.clip_norm
+    return shift * math.sqrt(float(precision.abs().sum()))
+
+
+def count_rebuilt(errors: Sequence[float], *, threshold: float) -> int:
+    """How many of these MSEs count as rebuilt.
+
+    Examples:
+        >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015)
+        2
+    """
+    return sum(error <= threshold for error in errors)
+
+
+def _lower_limit(hits: int, images: int, confidence: float) -> float:
+    from scipy.stats import beta
+
+    return 0.0 if hits == 0 else float(beta.ppf(1 - confidence, hits, images - hits + 1))
