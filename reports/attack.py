@@ -27,6 +27,7 @@ from ..privacy.ledger import read_ledger
 from . import folder as run_folder
 from .build import Built, build
 from .config import RunFile, load_run_file
+from .faults import ContradictedProof
 from .gallery import save_gallery
 from .planted import Public, plant
 from .run import snapshot_round
@@ -34,10 +35,6 @@ from .run import snapshot_round
 Progress = Callable[[int, int, str], None]
 
 PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
-
-
-class BoundExceeded(Exception):
-    """More was rebuilt than the proof allows: the proof or the code is wrong."""
 
 
 def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, Any]:
@@ -54,7 +51,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         FileNotFoundError: no finished run is in the folder.
         FileExistsError: the run was attacked already.
         ValueError: there is nothing that the attack can be mounted on.
-        BoundExceeded: more was rebuilt than the proof allows; everything is written before.
+        ContradictedProof: more was rebuilt than the proof allows; everything is written before.
     """
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     run_folder.check_sums(folder)
@@ -136,7 +133,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
     run_folder.write_json(folder / run_folder.ATTACK, result)
     run_folder.write_sums(folder)
     if exceeded:
-        raise BoundExceeded("; ".join(exceeded))
+        raise ContradictedProof("; ".join(exceeded))
     finite: dict[str, Any] = run_folder.finite(result)
     return finite
 

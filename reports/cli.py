@@ -1,7 +1,7 @@
 """The command line.
 
-Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error. With
-OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
+Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 4 more
+was measured than is proven. With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
 inside the command, so that help costs nothing.
 """
 
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .faults import is_stated, sentence
+from .faults import ContradictedProof, is_stated, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["app", "main"]
 
-BAD_INPUT, CRASH = 2, 1
+BAD_INPUT, CRASH, CONTRADICTED = 2, 1, 4
 
 app = typer.Typer(
     name="overhear",
@@ -271,6 +271,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app(arguments, prog_name="overhear")
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else CRASH
+    except ContradictedProof as error:
+        print(f"error: {error}", file=sys.stderr)
+        return CONTRADICTED
     except Exception as error:  # noqa: BLE001 - the last resort decides between 1 and 2
         bad_input = is_stated(error)
         if not bad_input or os.environ.get("OVERHEAR_DEBUG") == "1":

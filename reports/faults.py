@@ -1,10 +1,17 @@
-"""Which errors are the caller's mistake, and in which words they are told."""
+"""Which errors are the caller's mistake, and in which words they are told.
+
+A measurement that contradicts a proof is neither a mistake of the caller nor a crash.
+"""
 
 from __future__ import annotations
 
 import dis
 
-__all__ = ["is_stated", "sentence"]
+__all__ = ["ContradictedProof", "is_stated", "sentence"]
+
+
+class ContradictedProof(Exception):
+    """A measurement exceeds what was proven: the proof, the code or the measurement is wrong."""
 
 
 def is_stated(error: Exception) -> bool:

@@ -23,7 +23,7 @@ from .plan import make_plan
 if TYPE_CHECKING:
     from .plan import Plan
 
-__all__ = ["Combination", "plan_sweep", "read_sweep"]
+__all__ = ["Combination", "combinations_of", "plan_sweep", "read_sweep"]
 
 _OPENING, _CLOSING = "[{", "]}"
 _COMPANION = re.compile(r"\+\s*(?=\w+\.\w+\s*=)")  # 1e+5 has no companion
@@ -124,6 +124,26 @@ def plan_sweep(
     Traceback (most recent call last):
     FileNotFoundError: no run file at nothing.toml
     """
+    return [
+        _planned(run, shown, every)
+        for shown, every in combinations_of(run, sweeps, overrides=overrides)
+    ]
+
+
+def combinations_of(
+    run: str | Path, sweeps: Sequence[str], *, overrides: Sequence[str] = ()
+) -> list[tuple[dict[str, str], tuple[str, ...]]]:
+    """Every combination of swept values: what is shown of each key, and its overrides.
+
+    Args:
+        run: path of the run file.
+        sweeps: "table.key=a,b,c", one for each key; none gives the run file itself.
+        overrides: "table.key=value", the same in all combinations.
+
+    Raises:
+        FileNotFoundError: no such run file.
+        ValueError: a sweep that is not of this form, or a key that is given twice.
+    """
     read = [read_sweep(text) for text in sweeps]
     given = [key for key, _ in read] + [text.partition("=")[0].strip() for text in overrides]
     for key, _ in read:
@@ -131,7 +151,7 @@ def plan_sweep(
             raise ValueError(f"{key} is given twice; sweep it once and leave it out of --set")
     if not Path(run).is_file():
         raise FileNotFoundError(f"no run file at {run}")
-    return [_planned(run, values, overrides) for values in _combinations(read)]
+    return [_overriding(values, overrides) for values in _combinations(read)]
 
 
 def _combinations(read: Sequence[tuple[str, Sequence[str]]]) -> Iterator[dict[str, str]]:
@@ -140,11 +160,16 @@ def _combinations(read: Sequence[tuple[str, Sequence[str]]]) -> Iterator[dict[st
         yield dict(zip(keys, values, strict=True))
 
 
-def _planned(run: str | Path, values: dict[str, str], overrides: Sequence[str]) -> Combination:
+def _overriding(
+    values: dict[str, str], overrides: Sequence[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
     parts = {key: [p.strip() for p in _COMPANION.split(value)] for key, value in values.items()}
     shown = {key: ", ".join(own) for key, own in parts.items()}
     swept = (o for key, (first, *beside) in parts.items() for o in (f"{key}={first}", *beside))
-    every = (*overrides, *swept)
+    return shown, (*overrides, *swept)
+
+
+def _planned(run: str | Path, shown: dict[str, str], every: tuple[str, ...]) -> Combination:
     try:
         plan = make_plan(load_run_file(run, every))
     except Exception as error:

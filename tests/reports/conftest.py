@@ -180,6 +180,13 @@ def sample_report() -> dict[str, Any]:
                     "originals": ["attacks/original0.png", "attacks/original1.png"],
                     "records": "public test records planted in the victim's batch",
                     "conclusion": "No leak shown: the attack is no better than the blind guess.",
+                    "adversary": "eavesdropper",
+                    "bound": {
+                        "most": 0.3,
+                        "rebuilt": 0,
+                        "images": 2,
+                        "sentence": "None of two was rebuilt; the proof allows 30 in 100.",
+                    },
                 }
             ]
         },

@@ -110,6 +110,7 @@ def test_the_policy_of_the_page_allows_only_its_own_style_and_pictures(page: Pag
         ("plan", "adversaries", 1, "name"),
         ("plan", "adversaries", 0, "because"),
         ("attack", "scenarios", 0, "conclusion"),
+        ("attack", "scenarios", 0, "bound", "sentence"),
         ("attack", "scenarios", 0, "rows", 0, "name"),
         ("attack", "scenarios", 0, "originals", 0),
         ("assumptions", 0, "text"),

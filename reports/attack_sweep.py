@@ -1,0 +1,135 @@
+"""Train and attack every combination of the values that `--sweep` gives to keys of a run file.
+
+Each combination is a run folder of its own, attacked as `overhear attack DIR` does. A sweep that
+was interrupted goes on where it stopped: a combination that was attacked is read, and one that was
+only trained is attacked. A combination that cannot be run keeps its reason and stops no other.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import folder as run_folder
+from .attack import attack_run
+from .config import RunFile, load_run_file
+from .faults import is_stated, sentence
+from .run import train_run
+from .sweep import combinations_of
+
+__all__ = ["attack_sweep", "attack_sweep_rows"]
+
+Progress = Callable[[int, int, str], None]
+
+
+def attack_sweep(
+    run: Path,
+    out: Path,
+    *,
+    sweeps: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Train and attack every combination; the last sweep varies fastest.
+
+    Args:
+        run: path of the run file.
+        out: folder that gets a run folder for each combination; may hold those of this sweep.
+        sweeps: "table.key=a,b,c", one for each key.
+        overrides: "table.key=value", the same in all combinations.
+        progress: called with (done, total, what) within each training and each attack.
+
+    Returns:
+        For each combination what was swept, its folder, "refused" with a reason or None, and the
+        "scenarios" of attacks/attack.json.
+
+    Raises:
+        FileNotFoundError: no such run file.
+        FileExistsError: a folder holds another run than that of the combination.
+        ValueError: a sweep that cannot be read, or every combination is refused.
+    """
+    found = []
+    for number, (shown, every) in enumerate(combinations_of(run, sweeps, overrides=overrides)):
+        folder = out / f"{number:02d}"
+        one: dict[str, Any] = {"swept": shown, "folder": folder.name, "refused": None}
+        try:
+            config = load_run_file(run, every)
+            one["scenarios"] = _attacked(config, folder, progress=progress)["scenarios"]
+        except Exception as error:
+            if not is_stated(error) or isinstance(error, OSError):
+                raise
+            reason = " ".join(sentence(error).removeprefix(f"{run}: ").split())
+            one |= {"refused": reason, "scenarios": []}
+        found.append(one)
+    if all(one["refused"] is not None for one in found):
+        raise ValueError(
+            f"none of the {len(found)} combinations can be attacked; the first: "
+            f"{found[0]['refused']}"
+        )
+    return found
+
+
+def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> dict[str, Any]:
+    """The attack of one combination, from its folder as far as that goes."""
+    kept = folder / run_folder.RUN
+    if kept.exists() and kept.read_text(encoding="utf-8") != config.to_toml():
+        raise FileExistsError(
+            f"{folder} holds a run of another run file; give a new folder to --out"
+        )
+    done = folder / run_folder.ATTACK
+    if done.exists():
+        held: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+        return held
+    if folder.exists() and not (folder / run_folder.SUMS).exists():
+        raise FileExistsError(
+            f"{folder} holds a run that did not finish, with a ledger of what it released; move "
+            "it away to train again"
+        )
+    if not folder.exists():
+        train_run(
+            config,
+            folder,
+            progress=None
+            if progress is None
+            else lambda at, rounds, *_: progress(at, rounds, "" if at % 50 else "training"),
+        )
+    shutil.rmtree(folder / run_folder.ATTACKS, ignore_errors=True)  # without its result
+    return attack_run(folder, progress=progress)
+
+
+def attack_sweep_rows(
+    found: Sequence[Mapping[str, Any]], *, convention: str | None = None
+) -> Iterator[dict[str, str]]:
+    """One row for each scenario of each combination: head -> text.
+
+    Args:
+        found: as `attack_sweep` returns it.
+        convention: "dpdl" for MSE, PSNR and SSIM as that paper scales images; PSNR alone if None.
+    """
+    for one in found:
+        for scenario in one["scenarios"]:
+            row = dict(one["swept"])
+            row |= {
+                "round": str(scenario["round"]),
+                "scenario": scenario["scenario"],
+                "attack": scenario["preset"],
+            }
+            for of in scenario["rows"]:
+                row[of["name"]] = _scores(of, convention)
+            bound = scenario["bound"]
+            row["rebuilt, proof allows"] = (
+                f"{bound['rebuilt']}/{bound['images']}, {float(bound['most']):.0%}"
+            )
+            yield row
+        if one["refused"] is not None:
+            yield {**one["swept"], "scenario": f"refused: {one['refused']}"}
+
+
+def _scores(row: Mapping[str, Any], convention: str | None) -> str:
+    if convention is None:
+        return f"{float(row['mean']['psnr']):.1f} dB"
+    mean = row["conventions"][convention]
+    return f"{float(mean['mse']):.3f} / {float(mean['psnr']):.1f} / {float(mean['ssim']):.2f}"
