@@ -1,8 +1,8 @@
 """The command line.
 
 Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 4 more
-was measured than is proven. With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
-inside the command, so that help costs nothing.
+was measured than is proven. With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything
+that a command needs is imported inside the command, so that help costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .attack_command import attack
 from .faults import ContradictedProof, is_stated, sentence
+from .terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,7 +134,7 @@ def budget(
     given[asked] = answers[asked](**known, **how)  # type: ignore[operator] # by keyword
     kind = accounting.Accountant(accountant.value).kind
     if json:
-        _print_json({**given, **how, "computed": asked, "kind": kind})
+        print_json({**given, **how, "computed": asked, "kind": kind})
         return
     said = {"adjacency": adjacency.value, "accountant": f"{accountant.value}: {kind}"}
     _show_budget({**given, "delta": delta}, asked, how=said)
@@ -171,9 +173,9 @@ def plan(
         raise ValueError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
     found = make_plan(load_run_file(run, overrides or ()), every_agent=every_agent).to_json()
     if json:
-        _print_json(found)
+        print_json(found)
         return
-    _show_plan(found, _console())
+    _show_plan(found, make_console())
 
 
 @app.command()
@@ -192,39 +194,19 @@ def train(
     privacy = config.privacy
     limit = None if privacy is None else privacy.epsilon
     delta = None if privacy is None else privacy.delta
-    with train_progress(_console(stderr=True), limit=limit, delta=delta) as progress:
+    with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
         summary = train_run(config, out, progress=progress)
     if json:
-        _print_json(summary)
+        print_json(summary)
         return
     from .tables import adversary_table
 
-    console = _console()
+    console = make_console()
     console.print(adversary_table(summary["adversaries"]))
-    _say(console, f"The run is in {out}.")
+    say(console, f"The run is in {out}.")
 
 
-@app.command()
-def attack(folder: Folder, json: Json = False) -> None:
-    """Try to rebuild records from what was intercepted, beside three references."""
-    from .attack import attack_run
-    from .progress import attack_progress
-
-    with attack_progress(_console(stderr=True)) as progress:
-        result = attack_run(folder, progress=progress)
-    if json:
-        _print_json(result)
-        return
-    from .tables import attack_table
-
-    console = _console()
-    for scenario in result["scenarios"]:
-        title = (
-            f"{scenario['scenario']}, round {scenario['round']}: agent {scenario['victim']} "
-            f"by {scenario['preset']}"
-        )
-        console.print(attack_table(scenario["rows"], title=title))
-        _say(console, scenario["conclusion"])
+app.command()(attack)
 
 
 @app.command()
@@ -246,7 +228,7 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
     from .config import run_file_schema
 
     if what is SchemaName.RUN:
-        _print_json(run_file_schema())
+        print_json(run_file_schema())
 
 
 @app.command()
@@ -258,7 +240,7 @@ def demo(
     """Plan, train, attack and report on bundled digits, in about two minutes."""
     from .demo import run_demo
 
-    run_demo(out, _console())
+    run_demo(out, make_console())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -308,15 +290,15 @@ def _show_plan(found: Mapping[str, Any], console: Console) -> None:
     from .tables import adversary_table, reasons
 
     target = found["target"]
-    _say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
+    say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
     if target.get("epsilon") is not None:
         aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
-        _say(console, f"Target: {aim} against {target['adversary']}")
+        say(console, f"Target: {aim} against {target['adversary']}")
     console.print(adversary_table(found["adversaries"]))
     for line in reasons(found["adversaries"]):
-        _say(console, line)
+        say(console, line)
     for warning in found["warnings"]:
-        _say(console, f"Warning: {warning}")
+        say(console, f"Warning: {warning}")
 
 
 def _show_sweep(
@@ -329,34 +311,16 @@ def _show_sweep(
         raise ValueError("--json and --markdown exclude each other; give one of them")
     found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
     if json:
-        _print_json(found)
+        print_json(found)
     elif markdown:
         print(sweep_markdown(found), end="")
     else:
-        _console().print(*sweep_tables(found), sep="\n")
+        make_console().print(*sweep_tables(found), sep="\n")
     if all(one["refused"] is not None for one in found):
         raise ValueError(
             f"none of the {len(found)} combinations can be planned; the first: "
             f"{found[0]['refused']}"
         )
-
-
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr, highlight=False)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False)
-
-
-def _print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-    import json
-
-    from .folder import finite
-
-    print(json.dumps(finite(value), indent=2, allow_nan=False))
 
 
 if __name__ == "__main__":  # for torchrun and for machines where scripts are not on the path

@@ -19,6 +19,8 @@ __all__ = [
     "adversary_words",
     "attack_table",
     "reasons",
+    "rows_markdown",
+    "rows_table",
     "status_words",
     "sweep_markdown",
     "sweep_tables",
@@ -107,6 +109,34 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
     return tables
 
 
+def rows_table(rows: Sequence[Mapping[str, str]], *, title: str) -> Table:
+    """Rows of head -> text as a table; a head that a row lacks is left empty."""
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    for head in heads:
+        table.add_column(Text(head))
+    for row in rows:
+        table.add_row(*(Text(row.get(head, "")) for head in heads))
+    return table
+
+
+def rows_markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows of head -> text as a Markdown table.
+
+    >>> print(rows_markdown([{"graph": "ring", "defended": "11.4 dB"}]), end="")
+    | graph | defended |
+    | --- | --- |
+    | ring | 11.4 dB |
+    """
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    return _markdown([heads, ["---"] * len(heads), *([r.get(h, "") for h in heads] for r in rows)])
+
+
+def _markdown(cells: Sequence[Sequence[str]]) -> str:
+    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells)
+    return "".join(f"| {line} |\n" for line in lines)
+
+
 def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
     """One Markdown table; a cell reads joint sensitivity, epsilon, status.
 
@@ -127,8 +157,7 @@ def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
     cells = [[*keys, *heads], ["---"] * (len(keys) + len(heads))]
     for one, row in zip(combinations, rows, strict=True):
         cells.append([*(one["swept"][key] for key in keys), *(", ".join(cell) for cell in row)])
-    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells)
-    return "".join(f"| {line} |\n" for line in lines)
+    return _markdown(cells)
 
 
 def _sweep_title(planned: Sequence[Mapping[str, Any]]) -> str:
@@ -162,19 +191,25 @@ def _sweep_cell(adversary: Mapping[str, Any] | None) -> list[str]:
     return [joint, f"ε {epsilon}", str(adversary["status"])]
 
 
-def attack_table(rows: Sequence[Mapping[str, Any]], *, title: str = "Reconstruction") -> Table:
+def attack_table(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    title: str = "Reconstruction",
+    convention: str | None = None,
+) -> Table:
     """Mean scores of the four rows of one attack.
 
     Args:
         rows: as in the "rows" of a scenario of `overhear attack --json`.
         title: what stands above.
+        convention: of the scores; ours if None.
     """
     table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("what is attacked", style="bold")
     for head in ("MSE", "PSNR (dB)", "SSIM"):
         table.add_column(head, justify="right")
     for row in rows:
-        mean = row["mean"]
+        mean = row["mean"] if convention is None else row["conventions"][convention]
         cells = (row["name"], figure(mean["mse"]), figure(mean["psnr"]), score(mean["ssim"]))
         table.add_row(*(Text(cell) for cell in cells))
     return table
