@@ -68,11 +68,17 @@ def estimate(replay: Replay, *, adversary: Adversary | None = None) -> Estimate:
         One intercept for each contribution that the view identifies, with their covariance.
 
     Raises:
-        ValueError: an adversary without a view of its own, or a view too large to solve.
+        ValueError: an adversary without a view of its own, nothing that was intercepted, or a view
+            too large to solve.
     """
     who = replay.trial.onlooker() if adversary is None else adversary
     if who.sees is Sees.ONE_MESSAGE:
         raise ValueError(f"adversary {who.name!r} has no view; use eavesdropper or a neighbour")
+    if len(replay.transcript) == 0:
+        raise ValueError(
+            "the transcript is empty: nothing was intercepted in these rounds, so nothing can be "
+            "estimated; keep the messages of the attacked rounds"
+        )
     system = Equations(replay, who)
     targets = system.targets
     if not targets:

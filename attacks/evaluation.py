@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..training.data import Dataset
 from ..training.tensor_round import Examples
+from .detectability import detectability, spectral_sentence
 from .estimate import Estimate
 from .inversion import Reconstruction, reconstruct
 from .metrics import ORDINARY, Convention, Scores, match
@@ -40,6 +41,7 @@ class Row:
             clipped gradient; NaN where nothing was.
         intercepts: how many contributions of the victim were observed.
         labels: what the attack took the labels to be; -1 where it has none.
+        spectral: whether the gradient stands out of the noise of any layer, in words.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Row:
     noise_std: float = math.nan
     intercepts: int = 0
     labels: tuple[int, ...] = ()
+    spectral: str = ""
 
 
 def attack_images(
@@ -115,8 +118,15 @@ def attack_images(
             )
             if progress is not None:
                 progress(f"{scenario}, {protection}: group {number + 1}/{len(groups)}")
-        rows.append(_row(data, protection, (truth, guess), groups=groups, seen=seen, found=found))
+        row = _row(data, protection, (truth, guess), groups=groups, seen=seen, found=found)
+        rows.append(replace(row, spectral=_spectral(seen, trial.setting.model)))
     return rows
+
+
+def _spectral(seen: Sequence[Estimate], model: nn.Module) -> str:
+    """Of the first group that anything was observed of."""
+    held = [e.observation for e in seen if e.observation is not None]
+    return spectral_sentence(detectability(held[0], model)) if held else ""
 
 
 def _row(

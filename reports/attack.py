@@ -62,6 +62,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         )
     built = build(config)
     _check(config, built)
+    _check_intercepted(folder, config)
     public = plant(built.data, config.attack.images)
     asked = tuple(map(Scenario, config.attack.scenarios))
     points = list(
@@ -125,7 +126,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
                 "originals": originals,
                 "gallery": _gallery_name(name),
                 "records": PLANTED,
-                "conclusion": conclusion(rows),
+                "conclusion": f"{conclusion(rows)} {rows[-1].spectral}".strip(),
                 "bound": _said(bound),
             }
         )
@@ -157,6 +158,17 @@ def _check(config: RunFile, built: Built) -> None:
             raise ValueError(
                 f"[attack] scenarios: {name!r} is not to be had from {config.algorithm.name!r}; "
                 f"it has: {', '.join(possible)}"
+            )
+
+
+def _check_intercepted(folder: Path, config: RunFile) -> None:
+    """Refuse to attack rounds of which the run kept no message."""
+    for number in config.attack.rounds or ():
+        path = folder / run_folder.TRANSCRIPT / f"round-{number:06d}.safetensors"
+        if not path.is_file():
+            raise ValueError(
+                f"{path} is missing: the transcript is empty for round {number}, so there is "
+                "nothing to attack; name it in [intercept] rounds and train again"
             )
 
 
@@ -243,6 +255,7 @@ def _row(folder: Path, name: str, row: Row, originals: Tensor) -> dict[str, Any]
         "noise_std": row.noise_std,
         "intercepts": row.intercepts,
         "labels": list(row.labels),
+        "spectral": row.spectral,
         "images": _save(folder, f"{name}-{row.name.replace(' ', '-')}", row.images),
     }
 

@@ -173,7 +173,7 @@ class ModelTable(Table):
         "penalty_steepness": ("task", "class-weights"),
     }
     name: str
-    """linear, mlp, lenet, sigmoid-lenet, cnn, resnet18, or your own as "module:function"."""
+    """linear, mlp, lenet, sigmoid-lenet, cnn, conv4, resnet18, or your own as "module:function"."""
     task: Literal["classification", "class-weights"] | None = None
     """What is learned; by default class-weights if the algorithm is a min-max one."""
     strength: NotNegative = 1.0

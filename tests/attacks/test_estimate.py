@@ -12,6 +12,7 @@ from overhear.training.algorithms import ALGORITHMS, Form, dp_dpsgd
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.exposure import exposures
 from overhear.training.topologies import full, star
+from overhear.training.transcript import Transcript
 from tests.attacks.replays import CLIP, planted, shown, trial
 
 PRIVATE = [name for name, known in ALGORITHMS.items() if known.private]
@@ -160,3 +161,9 @@ def test_every_form_of_every_algorithm_can_be_looked_at(form):
     for name in ALGORITHMS:
         found = estimate(replay(trial(name, form=form), planted()))
         assert found.observation is not None or found.missing
+
+
+def test_an_empty_transcript_is_refused():
+    played = replay(trial("dp-dpsgd"), planted())
+    with pytest.raises(ValueError, match="the transcript is empty"):
+        estimate(replace(played, transcript=Transcript()))

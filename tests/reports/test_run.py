@@ -13,6 +13,7 @@ import torch
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.reports.attack import attack_run
 from overhear.reports.config import load_run_file
+from overhear.reports.folder import write_sums
 from overhear.reports.plan import make_plan
 from overhear.reports.report import report_run
 from overhear.reports.run import train_run
@@ -133,6 +134,20 @@ def test_a_run_and_an_attack_are_never_overwritten(run_file, folder):
         train_run(load_run_file(run_file), folder)
     with pytest.raises(FileExistsError, match="attacks"):
         attack_run(folder)
+
+
+def test_an_attack_on_rounds_that_were_not_kept_is_refused(run_file, tmp_path):
+    out = tmp_path / "out"
+    few = ["training.rounds=1", "intercept.rounds=[1]", "attack.rounds=[1]"]
+    train_run(load_run_file(run_file, few), out)
+    (out / "transcript" / "round-000001.safetensors").unlink()
+    write_sums(out)
+    with pytest.raises(ValueError, match="the transcript is empty for round 1"):
+        attack_run(out)
+    none = ["training.rounds=1", "intercept.rounds=[]", "attack.rounds=[]"]
+    train_run(load_run_file(run_file, none), tmp_path / "none")
+    with pytest.raises(ValueError, match=r"\[attack\] rounds is empty"):
+        attack_run(tmp_path / "none")
 
 
 def test_a_changed_file_of_a_run_is_refused(run_file, tmp_path):
