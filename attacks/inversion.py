@@ -1,7 +1,7 @@
 """Gradient inversion: the batch whose gradient, clipped likewise, explains an observation.
 
     labels   = given | read from the last layer | optimised beside the inputs
-    exact    : x from the first linear layer; kept if its gradient is the observed one
+    exact    : `exact_stages`; a part of a batch may be left to the search
     optimise : `descent`, from several starts
     fall back: an image that the gradient does not speak for becomes the public prior image
 
@@ -22,12 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from .descent import Found, Problem, Progress, finishes, first_layer, optimise
-from .exact import residual
+from .candidates import Found, Problem, Progress
+from .checkpoint import Checkpoint, digest
+from .descent import finishes, optimise
+from .exact_stages import Part, solve_exactly
 from .labels import recover_labels
 from .objective import whitened_residual
 from .observation import Observation, sent_gradients
@@ -47,7 +50,9 @@ class Reconstruction:
         labels: (records,) class indices.
         objective: what the chosen start reached, without prior terms; comparable within one preset.
         iterations: optimiser steps that were taken, over all starts.
-        stage: "exact", "optimisation", or "prior" where every image is the prior image.
+        stage: "exact" (first layer by rank 1), "first layer" (the same under noise), "peeling",
+            "certified", "optimisation", how many of a batch are certified and how many optimised,
+            or "prior" where every image is the prior image.
         supported: (records,) booleans: False where the image is the prior image.
     """
 
@@ -71,6 +76,7 @@ def reconstruct(
     labels: Tensor | None = None,
     prior_image: Tensor | None = None,
     progress: Progress | None = None,
+    checkpoint: Path | None = None,
 ) -> Reconstruction:
     """Rebuild a batch from its gradient.
 
@@ -86,12 +92,15 @@ def reconstruct(
         prior_image: (*input_shape) public guess in normalised units, such as the mean public image:
             what an image falls back to. Without it nothing falls back.
         progress: called with (step, total).
+        checkpoint: file that keeps the search's state and from which an interrupted one goes on,
+            to the same result bit by bit; deleted at the end. Its folder must exist.
 
     Returns:
         The reconstruction.
 
     Raises:
-        ValueError: the preset is unknown, or a shape disagrees with the observation.
+        ValueError: the preset is unknown, a shape disagrees with the observation, or the
+            checkpoint belongs to another problem.
 
     Examples:
         >>> from overhear.attacks.observation import observe
@@ -122,10 +131,25 @@ def reconstruct(
         labels=labels,
         prior_image=prior_image,
     )
-    found = _solve_exactly(problem) if preset.exact else None
-    if found is None:
-        found = optimise(problem, generator, progress=progress)
-    return _fall_back(problem, found, generator, dtype=observation.gradient.dtype)
+    kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=_digest(problem))
+    solved = solve_exactly(problem, generator) if preset.exact else None
+    if isinstance(solved, Part):
+        found = _complete(problem, solved, generator, progress=progress)
+    else:
+        found = solved or optimise(problem, generator, progress=progress, checkpoint=kept)
+    done = _fall_back(problem, found, generator, dtype=observation.gradient.dtype)
+    if kept is not None:
+        kept.remove()
+    return done
+
+
+def _digest(problem: Problem) -> str:
+    """A name for everything that decides the result but the generator."""
+    seen, box = problem.observation, problem.box
+    return digest(
+        seen, problem.preset, box, problem.shape, problem.classes, problem.labels,
+        problem.prior_image, repr(problem.model),
+    )  # fmt: skip
 
 
 def _pose(
@@ -170,19 +194,21 @@ def _pose(
     )
 
 
-def _solve_exactly(problem: Problem) -> Found | None:
-    """The first linear layer's input, where its gradient is the observed one."""
-    if problem.labels is None or problem.observation.is_noisy:
-        return None
-    inputs = first_layer(problem)
-    if inputs is None:
-        return None
-    left = residual(problem.observation, problem.model, inputs=inputs, targets=problem.labels)
-    # float32 gradients leave about 1e-6; a wrong input leaves about 1.
-    if left > 1e-4:
-        return None
+def _complete(
+    problem: Problem, part: Part, generator: torch.Generator, *, progress: Progress | None
+) -> Found:
+    """The certified records, and the others by a search on what they leave of the gradient."""
+    labels = None
+    if problem.labels is not None:
+        labels = recover_labels(part.rest, problem.model, classes=problem.classes)
+    rest = replace(problem, observation=part.rest, labels=labels)
+    found = optimise(rest, generator, progress=progress)
+    count, left = len(part.pixels), len(found.pixels)
     return Found(
-        pixels=problem.box.pixels(inputs), labels=problem.labels, iterations=0, stage="exact"
+        pixels=torch.cat([part.pixels, found.pixels.to(part.pixels)]),
+        labels=torch.cat([part.labels, found.labels]),
+        iterations=found.iterations,
+        stage=f"{count} certified, {left} by optimisation",
     )
 
 
@@ -237,6 +263,7 @@ def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generat
         return False
     noise = torch.randn(seen.gradient.shape, generator=generator, dtype=seen.gradient.dtype)
     noise = torch.linalg.cholesky(seen.covariance.double()).to(noise) @ noise
+    once = replace(problem.preset, starts=1)
     first = replace(
         seen,
         gradient=seen.gradient + _SPLIT * noise,
@@ -247,7 +274,8 @@ def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generat
         gradient=seen.gradient - noise / _SPLIT,
         covariance=seen.covariance * (1 + 1 / _SPLIT**2),
     )
-    found = optimise(replace(problem, observation=first), generator, progress=None)
+    posed = replace(problem, observation=first, preset=once)
+    found = optimise(posed, generator, progress=None)
     candidate = _sent(problem, found.pixels, found.labels)
     # Under much noise the label is wrong, and an image that undoes a wrong label beats the prior
     # image under it without resembling anything: the prior image may choose its label.

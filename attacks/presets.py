@@ -5,8 +5,9 @@
 - `idlg`: the same with the labels read from the last layer (Zhao, Mopuri, Bilen 2020).
 - `inverting-gradients`: Geiping et al. (2020), "Inverting Gradients". 1 - cosine plus total
   variation, signed Adam, box, step decay.
-- `matched`: algebra first, then cosine or whitened residual with a prior whose weight follows the
-  noise and fades, several starts, and an L-BFGS finish where there is no noise.
+- `matched`: algebra first, then cosine or whitened residual on a network whose ReLUs start smooth
+  and sharpen (`smoothing`), with a prior of photos whose weight fades to what the noise asks for,
+  several starts, and an L-BFGS finish where there is no noise.
 
 Where we differ from the papers: every candidate gradient passes through the observation's clip (an
 attacker knows it), L-BFGS searches its line (strong Wolfe) in float64 and starts at a grey picture
@@ -32,10 +33,13 @@ class Preset:
         adam_steps: signed Adam steps per start; 0 for none.
         step_size: first step of Adam on the unit box; falls tenfold at 3/8, 5/8 and 7/8.
         tv_weight: weight of the mean total variation per pixel.
+        colour: the prior is `colour_variation` in place of the anisotropic total variation.
         fade: fraction of the steps over which `tv_weight` falls to the weight the noise asks for
             (0 without noise); None keeps it.
         newton_steps: outer L-BFGS steps after Adam, 20 inner ones each; 0 for none.
         starts: number of starts.
+        softness: width of the smoothed ReLU at the first Adam step, in units of the layer's root
+            mean square; falls geometrically to nothing. 0 leaves the network as it is.
         joint_labels: optimise unknown labels instead of reading them from the last layer.
         exact: try the algebraic stages first.
         follow_noise: use the log-likelihood of the declared noise, with the prior it asks for.
@@ -49,9 +53,11 @@ class Preset:
     adam_steps: int
     step_size: float
     tv_weight: float
+    colour: bool
     fade: float | None
     newton_steps: int
     starts: int
+    softness: float
     joint_labels: bool
     exact: bool
     follow_noise: bool
@@ -64,6 +70,8 @@ class Preset:
             )
         if self.starts < 1:
             raise ValueError(f"starts={self.starts} must be at least 1")
+        if self.softness < 0:
+            raise ValueError(f"softness={self.softness} must be at least 0; 0 smooths nothing")
         if self.tv_weight < 0 or self.step_size <= 0:
             raise ValueError(
                 f"tv_weight={self.tv_weight} must be at least 0 and step_size={self.step_size} "
@@ -78,9 +86,11 @@ _DLG = Preset(
     adam_steps=0,
     step_size=0.1,
     tv_weight=0.0,
+    colour=False,
     fade=None,
     newton_steps=300,
     starts=4,
+    softness=0.0,
     joint_labels=True,
     exact=False,
     follow_noise=False,
@@ -95,21 +105,25 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             adam_steps=2400,
             step_size=0.1,
             tv_weight=1e-4,
+            colour=False,
             fade=None,
             newton_steps=0,
             starts=1,
+            softness=0.0,
             joint_labels=False,
             exact=False,
             follow_noise=False,
         ),
         "matched": Preset(
             objective=cosine_distance,
-            adam_steps=500,
+            adam_steps=1000,
             step_size=0.1,
-            tv_weight=0.02,
+            tv_weight=0.03,
+            colour=True,
             fade=0.7,
             newton_steps=20,
             starts=3,
+            softness=1.0,
             joint_labels=False,
             exact=True,
             follow_noise=True,

@@ -117,3 +117,51 @@ def total_variation(pixels: Tensor, *, isotropic: bool = False) -> Tensor:
         dim=(-3, -2, -1)
     )
     return inner.sum(dim=(-3, -2, -1)) + edge
+
+
+def colour_variation(pixels: Tensor) -> Tensor:
+    """Sum over places of the length of the colour's slope, brightness and colour kept apart.
+
+    Edges of photos lie at one place in all channels, and are edges of brightness far more than of
+    colour: for three channels the slope is taken in the orthonormal coordinates (r + g + b, r - g,
+    r + g - 2 b), the latter two counted doubly. One length for all channels and both directions
+    is the vectorial total variation of Bresson and Chan (2008), "Fast Dual Minimization of the
+    Vectorial Total Variation Norm".
+
+    Args:
+        pixels: (..., channels, height, width).
+
+    Returns:
+        (...,) variation, times the root of the number of channels: on a grey picture it is as
+        large as the isotropic total variation summed over channels.
+
+    Raises:
+        ValueError: `pixels` has fewer than 3 dimensions.
+
+    Examples:
+        >>> step = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
+        >>> round(colour_variation(step).item(), 2)
+        2.0
+    """
+    if pixels.ndim < 3:
+        raise ValueError(
+            f"pixels of shape {tuple(pixels.shape)} must be (..., channels, height, width)"
+        )
+    channels = pixels.shape[-3]
+    if channels == 3:
+        turn = torch.tensor(_OPPONENT, dtype=pixels.dtype, device=pixels.device)
+        pixels = (turn @ pixels.flatten(-2)).unflatten(-1, pixels.shape[-2:])
+    # The last row and column have no neighbour further on: their slope is 0 that way.
+    down = torch.nn.functional.pad(pixels[..., 1:, :] - pixels[..., :-1, :], (0, 0, 0, 1))
+    right = torch.nn.functional.pad(pixels[..., :, 1:] - pixels[..., :, :-1], (0, 1))
+    squares = (down.square() + right.square()).sum(dim=-3)
+    # 1e-6 keeps the root differentiable at 0, and a thousandth of the box is no edge.
+    lengths = (squares + 1e-6).sqrt() - 1e-3
+    return lengths.sum(dim=(-2, -1)) * channels**0.5
+
+
+_OPPONENT = (
+    (3**-0.5, 3**-0.5, 3**-0.5),
+    (2 * 2**-0.5, -2 * 2**-0.5, 0.0),
+    (2 * 6**-0.5, 2 * 6**-0.5, -4 * 6**-0.5),
+)

@@ -40,7 +40,7 @@ def main() -> None:
     replays = parser.parse_args().replays
     torch.set_num_threads(1)
     multiplier = noise_multiplier(epsilon=8, delta=1e-5, rounds=1000, sampling_rate=0.02)
-    print(f"noise multiplier {multiplier:.4f}; gradient error of one cross-gradient over the view's")
+    print(f"noise multiplier {multiplier:.4f}; error of one cross-gradient over the view's")
     print(
         f"{'graph':6} {'form':10} {'alpha':>5} {'measured':>9} {'predicted':>9} "
         f"{'accountant':>10} {'worst angle':>11}"

@@ -107,10 +107,45 @@ def test_a_clip_alone_hides_nothing(network: str, digits: tuple[Tensor, Tensor])
 
 def test_a_batch_of_four_is_rebuilt_in_some_order(digits: tuple[Tensor, Tensor]) -> None:
     model, truth = _network("mlp"), digits[0][:4]
-    settings = replace(PRESETS["matched"], adam_steps=200, starts=1)
+    settings = replace(PRESETS["matched"], adam_steps=200, starts=1, exact=False)
     found = _attack(_observe(model, (truth, digits[1][:4])), model, settings)
     assert min(match(truth, found.inputs).psnr) >= 30
     assert found.labels.tolist() == [0, 1, 2, 3]
+
+
+def test_a_batch_of_a_wide_relu_network_is_certified_before_any_search(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)).double()
+    truth = digits[0][:4].double()
+    found = _attack(_observe(model, (truth, digits[1][:4])), model, "matched")
+    assert (found.stage, found.iterations) == ("certified", 0)
+    assert max(match(truth.float(), found.inputs.float()).mse) < 1e-10
+    assert sorted(found.labels.tolist()) == [0, 1, 2, 3]
+
+
+def test_what_is_not_certified_is_searched_in_what_the_certified_ones_leave(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    model = _network("mlp").double()
+    truth = torch.cat([digits[0][:2], digits[0][:1] * 0.999]).double()  # 0 and 2 share a pattern
+    labels = torch.tensor([0, 1, 2])
+    settings = replace(PRESETS["matched"], adam_steps=100, starts=1)
+    found = _attack(_observe(model, (truth, labels)), model, settings)
+    assert found.stage == "1 certified, 2 by optimisation"
+    assert len(found.inputs) == 3
+    assert sorted(match(truth.float(), found.inputs.float()).mse)[0] < 1e-10
+
+
+@pytest.mark.parametrize("name", ["conv", "sigmoid"])
+def test_one_record_is_peeled_off_convolutions_before_any_search(
+    name: str, digits: tuple[Tensor, Tensor]
+) -> None:
+    model, truth = _network(name).double(), digits[0][:1].double()
+    found = _attack(_observe(model, (truth, digits[1][:1])), model, "matched")
+    assert (found.stage, found.iterations) == ("peeling", 0)
+    assert max(match(truth.float(), found.inputs.float()).mse) < 1e-10
 
 
 @pytest.mark.parametrize("preset", ["dlg", "inverting-gradients", "matched"])
@@ -194,7 +229,7 @@ def test_results_keep_to_bounds_that_differ_by_channel() -> None:
 
 def test_progress_rises_to_the_total(digits: tuple[Tensor, Tensor]) -> None:
     model, batch, ticks = _network("conv"), (digits[0][:1], digits[1][:1]), []
-    settings = replace(PRESETS["matched"], adam_steps=5, newton_steps=2, starts=2)
+    settings = replace(PRESETS["matched"], adam_steps=5, newton_steps=2, starts=2, exact=False)
     reconstruct(
         _observe(model, batch), model, preset=settings, input_shape=SHAPE, classes=10,
         bounds=BOUNDS, generator=torch.Generator(),

@@ -90,3 +90,22 @@ def test_probabilities_that_are_none_are_refused() -> None:
     model, seen = _observe([1, 2])
     with pytest.raises(ValueError, match="sum to 1"):
         recover_labels(seen, model, classes=CLASSES, probabilities=torch.ones(CLASSES))
+
+
+def test_several_intercepts_show_a_label_that_one_of_them_hides() -> None:
+    hits = {1: 0, 8: 0}
+    for trial in range(20):
+        label = trial % CLASSES
+        model, _ = _observe([label], seed=trial)
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        generator = torch.Generator().manual_seed(trial)
+        image = torch.rand(1, 1, 8, 8, generator=generator)
+        for count in hits:
+            seen = observe(
+                model, flat.repeat(count, 1), inputs=image, targets=torch.tensor([label]),
+                clip_norm=1.0, noise_std=0.15, generator=generator,
+            )  # fmt: skip
+            found = recover_labels(seen, model, classes=CLASSES)
+            hits[count] += found is not None and int(found) == label
+    assert hits[8] > hits[1]
+    assert hits[8] >= 18

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from overhear.attacks.prior import Box, build_box, total_variation
+from overhear.attacks.prior import Box, build_box, colour_variation, total_variation
 
 
 def test_a_constant_picture_has_no_variation() -> None:
@@ -50,3 +50,43 @@ def test_an_empty_box_is_refused() -> None:
 def test_variation_of_a_vector_is_refused() -> None:
     with pytest.raises(ValueError, match="channels, height, width"):
         total_variation(torch.zeros(4, 4))
+
+
+def test_a_constant_picture_has_no_colour_variation() -> None:
+    assert float(colour_variation(torch.full((3, 5, 5), 0.3))) == pytest.approx(0, abs=1e-12)
+
+
+def test_an_edge_of_brightness_has_the_colour_variation_of_its_length() -> None:
+    for channels in (1, 2, 3):
+        picture = torch.zeros(channels, 6, 6, dtype=torch.float64)
+        picture[:, :, 3:] = 1
+        assert float(colour_variation(picture)) == pytest.approx(6 * channels, rel=2e-3)
+
+
+def test_an_edge_of_colour_weighs_twice_an_edge_of_brightness_of_its_size() -> None:
+    colour, grey = torch.zeros(2, 3, 6, 6, dtype=torch.float64)
+    colour[0, :, 3:], colour[1, :, 3:] = 0.3, -0.3
+    grey[:, :, 3:] = 0.3 * (2 / 3) ** 0.5  # the same squared size
+    ratio = float(colour_variation(colour) / colour_variation(grey))
+    assert ratio == pytest.approx(2, rel=1e-2)
+
+
+def test_colour_edges_at_one_place_are_cheaper_than_at_several() -> None:
+    one, several = torch.zeros(2, 3, 6, 6, dtype=torch.float64)
+    one[:, :, 3:] = 1
+    for channel in range(3):
+        several[channel, :, 2 + channel :] = 1
+    assert float(colour_variation(one)) < float(colour_variation(several))
+    assert float(total_variation(one)) == float(total_variation(several))
+
+
+def test_colour_variation_is_differentiable_on_a_constant_picture() -> None:
+    picture = torch.full((3, 4, 4), 0.5, requires_grad=True)
+    colour_variation(picture).backward()
+    assert picture.grad is not None
+    assert bool(torch.isfinite(picture.grad).all())
+
+
+def test_colour_variation_of_a_vector_is_refused() -> None:
+    with pytest.raises(ValueError, match="channels, height, width"):
+        colour_variation(torch.zeros(4, 4))
