@@ -8,7 +8,8 @@
 Everything that is decided here is decided from the observation. Under noise an image x with n
 pixels replaces the prior image x0 where one of two tests says so, r being the whitened residual:
 
-- Mallows' C_p: r(x0) - r(x) > 2 n. Fitting noise alone buys n; the error it leaves is another n.
+- Mallows' C_p: r(x0) - r(x) > 2 n, x0 under any label. Fitting noise alone buys n; the error it
+  leaves is another n.
 - For a batch of one, where the total variation lets fewer than n degrees of freedom through: the
   observation is split into two with independent noise, o + a s w and o - (s / a) w with s the
   noise_std and w standard normal (Robins and van der Vaart 2006). The image found from the first
@@ -222,9 +223,7 @@ def _fall_back(
     pixels, supported = found.pixels.clone(), [True] * seen.records
     if prior is not None:
         for record in range(seen.records):
-            without = found.pixels.clone()
-            without[record] = prior
-            gain = _distance_left(problem, without, found.labels) - reached
+            gain = _distance_without(problem, found, record) - reached
             supported[record] = gain > needed or (
                 seen.records == 1 and gain > 0 and _explains_held_out(problem, prior, generator)
             )
@@ -246,6 +245,21 @@ def _distance_left(problem: Problem, pixels: Tensor, labels: Tensor) -> float:
     if problem.observation.is_noisy:
         return float(whitened_residual(candidate, problem.observation))
     return float(problem.preset.objective(candidate, problem.observation))
+
+
+def _distance_without(problem: Problem, found: Found, record: int) -> float:
+    """The same with the prior image in place of a record, under the label that suits it best.
+
+    An image that undoes a wrong label beats the prior image under it without resembling anything.
+    """
+    assert problem.prior_image is not None  # noqa: S101 # the caller looked
+    pixels, labels = found.pixels.clone(), found.labels.clone()
+    pixels[record] = problem.prior_image
+    distances = []
+    for label in range(problem.classes) if problem.observation.is_noisy else [int(labels[record])]:
+        labels[record] = label
+        distances.append(_distance_left(problem, pixels, labels))
+    return min(distances)
 
 
 def _sent(problem: Problem, pixels: Tensor, labels: Tensor) -> Tensor:

@@ -164,6 +164,16 @@ def test_a_defended_gradient_falls_back_to_the_blind_guess(
         torch.testing.assert_close(found.inputs[0], prior)
 
 
+def test_an_image_that_undoes_a_wrong_label_falls_back(digits: tuple[Tensor, Tensor]) -> None:
+    images, labels = digits
+    model, prior = _network("mlp"), blind_guess(images[1000:])
+    seen = _observe(model, (images[1:2], labels[1:2]), clip_norm=1.0, noise_std=0.1, seed=1)
+    settings = replace(PRESETS["matched"], adam_steps=150, starts=1)
+    found = _attack(seen, model, settings, prior=prior)
+    assert found.labels.tolist() == [4]  # a 1
+    assert found.stage == "prior"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("noise_std", [0.003, 0.01, 0.02, 0.03, 0.06, 0.1])
 def test_no_noise_level_makes_the_attack_worse_than_the_blind_guess(
