@@ -89,9 +89,7 @@ def _trial(graph: str, form: Form, alpha: float, *, noise_std: float) -> Trial:
         classes=data.classes,
         generator=torch.Generator().manual_seed(0),
     )
-    shards = [
-        Examples(data.inputs[i::AGENTS], data.targets[i::AGENTS]) for i in range(AGENTS)
-    ]
+    shards = [Examples(data.inputs[i::AGENTS], data.targets[i::AGENTS]) for i in range(AGENTS)]
     trial = Trial(
         setting=Setting(
             graph=build_graph(graph, AGENTS),
