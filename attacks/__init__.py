@@ -1,7 +1,8 @@
 """Attacks: what an onlooker rebuilds from what it intercepted, and how good that is."""
 
+from .conclusion import conclusion
 from .estimate import Estimate, estimate
-from .evaluation import Row, attack_images, conclusion
+from .evaluation import Row, attack_images
 from .interception import intercept_momentum
 from .inversion import Reconstruction, reconstruct
 from .labels import recover_labels

@@ -2,8 +2,8 @@
 
     given       what the adversary saw, the public initial model, its own data, noise and state, and
                 results of `postprocess` whose inputs it can compute
-    unknown     the contributions of everybody else, the state before the first round, and results
-                of `postprocess` that it cannot compute
+    unknown     the contributions of everybody else (or noise, see `Equations.solve`), the state
+                before the first round, and results of `postprocess` that it cannot compute
     noise       sources that it does not know
 
 Shape letters: A agents, D parameters, R equations.
@@ -11,11 +11,13 @@ Shape letters: A agents, D parameters, R equations.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..privacy.adversary import Adversary, Sees
@@ -64,6 +66,7 @@ class Equations:
         self._given: dict[int, Tensor] = {}
         self._noise: list[int] = []
         self._unknown: list[int] = []
+        self._bounds: dict[int, float] = {}  # of contributions of agents who are not attacked
         self._open: list[tuple[int, Tensor, csr_array]] = []  # column, value, inputs
         self.targets: list[Target] = []
         equations: list[csr_array] = []
@@ -76,8 +79,14 @@ class Equations:
         self._equations = csr_array(vstack([none, *equations]))
         self._compute()
 
-    def solve(self, columns: Sequence[int]) -> Weights:
-        """Weights of the equations that estimate columns."""
+    def solve(self, columns: Sequence[int], *, spread: float | None = None) -> Weights:
+        """Weights of the equations that estimate columns.
+
+        Args:
+            columns: what to estimate.
+            spread: the size of a coordinate of other agents' contributions, in units of their
+                bounds, to take those that are bounded for noise; None leaves them unknown.
+        """
         hidden = self._hidden()
         E = self._equations[hidden]
         if E.shape[0] > _MOST_EQUATIONS:
@@ -86,10 +95,15 @@ class Equations:
                 f"{len(self.replay.rounds)} rounds, more than the {_MOST_EQUATIONS} that can be "
                 "solved; attack the view of one neighbour, or a smaller graph"
             )
-        at = {column: i for i, column in enumerate(self._unknown)}
+        nuisance: dict[int, float] = {}
+        if spread is not None:
+            nuisance = {c: b * spread for c, b in self._bounds.items() if math.isfinite(b)}
+        unknown = [column for column in self._unknown if column not in nuisance]
+        at = {column: i for i, column in enumerate(unknown)}
+        others = E[:, list(nuisance)].toarray() * np.fromiter(nuisance.values(), dtype=float)
         found = best_weights(
-            E[:, self._unknown].toarray(),
-            E[:, self._noise].toarray(),
+            E[:, unknown].toarray(),
+            np.hstack([E[:, self._noise].toarray(), others]),
             targets=[at[column] for column in columns],
         )
         rows = np.zeros((len(found.rows), len(hidden)))
@@ -143,6 +157,20 @@ class Equations:
             self._noise.append(column)
         else:
             self._unknown.append(column)
+
+    def note_bound(self, column: int, bound: float) -> None:
+        """Keep the bound of a contribution that the adversary does not know."""
+        self._bounds[column] = bound
+
+    def rounding(self, weights: np.ndarray) -> float:
+        """Norm of what rounding of the given vectors may leave in an estimate."""
+        coefficients = self._equations.T @ weights
+        total = 0.0
+        for column, vector in self._given.items():
+            if coefficients[column] != 0 and vector.dtype != torch.float64:
+                size = float(torch.linalg.vector_norm(vector.double()))
+                total += (float(coefficients[column]) * size * torch.finfo(vector.dtype).eps) ** 2
+        return math.sqrt(total)
 
     def leave_open(self, column: int, value: Tensor, inputs: csr_array) -> None:
         """An unknown that becomes given once its inputs can be computed."""
@@ -245,6 +273,8 @@ class _Columns:
         values, taken = sources.contributions[place], sources.taken[place]
         for i, owner in enumerate(group.owners.tolist()):
             own = owner in self._system.who.agents
+            if not own and owner != replay.trial.victim:
+                self._system.note_bound(self._column(group, i), float(group.bounds[i]))
             self._system.note(self._column(group, i), value=values[i] if own else None)
             wanted = owner == replay.trial.victim and self._number in replay.attacked
             if wanted and taken is not None and group.block == 0:

@@ -37,32 +37,39 @@ class Estimate:
         identified: names of these, one for each intercept.
         missing: names of the victim's contributions that it does not identify.
         owners: for each intercept the agent at whose model the gradient was taken.
+        passed_over: names of contributions that it identifies, but clipped otherwise than those
+            that are used, and so not attacked with them.
     """
 
     observation: Observation | None
     identified: tuple[str, ...]
     missing: tuple[str, ...]
     owners: tuple[int, ...]
+    passed_over: tuple[str, ...] = ()
 
     def of_owner(self, owner: int) -> Estimate:
-        """The first intercept at one agent's model, alone."""
+        """The intercepts at one agent's model alone, one for each round."""
         if self.observation is None or owner not in self.owners:
             return replace(self, observation=None, identified=(), owners=())
-        k = self.owners.index(owner)
+        at = [k for k, whose in enumerate(self.owners) if whose == owner]
         return replace(
             self,
-            observation=self.observation.only(k),
-            identified=(self.identified[k],),
-            owners=(owner,),
+            observation=self.observation.only(*at),
+            identified=tuple(self.identified[k] for k in at),
+            owners=tuple(self.owners[k] for k in at),
         )
 
 
-def estimate(replay: Replay, *, adversary: Adversary | None = None) -> Estimate:
+def estimate(
+    replay: Replay, *, adversary: Adversary | None = None, bounded: bool = True
+) -> Estimate:
     """The victim's contributions as an adversary estimates them from everything it saw.
 
     Args:
         replay: the re-enactment.
         adversary: whose view; the trial's by default.
+        bounded: also try other agents' clipped contributions as noise of at most their size, and
+            keep what tells more; else they stay unknown, and the estimate is without bias.
 
     Returns:
         One intercept for each contribution that the view identifies, with their covariance.
@@ -80,27 +87,54 @@ def estimate(replay: Replay, *, adversary: Adversary | None = None) -> Estimate:
             "estimated; keep the messages of the attacked rounds"
         )
     system = Equations(replay, who)
-    targets = system.targets
-    if not targets:
+    if not system.targets:
         return Estimate(observation=None, identified=(), missing=(), owners=())
-    weights = system.solve([t.column for t in targets])
+    ways: list[float | None] = [None]
+    if bounded:
+        # A sum of B clipped vectors is at most B bounds long; spread evenly over D coordinates.
+        dimension = system.targets[0].points.shape[1]
+        ways.append(max(replay.trial.batch_size, 1.0) / math.sqrt(dimension))
+    found = [_solved(replay, system, spread=spread) for spread in ways]
+    return max(found, key=_told)  # the first where both tell as much
+
+
+def _solved(replay: Replay, system: Equations, *, spread: float | None) -> Estimate:
+    targets = system.targets
+    weights = system.solve([t.column for t in targets], spread=spread)
     found = [targets[i] for i in weights.identified]
     missing = tuple(t.name for i, t in enumerate(targets) if i not in weights.identified)
-    if not found:
-        return Estimate(observation=None, identified=(), missing=missing, owners=())
-    kept = _kept(found, weights)
-    return Estimate(
-        observation=_observation(replay, system, weights, [(i, found[i]) for i in kept]),
-        identified=tuple(found[i].name for i in kept),
-        missing=missing,
-        owners=tuple(found[i].owner for i in kept),
-    )
+    forms: list[list[int]] = []
+    for i, target in enumerate(found):
+        for form in forms:
+            if _alike(found[form[0]], target):
+                form.append(i)
+                break
+        else:
+            forms.append([i])
+    # What carries no noise says more than any average with it.
+    forms = [[i for i in form if weights.clean[i]] or form for form in forms]
+    every = [
+        Estimate(
+            observation=_observation(replay, system, weights, [(i, found[i]) for i in form]),
+            identified=tuple(found[i].name for i in form),
+            missing=missing,
+            owners=tuple(found[i].owner for i in form),
+            passed_over=tuple(t.name for i, t in enumerate(found) if i not in form),
+        )
+        for form in forms
+    ]
+    nothing = Estimate(observation=None, identified=(), missing=missing, owners=())
+    return max(every, key=_told, default=nothing)
 
 
-def _kept(found: Sequence[Target], weights: Weights) -> list[int]:
-    """The intercepts of one form; those without noise alone, where there are such."""
-    same = [i for i, target in enumerate(found) if _alike(target, found[0])]
-    return [i for i in same if weights.clean[i]] or same
+def _told(found: Estimate) -> float:
+    """Length of a record's clipped vector over the noise of the best average of all intercepts."""
+    seen = found.observation
+    if seen is None:
+        return 0.0
+    if not seen.is_noisy:
+        return math.inf
+    return round((seen.clip_norm or 1.0) / (seen.noise_std * seen.records), 9)
 
 
 def _observation(
@@ -114,6 +148,8 @@ def _observation(
     covariance = torch.zeros_like(covariance) if clean else _definite(covariance)
     bound = target.bound / 2 if first.mean_of is not None else target.bound
     gradient = torch.stack([system.value(weights.rows[i]) * scale for i in at])
+    sizes = torch.linalg.vector_norm(gradient, dim=1).clamp_min(1e-300).tolist()
+    left = [system.rounding(weights.rows[i]) * scale for i in at]
     return Observation(
         gradient=gradient.to(replay.trial.setting.dtype),
         points=torch.stack([t.points for _, t in kept]),
@@ -123,6 +159,7 @@ def _observation(
         coefs=first.coefs,
         mean_of=first.mean_of,
         task=replay.trial.setting.task,
+        rounding=max(of / size for of, size in zip(left, sizes, strict=True)),
     )
 
 

@@ -25,7 +25,6 @@ from .scenarios import Scenario, intercept
 from .trial import Protection, Trial, replay, trace_of
 
 BLIND = "blind guess"
-_TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,33 +182,4 @@ def _score(pairs: Sequence[tuple[Tensor, Tensor]], convention: Convention = ORDI
         psnr=tuple(x for s in each for x in s.psnr),
         ssim=tuple(x for s in each for x in s.ssim),
         order=tuple(start + i for start, s in zip(starts, each, strict=False) for i in s.order),
-    )
-
-
-def conclusion(rows: list[Row]) -> str:
-    """What the rows say, in a sentence; a failed attack is never called protection."""
-    by_name = {row.name: row.scores for row in rows}
-    blind, defended = by_name[BLIND].mean_mse, by_name[Protection.DEFENDED].mean_mse
-    undefended = by_name[Protection.NONE].mean_mse
-    if all(stage == "not identified" for stage in rows[-1].stages):
-        return (
-            "No leak shown: what this adversary saw does not single out the victim's gradient "
-            "from those of others."
-        )
-    if undefended >= blind:
-        return (
-            "The attack fails even without a defence, so it says nothing about the defence: "
-            "no leak shown."
-        )
-    if defended >= blind * (1 - _TIE):
-        return "No leak shown: with the defence on, the attack is no better than the blind guess."
-    gains = np.subtract(by_name[BLIND].mse, by_name[Protection.DEFENDED].mse)
-    if len(gains) > 1 and gains.mean() < 2 * gains.std(ddof=1) / math.sqrt(len(gains)):
-        return (
-            f"No leak shown beyond chance: with the defence on, the attack gains on the blind "
-            f"guess, but by less than two standard errors over {len(gains)} images."
-        )
-    return (
-        f"A leak is shown: with the defence on, the error is {defended / blind:.1%} of the blind "
-        "guess's."
     )

@@ -25,6 +25,7 @@ from .relu_batches import Separated, separate
 
 _TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
+_ROUNDED = 5.0  # times what rounding of messages may leave
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -96,7 +97,13 @@ def _first_layer(problem: Problem) -> Found | None:
 
 
 def _peeled(problem: Problem) -> Found | None:
-    found = peel(problem.observation, problem.model, input_shape=problem.shape, box=problem.box)
+    found = peel(
+        problem.observation,
+        problem.model,
+        input_shape=problem.shape,
+        box=problem.box,
+        accepted=_allowed(problem.observation),
+    )
     if found is None:
         return None
     return _accepted(problem, found.inputs, found.labels, stage="peeling")
@@ -121,10 +128,15 @@ def _separated(problem: Problem, found: Separated) -> Found | Part | None:
     )
 
 
+def _allowed(seen: Observation) -> float:
+    """Residual up to which a candidate explains a gradient, never a tenth of it."""
+    return min(max(_EXPLAINED, _ROUNDED * seen.rounding), 0.1)
+
+
 def _accepted(problem: Problem, inputs: Tensor, labels: Tensor, *, stage: str) -> Found | None:
     inputs = inputs.to(problem.box.span)
     left = residual(problem.observation, problem.model, inputs=inputs, targets=labels)
-    if not left <= _EXPLAINED:
+    if not left <= _allowed(problem.observation):
         return None
     pixels = problem.box.pixels(inputs)
     return Found(pixels=pixels, labels=labels, iterations=0, stage=stage)

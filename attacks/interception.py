@@ -15,6 +15,7 @@ with *less* noise than any message carries.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -91,13 +92,16 @@ def intercept_momentum(
     noise = noise_std / records
     if form is Form.PUBLISHED:
         noise *= direct / total
-    return Observation.single(
+    found = Observation.single(
         gradient=(u * (batch_size / (records * total))).to(sent.dtype),
         model=transcript.sent(round=round, kind="model", sender=victim, receiver=to),
         noise_std=noise,
         clip_norm=clip_norm,
         records=records,
     )
+    largest = float(torch.linalg.vector_norm(sent.double()))  # of what nearly cancels
+    left = torch.finfo(sent.dtype).eps * largest / max(float(torch.linalg.vector_norm(u)), 1e-300)
+    return replace(found, rounding=left if sent.dtype != torch.float64 else 0.0)
 
 
 def _receiver(graph: Graph, victim: int) -> int:

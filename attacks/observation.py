@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,8 @@ class Observation:
         mean_of: where the mean of the batch is clipped in place of each record: the divisor B' in
             gradient[k] = clip(1/B' sum_b grad_b) + noise[k]. None where records are clipped.
         task: the loss, where it is not the cross-entropy of a network's logits.
+        rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
+            looks for an exact solution has to allow for it.
 
     Raises:
         ValueError: a shape or a number is out of range.
@@ -65,6 +67,7 @@ class Observation:
     coefs: tuple[float | Tensor, ...] = (1.0,)
     mean_of: float | None = None
     task: Task | None = None
+    rounding: float = 0.0
 
     @classmethod
     def single(
@@ -152,17 +155,14 @@ class Observation:
         plain = isinstance(first, float) and first == 1.0 and not others
         return plain and self.task is None and self.mean_of is None
 
-    def only(self, k: int) -> Observation:
-        """Intercept k alone."""
-        return Observation(
-            gradient=self.gradient[k : k + 1],
-            points=self.points[k : k + 1],
-            covariance=self.covariance[k : k + 1, k : k + 1],
-            clip_norm=self.clip_norm,
-            records=self.records,
-            coefs=self.coefs,
-            mean_of=self.mean_of,
-            task=self.task,
+    def only(self, *chosen: int) -> Observation:
+        """Some of the intercepts."""
+        at = list(chosen)
+        return replace(
+            self,
+            gradient=self.gradient[at],
+            points=self.points[at],
+            covariance=self.covariance[at][:, at],
         )
 
     def whiten(self, gradients: Tensor) -> Tensor:

@@ -115,12 +115,14 @@ def solve_record(
     start: Tensor,
     box: Box,
     rounding: float,
+    accepted: float = ACCEPTED,
 ) -> tuple[Tensor, list[tuple[str, float]]] | None:
     """The record whose features and gradients are the known ones, by semismooth Newton.
 
     First with the equations that are linear in the features below the level, whose derivatives
     are known; then with all, each block weighed by what it leaves, since a wrong sign above a
-    layer spoils that layer's block alone. `rounding` is the relative error of the gradient.
+    layer spoils that layer's block alone. `rounding` is the relative error of the gradient,
+    `accepted` the relative residual of a block up to which the record counts as found.
     """
     equations = level.target.numel() + sum(
         weight_gradient(layer, gradients).numel()
@@ -135,7 +137,7 @@ def solve_record(
             at, lambda x: _Newton(chain, gradients, level=level, x=x), box,
             every=every, rounding=rounding,
         )  # fmt: skip
-    if max(at.shares.values()) > ACCEPTED or not is_determined(
+    if max(at.shares.values()) > accepted or not is_determined(
         lambda v: at.normal(v, dict.fromkeys(at.shares, 1.0)), start.shape, like=start
     ):
         return None

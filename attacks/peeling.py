@@ -66,6 +66,7 @@ def peel(
     input_shape: Sequence[int],
     box: Box,
     start: Tensor | None = None,
+    accepted: float = ACCEPTED,
 ) -> Peeled | None:
     """The record and label of a batch of one, from its noiseless gradient.
 
@@ -76,6 +77,8 @@ def peel(
         box: range of the inputs; the result is clamped into it.
         start: (*input_shape) estimate in normalised units that Newton's method starts from where
             layers are left to it; the box's centre where None.
+        accepted: relative residual up to which a layer, and the record, count as found; more where
+            messages were rounded.
 
     Returns:
         The record, or None where there is noise or a batch, the network is no chain of linear and
@@ -105,7 +108,7 @@ def peel(
         return None
     gradients = unflatten(model, exact.gradient[0])
     known_size = observation.clip_norm is None and observation.mean_of is None
-    last = _last_layer(chain[-1], gradients, known_size=known_size)
+    last = _last_layer(chain[-1], gradients, known_size=known_size, accepted=accepted)
     if last is None:
         return None
     features, delta, label, factor = last
@@ -113,19 +116,21 @@ def peel(
     wide = Box(low=box.low.double(), span=box.span.double())
     if start is None:
         start = wide.inputs(torch.full(tuple(input_shape), 0.5).to(wide.span))
-    descent = _descend(chain, gradients, features=features, delta=delta, start=start, box=wide)
+    descent = _descend(
+        chain, gradients, features=features, delta=delta, start=start, box=wide, accepted=accepted
+    )
     if descent is None:
         return None
     found, layers = descent
     inputs = box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
     left = residual(exact, model, inputs=inputs.double(), targets=label)
-    if not left <= ACCEPTED:
+    if not left <= accepted:
         return None
     return Peeled(inputs=inputs, labels=label, residual=left, layers=tuple(layers))
 
 
 def _last_layer(
-    layer: Affine, gradients: dict[str, Tensor], *, known_size: bool
+    layer: Affine, gradients: dict[str, Tensor], *, known_size: bool, accepted: float
 ) -> tuple[Tensor, Tensor, Tensor, float] | None:
     """Features (F,), derivative in the logits (C,), label (1,) and factor f of the gradient."""
     weight = gradients[f"{layer.name}.weight" if layer.name else "weight"]
@@ -139,7 +144,9 @@ def _last_layer(
     left = joint @ row  # one step of the power method on rank 1: zero columns stay zero
     right = left @ joint
     if layer.bias is None:
-        features = _scaled(layer, joint, right / right.norm(), known_size=known_size)
+        features = _scaled(
+            layer, joint, right / right.norm(), known_size=known_size, accepted=accepted
+        )
         if features is None:
             return None
     else:
@@ -161,7 +168,9 @@ def _bias_name(layer: Affine) -> str:
     return f"{layer.name}.bias" if layer.name else "bias"
 
 
-def _scaled(layer: Affine, joint: Tensor, way: Tensor, *, known_size: bool) -> Tensor | None:
+def _scaled(
+    layer: Affine, joint: Tensor, way: Tensor, *, known_size: bool, accepted: float
+) -> Tensor | None:
     """Features c * way that the logits' derivative agrees with: without a bias, c is open."""
     seen = joint @ way
     sizes = torch.logspace(-4, 4, 4001, dtype=way.dtype)
@@ -188,7 +197,7 @@ def _scaled(layer: Affine, joint: Tensor, way: Tensor, *, known_size: bool) -> T
         left = float(misfit(c).norm())
         if best is None or left < best[0]:
             best = (left, c)
-    return None if best is None or best[0] > ACCEPTED else best[1] * way
+    return None if best is None or best[0] > accepted else best[1] * way
 
 
 def _descend(
@@ -199,6 +208,7 @@ def _descend(
     delta: Tensor,
     start: Tensor,
     box: Box,
+    accepted: float,
 ) -> tuple[Tensor, list[tuple[str, float]]] | None:
     """The record, from the features that the last layer reads and the derivative of its logits."""
     last = chain[-1]
@@ -234,10 +244,11 @@ def _descend(
                 start=start,
                 box=box,
                 rounding=max(layers[0][1], 1e-15),
+                accepted=accepted,
             )
             return None if whole is None else (whole[0], layers + whole[1])
         _note(layers, layer, gradients, point_below, level.delta)
-        if layers[-1][1] > ACCEPTED:
+        if layers[-1][1] > accepted:
             return None
         point, slope, level = point_below, layer.pull(level.delta), None
     return (point, layers) if point.shape == start.shape else None

@@ -18,7 +18,7 @@ from ..privacy.adversary import Sees
 from .estimate import Estimate, estimate
 from .interception import intercept_momentum
 from .observation import Observation
-from .trial import Replay, Trial
+from .trial import Replay
 
 __all__ = ["SCENARIOS", "Scenario", "intercept", "join"]
 
@@ -64,22 +64,29 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
             f"scenario={str(scenario)!r} is not to be had from {trial.algorithm!r}; it has: {known}"
         )
     if scenario is Scenario.MOMENTUM:
-        found = [_momentum(replay, number) for number in replay.attacked]
         names = tuple(f"own gradient of round {n}" for n in replay.attacked)
-        return Estimate(observation=join(found), identified=names, missing=(), owners=())
+        if not _hears_momenta(replay):
+            return Estimate(observation=None, identified=(), missing=names, owners=())
+        found = [_momentum(replay, number) for number in replay.attacked]
+        owners = (trial.victim,) * len(found)
+        return Estimate(observation=join(found), identified=names, missing=(), owners=owners)
     seen = estimate(replay)
     if scenario is Scenario.CROSS_GRADIENT:
-        return seen.of_owner(trial.model_owner)
-    if trial.algorithm == "dpdl" and seen.observation is not None and _hears_momenta(trial):
-        own = [_momentum(replay, number) for number in replay.attacked]
-        names = tuple(f"own gradient of round {n}, by momenta" for n in replay.attacked)
-        return Estimate(
-            observation=join([seen.observation, *own]),
-            identified=(*seen.identified, *names),
-            missing=(),
-            owners=(*seen.owners, *[trial.victim] * len(own)),
-        )
-    return seen
+        heard = [trial.model_owner, *(owner for owner in seen.owners if owner != trial.victim)]
+        return seen.of_owner(next((o for o in heard if o in seen.owners), trial.model_owner))
+    # What the rows do not single out: the own gradient, wherever the calibration is on.
+    hidden = [n for n in replay.attacked if any(m.startswith(f"round {n},") for m in seen.missing)]
+    if not (trial.algorithm == "dpdl" and hidden and _hears_momenta(replay)):
+        return seen
+    own = [_momentum(replay, number) for number in hidden]
+    names = tuple(f"own gradient of round {n}, by momenta" for n in hidden)
+    held = [] if seen.observation is None else [seen.observation]
+    return Estimate(
+        observation=join([*held, *own]),
+        identified=(*seen.identified, *names),
+        missing=(),
+        owners=(*seen.owners, *[trial.victim] * len(own)),
+    )
 
 
 def join(observations: Sequence[Observation]) -> Observation:
@@ -118,6 +125,7 @@ def join(observations: Sequence[Observation]) -> Observation:
         coefs=first.coefs,
         mean_of=first.mean_of,
         task=first.task,
+        rounding=max(o.rounding for o in kept),
     )
 
 
@@ -137,14 +145,15 @@ def _momentum(replay: Replay, round: int) -> Observation:
     )
 
 
-def _hears_momenta(trial: Trial) -> bool:
+def _hears_momenta(replay: Replay) -> bool:
     """Whether the adversary sees all that enters and leaves the victim."""
+    trial = replay.trial
     who = trial.onlooker()
     if who.sees is Sees.LINKS:
         return True
     around = {
         j
-        for number in {max(trial.round - 1, 1), trial.round}
+        for number in {max(n - back, 1) for n in replay.attacked for back in (0, 1)}
         for j in trial.setting.graph.at(number).neighbours(trial.victim)
     }
     return who.sees is Sees.OWN_LINKS and around - {trial.victim} <= who.agents

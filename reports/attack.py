@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..attacks.bootstrap import bootstrap_interval
-from ..attacks.evaluation import Row, attack_images, conclusion, score_each
+from ..attacks.conclusion import conclusion
+from ..attacks.evaluation import Row, attack_images, score_each
 from ..attacks.metrics import CONVENTIONS, Scores
 from ..attacks.presets import PRESETS, Preset
 from ..attacks.proof import proven_mu
@@ -126,7 +127,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
                 "originals": originals,
                 "gallery": _gallery_name(name),
                 "records": PLANTED,
-                "conclusion": f"{conclusion(rows)} {rows[-1].spectral}".strip(),
+                "conclusion": _words(rows, public),
                 "bound": _said(bound),
             }
         )
@@ -219,6 +220,12 @@ def _bound(trial: Trial, defended: Scores, public: Public) -> ReconstructionBoun
         images=len(defended.mse),
         prior_hit_rate=public.guessed,
     )
+
+
+def _words(rows: Sequence[Row], public: Public) -> str:
+    """The conclusion, and whether the gradient stands out of the noise at all."""
+    said = conclusion(rows, threshold=public.threshold, guessed=public.guessed)
+    return f"{said} {rows[-1].spectral}".strip()
 
 
 def _said(bound: ReconstructionBound) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_the_whitened_error_is_standard_normal(name, who):
     t, batch = trial(name, adversary=who, noise_std=0.02, round=2), planted()
     traces, errors = trace_of(t), []
     for _ in range(4):
-        seen = estimate(replay(t, batch, traces=traces)).observation
+        seen = estimate(replay(t, batch, traces=traces), bounded=False).observation
         assert seen is not None
         error = seen.gradient - shown(t, seen, batch)
         if seen.is_noisy:
@@ -124,9 +124,37 @@ def test_who_knows_the_noise_of_others_subtracts_what_is_correlated_with_it():
 
 @pytest.mark.parametrize("name", CENTRAL)
 def test_a_sum_over_agents_singles_nobody_out(name):
-    found = estimate(replay(trial(name), planted()))
+    found = estimate(replay(trial(name), planted()), bounded=False)
     assert found.observation is None
     assert len(found.missing) == 1
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_clipped_gradients_of_others_are_noise_of_bounded_size(name):
+    t = trial(name, noise_std=0.001)
+    seen = estimate(replay(t, planted())).observation
+    assert seen is not None
+    error = (seen.gradient - shown(t, seen, planted())).square().mean().sqrt()
+    assert float(error) < seen.noise_std  # others are taken for as large as they may be
+
+
+def test_clips_that_differ_by_round_are_attacked_one_at_a_time_and_said():
+    found = estimate(replay(trial("dyn-d2p", noise_std=0.02, together=2, round=2), planted()))
+    assert len(found.identified) == 1
+    assert len(found.passed_over) == 1
+
+
+def test_rounding_of_messages_is_measured():
+    t = trial("ldp-dsgd")
+    single = replace(t, setting=replace(t.setting, dtype=torch.float32))
+    for of, exact in ((t, True), (single, False)):
+        seen = estimate(replay(of, planted())).observation
+        assert seen is not None
+        points = replace(seen, points=seen.points.double(), gradient=seen.gradient.double())
+        truth = shown(t, points, planted())
+        left = float((points.gradient - truth).norm() / truth.norm())
+        assert (seen.rounding == 0.0) == exact
+        assert left <= max(seen.rounding, 1e-12)
 
 
 def test_a_neighbour_that_hears_one_link_identifies_one_gradient():
