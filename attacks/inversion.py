@@ -6,7 +6,8 @@
     fall back: an image that the gradient does not speak for becomes the public prior image
 
 Everything that is decided here is decided from the observation. Under noise an image x with n
-pixels replaces the prior image x0 where one of two tests says so, r being the whitened residual:
+pixels replaces the prior image x0 where one of two tests says so, r being the whitened residual
+(without noise, where the truth leaves nothing, any gain will do, unless the search plainly failed):
 
 - Mallows' C_p: r(x0) - r(x) > 2 n, x0 under any label. Fitting noise alone buys n; the error it
   leaves is another n.
@@ -33,10 +34,13 @@ from .checkpoint import Checkpoint, digest
 from .descent import finishes, optimise
 from .exact_stages import Part, solve_exactly
 from .labels import recover_labels
-from .objective import whitened_residual
+from .objective import cosine_distance, whitened_residual
 from .observation import Observation, sent_gradients
 from .presets import PRESETS, Preset
 from .prior import build_box
+
+_FAILED = 0.3
+"""Cosine distance at which a search without noise, whose truth has 0, found nothing."""
 
 _SPLIT = 0.5
 """a of the split: the first half keeps all but 1 dB of the observation."""
@@ -221,12 +225,14 @@ def _fall_back(
     reached = _distance_left(problem, found.pixels, found.labels)
     needed = 2 * math.prod(problem.shape) if seen.is_noisy else 0.0
     pixels, supported = found.pixels.clone(), [True] * seen.records
+    failed = not seen.is_noisy and _angle_left(problem, found) > _FAILED
     if prior is not None:
         for record in range(seen.records):
             gain = _distance_without(problem, found, record) - reached
             supported[record] = gain > needed or (
                 seen.records == 1 and gain > 0 and _explains_held_out(problem, prior, generator)
             )
+            supported[record] = supported[record] and not failed
             if not supported[record]:
                 pixels[record] = prior
     return Reconstruction(
@@ -237,6 +243,11 @@ def _fall_back(
         stage=found.stage if any(supported) else "prior",
         supported=tuple(supported),
     )
+
+
+def _angle_left(problem: Problem, found: Found) -> float:
+    """One minus the cosine between what was found would send and what was observed."""
+    return float(cosine_distance(_sent(problem, found.pixels, found.labels), problem.observation))
 
 
 def _distance_left(problem: Problem, pixels: Tensor, labels: Tensor) -> float:

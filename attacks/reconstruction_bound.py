@@ -25,6 +25,11 @@ Formal guarantees:
   the supremum. A better guess would raise the bound. Look at k before calling an exceedance a bug.
 - Images picked by hand or by class are no independent draws; the bound is then as good as they are
   typical.
+- Where B records are planted together, one draw of noise decides over all of them, and each meets B
+  guesses. Then the first image of each batch alone is counted, chosen before anything is attacked,
+  and guessing is right with probability at most min(1, B k).
+- Of several attacks of one run each is tested at (1 - confidence) / tests, so that 1 - confidence
+  is the probability of any false alarm.
 """
 
 from __future__ import annotations
@@ -48,12 +53,14 @@ class ReconstructionBound:
     Attributes:
         mu: Gaussian DP parameter of what the attack was given; may be infinite.
         threshold: largest MSE at which an image counts as rebuilt.
-        prior_hit_rate: probability that the best guess without any message is rebuilt.
+        prior_hit_rate: probability that the best guess without any message is rebuilt; of all
+            guesses together where a batch brings several.
         bound: largest probability to rebuild an image.
-        hits: images rebuilt.
-        images: images attacked.
+        hits: images rebuilt, of batches their first.
+        images: images attacked, of batches their first.
         confidence: level of `lower_limit`.
         lower_limit: one-sided Clopper-Pearson limit on the probability behind hits / images.
+        guesses: reconstructions that each image meets.
 
     Raises:
         ValueError: a number is out of range.
@@ -67,6 +74,7 @@ class ReconstructionBound:
     images: int
     confidence: float
     lower_limit: float
+    guesses: int = 1
 
     def __post_init__(self) -> None:
         if not self.mu >= 0.0:
@@ -95,8 +103,9 @@ class ReconstructionBound:
 
     def sentence(self) -> str:
         """What the bound says of the result, in a sentence or two."""
+        what = "images" if self.guesses == 1 else f"first images of batches of {self.guesses}"
         seen = (
-            f"{self.hits} of {self.images} images were rebuilt (MSE at most {self.threshold:.3g})"
+            f"{self.hits} of {self.images} {what} were rebuilt (MSE at most {self.threshold:.3g})"
         )
         if self.mu == math.inf:
             return f"{seen}; nothing is proven of what the attack was given."
@@ -106,9 +115,9 @@ class ReconstructionBound:
         )
         if self.exceeded:
             return (
-                f"{seen}, that is at least {self.lower_limit:.1%} at {self.confidence:.1%} "
-                f"confidence, and {proof}: a contradiction. The noise, the accounting or the "
-                "estimate of guessing is wrong."
+                f"{seen}, that is at least {self.lower_limit:.1%} at "
+                f"{100 * self.confidence:.6g}% confidence, and {proof}: a contradiction. The "
+                "noise, the accounting or the estimate of guessing is wrong."
             )
         if not self.can_be_exceeded:
             return f"{seen}; {proof}. So few images could not contradict it."
@@ -123,6 +132,8 @@ def reconstruction_bound(
     images: int,
     prior_hit_rate: float,
     confidence: float = CONFIDENCE,
+    guesses: int = 1,
+    tests: int = 1,
 ) -> ReconstructionBound:
     """Set what was rebuilt against what the proof allows.
 
@@ -130,10 +141,12 @@ def reconstruction_bound(
         mu: Gaussian DP parameter of everything that the attack was given, add-or-remove-one, for
             the attacked rounds alone and a record that is surely in the batch; may be infinite.
         threshold: largest MSE of a rebuilt image, fixed in advance: `rebuilt_threshold`.
-        hits: images with at most that MSE.
-        images: images attacked, each in a round of its own.
-        prior_hit_rate: `prior_hit_rate` at the same threshold.
-        confidence: level of the lower limit on the probability behind hits / images.
+        hits: images with at most that MSE: `count_rebuilt`.
+        images: images attacked, each in a round of its own; of batches their first alone.
+        prior_hit_rate: `prior_hit_rate` of one guess at the same threshold.
+        confidence: that none of all tests raises a false alarm.
+        guesses: how many reconstructions each image meets: the size of a batch.
+        tests: how many bounds are looked at together, of which each may raise an alarm.
 
     Returns:
         The bound 1 - f(prior_hit_rate) and whether it is exceeded.
@@ -150,15 +163,21 @@ def reconstruction_bound(
         >>> round(found.bound, 4), found.exceeded, found.can_be_exceeded
         (0.146, False, True)
     """
+    for name, value in (("guesses", guesses), ("tests", tests)):
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    guessed = min(1.0, guesses * prior_hit_rate)
+    level = 1 - (1 - confidence) / tests
     return ReconstructionBound(
         mu=mu,
         threshold=threshold,
-        prior_hit_rate=prior_hit_rate,
-        bound=risk_of_mu(mu, prior_hit_rate=prior_hit_rate).reconstruction,
+        prior_hit_rate=guessed,
+        bound=risk_of_mu(mu, prior_hit_rate=guessed).reconstruction,
         hits=hits,
         images=images,
-        confidence=confidence,
-        lower_limit=_lower_limit(hits, images, confidence),
+        confidence=level,
+        lower_limit=_lower_limit(hits, images, level),
+        guesses=guesses,
     )
 
 
@@ -192,14 +211,21 @@ def declared_mu(observation: Observation) -> float:
     return shift * math.sqrt(float(precision.abs().sum()))
 
 
-def count_rebuilt(errors: Sequence[float], *, threshold: float) -> int:
-    """How many of these MSEs count as rebuilt.
+def count_rebuilt(errors: Sequence[float], *, threshold: float, batch: int = 1) -> int:
+    """How many of these MSEs count as rebuilt, of every batch the first alone.
+
+    Args:
+        errors: MSE of each image, batch after batch.
+        threshold: largest MSE of a rebuilt image.
+        batch: how many images were planted at once; the last batch may hold fewer.
 
     Examples:
         >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015)
         2
+        >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015, batch=2)
+        1
     """
-    return sum(error <= threshold for error in errors)
+    return sum(error <= threshold for error in errors[::batch])
 
 
 def _lower_limit(hits: int, images: int, confidence: float) -> float:

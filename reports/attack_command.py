@@ -163,7 +163,8 @@ def _attack_runs(
     *,
     how: tuple[str | None, bool, bool],
 ) -> None:
-    from .attack_sweep import attack_sweep, attack_sweep_rows
+    from .attack_sweep import attack_sweep, attack_sweep_rows, contradictions
+    from .faults import ContradictedProof
     from .progress import attack_progress
     from .tables import rows_markdown, rows_table
 
@@ -179,6 +180,8 @@ def _attack_runs(
         print(rows_markdown(rows), end="")
     else:
         make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))
+    if contradicted := contradictions(found):
+        raise ContradictedProof("; ".join(contradicted))
 
 
 def _attack_folder(folder: Path, *, convention: str | None, json: bool) -> None:

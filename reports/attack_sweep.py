@@ -2,13 +2,13 @@
 
 Each combination is a run folder of its own, attacked as `overhear attack DIR` does. A sweep that
 was interrupted goes on where it stopped: a combination that was attacked is read, and one that was
-only trained is attacked. A combination that cannot be run keeps its reason and stops no other.
+only trained is attacked. A combination that cannot be run keeps its reason and stops no other, and
+neither does one where more was rebuilt than the proof allows: `contradictions` tells of it.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from typing import Any
 from . import folder as run_folder
 from .attack import attack_run
 from .config import RunFile, load_run_file
-from .faults import is_stated, sentence
+from .faults import ContradictedProof, is_stated, sentence
 from .run import train_run
 from .sweep import combinations_of
 
-__all__ = ["attack_sweep", "attack_sweep_rows"]
+__all__ = ["attack_sweep", "attack_sweep_rows", "contradictions"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -81,8 +81,8 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> di
         )
     done = folder / run_folder.ATTACK
     if done.exists():
-        held: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-        return held
+        run_folder.check_sums(folder)
+        return _held(done)
     if folder.exists() and not (folder / run_folder.SUMS).exists():
         raise FileExistsError(
             f"{folder} holds a run that did not finish, with a ledger of what it released; move "
@@ -96,8 +96,35 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> di
             if progress is None
             else lambda at, rounds, *_: progress(at, rounds, "" if at % 50 else "training"),
         )
-    shutil.rmtree(folder / run_folder.ATTACKS, ignore_errors=True)  # without its result
-    return attack_run(folder, progress=progress)
+    try:
+        return attack_run(folder, progress=progress)
+    except ContradictedProof:  # told of when every combination is done
+        return _held(done)
+
+
+def _held(done: Path) -> dict[str, Any]:
+    held: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+    return held
+
+
+def contradictions(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each attack that rebuilt more than the proof allows, fresh or kept.
+
+    Args:
+        found: as `attack_sweep` returns it.
+
+    >>> bound = {"exceeded": True, "sentence": "8 of 8 images were rebuilt."}
+    >>> contradictions([{"swept": {"graph.name": "ring"}, "scenarios": [{"bound": bound}]}])
+    ['graph.name=ring: 8 of 8 images were rebuilt.']
+    """
+    told = []
+    for one in found:
+        what = ", ".join(f"{key}={value}" for key, value in one["swept"].items())
+        for scenario in one["scenarios"]:
+            if scenario["bound"].get("exceeded", False):
+                said = scenario["bound"]["sentence"]
+                told.append(f"{what}: {said}" if what else said)
+    return told
 
 
 def attack_sweep_rows(

@@ -40,6 +40,7 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
         for number in tried
         if number not in kept
     ]
+    problems += _attack(run, tried, victims)
     if problems:
         raise ValueError("\n".join(problems))
     return {
@@ -115,6 +116,54 @@ def _adversaries(
             except ValueError as error:
                 problems.append(f"[privacy] {error}")
     return names, problems
+
+
+def _attack(run: RunFile, tried: tuple[int, ...], victims: tuple[int, ...]) -> list[str]:
+    """What is wrong with [attack] by the run file alone."""
+    problems = _onlooker(run.attack.adversary, run.data.agents, victims)
+    rounds, together = run.training.rounds, run.attack.together
+    problems += [
+        f"[attack] together={together} from round {number} goes beyond the {rounds} rounds of "
+        f"[training]; use at most {rounds - number + 1}, or attack an earlier round"
+        for number in tried
+        if number <= rounds < number + together - 1
+    ]
+    if run.attack.scenarios:
+        from ..attacks.scenarios import scenarios_of
+
+        possible = tuple(map(str, scenarios_of(run.algorithm.name)))
+        problems += [
+            f"[attack] scenarios: {name!r} is not to be had from {run.algorithm.name!r}; use "
+            f"{' or '.join(possible)}"
+            for name in run.attack.scenarios
+            if name not in possible
+        ]
+    return problems
+
+
+def _onlooker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
+    """What is wrong with the adversary of [attack]."""
+    from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
+
+    head = f"[attack] adversary={name!r}"
+    usable = "eavesdropper, neighbour:K, coalition:K,L, all-others or final-models"
+    if name == ALL_OTHERS:
+        return []
+    if name == WORST_NEIGHBOUR:
+        return [f"{head} names no agent; name one, neighbour:K"]
+    try:
+        who = parse_adversary(name, agents)
+    except ValueError as error:
+        kind, _, members = name.partition(":")
+        known = kind in ("neighbour", "agent", "coalition") and members
+        return [f"[attack] {error}" if known else f"{head} is unknown; use {usable}"]
+    if who.sees is Sees.ONE_MESSAGE:
+        return [f"{head} has no view of its own to attack from; use {usable}"]
+    return [
+        f"{head} contains victim {victim} of [intercept] victims; leave one of them out"
+        for victim in victims
+        if victim in who.agents
+    ]
 
 
 def _outside(what: str, found: tuple[int, ...], last: int, remedy: str) -> list[str]:

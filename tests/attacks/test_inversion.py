@@ -260,3 +260,14 @@ def test_a_prior_image_of_another_shape_is_refused(digits: tuple[Tensor, Tensor]
     model, batch = _network("mlp"), (digits[0][:1], digits[1][:1])
     with pytest.raises(ValueError, match="prior_image of shape"):
         _attack(_observe(model, batch), model, "dlg", prior=torch.zeros(3, 8, 8))
+
+
+def test_a_search_without_noise_that_explains_little_is_no_better_than_the_prior(
+    digits: tuple[Tensor, Tensor],
+) -> None:
+    model, batch = _network("conv"), (digits[0][:1], digits[1][:1])
+    seen = _observe(model, batch)
+    generator = torch.Generator().manual_seed(0)
+    other = replace(seen, gradient=torch.randn(seen.gradient.shape, generator=generator))
+    settings = replace(PRESETS["matched"], adam_steps=30, newton_steps=1, starts=1, exact=False)
+    assert _attack(other, model, settings, prior=torch.full(SHAPE, 0.5)).stage == "prior"
