@@ -166,6 +166,8 @@ def reconstruction_bound(
     for name, value in (("guesses", guesses), ("tests", tests)):
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
+    if not 0.0 <= prior_hit_rate <= 1.0:
+        raise ValueError(f"prior_hit_rate={prior_hit_rate} must lie in [0, 1]")
     guessed = min(1.0, guesses * prior_hit_rate)
     level = 1 - (1 - confidence) / tests
     return ReconstructionBound(

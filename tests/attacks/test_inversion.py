@@ -175,7 +175,7 @@ def test_an_image_that_undoes_a_wrong_label_falls_back(digits: tuple[Tensor, Ten
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise_std", [0.003, 0.01, 0.02, 0.03, 0.06, 0.1])
+@pytest.mark.parametrize("noise_std", [0.01, 0.06, 0.1])
 def test_no_noise_level_makes_the_attack_worse_than_the_blind_guess(
     noise_std: float, digits: tuple[Tensor, Tensor]
 ) -> None:

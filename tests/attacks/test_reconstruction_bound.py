@@ -148,6 +148,45 @@ def test_no_hit_has_a_lower_limit_of_zero() -> None:
     assert _bound(hits=0).lower_limit == 0.0
 
 
+def test_a_batch_s_guesses_add_up_to_certainty_at_most() -> None:
+    assert _bound(guesses=5, prior_hit_rate=0.02).bound == pytest.approx(
+        _bound(prior_hit_rate=0.1).bound
+    )
+    assert _bound(guesses=60, prior_hit_rate=0.02, hits=8).bound == 1.0
+
+
+def test_only_the_first_image_of_a_batch_is_counted() -> None:
+    errors = [0.2, 0.0, 0.0, 0.0, 0.2, 0.0, 0.0]
+    assert [count_rebuilt(errors, threshold=0.1, batch=b) for b in (1, 2, 3, 7)] == [5, 2, 2, 0]
+
+
+def test_batches_that_share_their_noise_raise_no_more_false_alarms() -> None:
+    # mu 1, k .02: 4,000 runs of 8 batches of 16 records, each batch rebuilt or not as a whole with
+    # the bound's own probability. At .05, 200 alarms are expected at most; 260 is 4 deviations off.
+    likely = _bound(guesses=16).bound
+    drawn = np.random.default_rng(1).random((4000, 8)) < likely
+    alarms = 0
+    for whole in drawn:
+        errors = np.where(np.repeat(whole, 16), 0.0, 1.0).tolist()
+        hits = count_rebuilt(errors, threshold=0.01, batch=16)
+        alarms += _bound(hits=hits, guesses=16, confidence=0.95).exceeded
+    assert alarms <= 260
+
+
+def test_several_tests_share_the_false_alarms_of_one() -> None:
+    one, many = _bound(hits=4), _bound(hits=4, tests=20)
+    assert many.confidence == pytest.approx(1 - 0.001 / 20)
+    assert binom.sf(3, 8, many.lower_limit) == pytest.approx(0.001 / 20)
+    assert many.lower_limit < one.lower_limit
+
+
+def test_the_sentence_speaks_of_first_images_where_batches_were_planted() -> None:
+    said = _bound(hits=8, guesses=2, prior_hit_rate=1e-6).sentence()
+    assert said.startswith("8 of 8 first images of batches of 2 were rebuilt")
+    assert "at 99.9% confidence" in said
+    assert "at 99.99% confidence" in _bound(hits=8, tests=10, prior_hit_rate=1e-6).sentence()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -158,6 +197,8 @@ def test_no_hit_has_a_lower_limit_of_zero() -> None:
         ({"images": 0}, "images=0"),
         ({"prior_hit_rate": 1.5}, "1.5"),
         ({"confidence": 1.0}, "confidence=1.0"),
+        ({"guesses": 0}, "guesses=0"),
+        ({"tests": 0}, "tests=0"),
     ],
 )
 def test_what_is_out_of_range_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -83,6 +83,22 @@ def test_defaults_that_need_another_table_are_resolved(run_file: Path) -> None:
     assert run.privacy.adversaries[:2] == ("coalition:1,9", "eavesdropper")
 
 
+@pytest.mark.parametrize(
+    "override",
+    ["together=3", "adversary=all-others", "adversary=final-models", "adversary=coalition:1,9"],
+)
+def test_an_attack_that_can_be_mounted_is_accepted(run_file: Path, override: str) -> None:
+    run = load_run_file(run_file, ["intercept.rounds=[1, 198]", f"attack.{override}"])
+    key, _, value = override.partition("=")
+    assert str(getattr(run.attack, key)) == value
+
+
+def test_a_scenario_that_the_algorithm_lacks_is_refused_with_those_it_has() -> None:
+    attack = {"scenarios": ["view", "momentum"]}
+    with pytest.raises(ValueError, match=r"\[attack\] scenarios: 'momentum' .* 'dsgd'; use view"):
+        RunFile.model_validate(DSGD | {"attack": attack})
+
+
 def test_an_empty_list_of_rounds_means_that_nothing_is_kept(run_file: Path) -> None:
     run = load_run_file(run_file, ["intercept.rounds=[]"])
     assert (run.intercept.rounds, run.attack.rounds) == ((), ())
@@ -134,6 +150,24 @@ def test_the_environment_gives_the_root_of_data_that_has_files(
             "[attack] rounds names round 7, which is not in [intercept] rounds; add it there",
         ),
         (
+            "attack.together=2",
+            "[attack] together=2 from round 200 goes beyond the 200 rounds of [training]; use at "
+            "most 1, or attack an earlier round",
+        ),
+        (
+            "attack.adversary=neighbour",
+            "[attack] adversary='neighbour' names no agent; name one, neighbour:K",
+        ),
+        (
+            "attack.adversary=neighbour:0",
+            "[attack] adversary='neighbour:0' contains victim 0 of [intercept] victims; leave one "
+            "of them out",
+        ),
+        (
+            "attack.adversary=coalition:1,10",
+            "[attack] adversary 'coalition:1,10' names agent 10, which must lie in 0..9",
+        ),
+        (
             "privacy.accountant=gdp-clt",
             "[privacy] accountant='gdp-clt' must be one of pld, rdp, prv",
         ),
@@ -157,6 +191,9 @@ def test_a_mistake_is_answered_by_one_sentence(
         ("intercept.rounds=3", "must be a list"),
         ("intercept.victims=[-1]", "victims[0]=-1 must be at least 0"),
         ("attack.presets=['dlgg']", "did you mean dlg?"),
+        ("attack.adversary=single-message", "has no view of its own to attack from; use eaves"),
+        ("attack.adversary=everybody", "is unknown; use eavesdropper, neighbour:K"),
+        ("attack.adversary=coalition:a", "must name agents by number"),
         ("data.name=libsvm", "root is missing"),
         ("data.nonsense=1", "known keys: name, root, agents"),
     ],
