@@ -29,6 +29,7 @@ from .gradients_words import conclusion
 Progress = Callable[[int, int], None]
 
 ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
+SEARCH = "search.safetensors"
 
 
 def attack_gradients(
@@ -61,7 +62,8 @@ def attack_gradients(
         gradients: safetensors file in the format of `gradients_file`.
         model: name of a ready network, or "module:function", called as
             ``function(input_shape, classes)`` and found in the current folder too.
-        out: new folder for what is found.
+        out: new folder for what is found; or one that holds nothing but the state of a search that
+            was interrupted, which goes on if everything else is given as before.
         input_shape: of one record, channels first; this and the next to `high` are those of
             `gradients_batch`, and None leaves them to the file.
         classes: number of logits; where nobody says it, the gradients do.
@@ -99,7 +101,9 @@ def attack_gradients(
     settings = PRESETS[preset]
     if restarts is not None:
         settings = replace(settings, starts=restarts)
-    run_folder.check_unused(out)
+    interrupted = _is_interrupted(out)
+    if not interrupted:
+        run_folder.check_unused(out)
     file = read_tensors(gradients)
     facts, unread = facts_of(
         file.metadata,
@@ -128,7 +132,8 @@ def attack_gradients(
             "whole batch"
         )
     notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
-    run_folder.claim(out)
+    if not interrupted:
+        run_folder.claim(out)
     bounds, seen = facts.bounds(), posed.observation
     found = reconstruct(
         seen,
@@ -141,6 +146,7 @@ def attack_gradients(
         labels=None if facts.labels is None else torch.tensor(facts.labels),
         prior_image=(bounds[0] + (bounds[1] - bounds[0]) * guess).to(seen.gradient.dtype),
         progress=progress,
+        checkpoint=out / SEARCH,
     )
     pixels = facts.pixels(found.inputs)
     left, of_noise = _residuals(posed, found)
@@ -173,9 +179,16 @@ def attack_gradients(
     }
     result["conclusion"] = conclusion(result)
     _save_tensors(out / RECONSTRUCTION, found, pixels)
+    (out / f"{SEARCH}.part").unlink(missing_ok=True)
     run_folder.write_json(out / ATTACK, result)
     finite: dict[str, Any] = run_folder.finite(result)
     return finite
+
+
+def _is_interrupted(out: Path) -> bool:
+    """Whether a folder holds the state of a search, or a part of it, and nothing else."""
+    held = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    return bool(held) and held <= {SEARCH, f"{SEARCH}.part"}
 
 
 def _residuals(posed: Posed, found: Reconstruction) -> tuple[float, float]:

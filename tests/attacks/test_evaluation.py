@@ -23,9 +23,9 @@ def _data():
 
 
 def _attack(one, **changes):
-    data = _data()
+    data, preset = _data(), replace(PRESETS["matched"], starts=1, adam_steps=100)
     return attack_images(
-        one, data, scenario=Scenario.VIEW, preset=replace(PRESETS["matched"], starts=1, adam_steps=100),
+        one, data, scenario=Scenario.VIEW, preset=preset,
         images=data.test_inputs[:2], labels=data.test_targets[:2],
         prior_image=data.test_inputs[2:].mean(dim=0), generator=torch.Generator().manual_seed(0),
         **changes,

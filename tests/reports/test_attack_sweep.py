@@ -1,11 +1,14 @@
 """Many runs trained and attacked by one call, and a sweep that goes on where it stopped."""
 
 import json
+import shutil
 
 import pytest
 
+from overhear.reports import attack, cli
 from overhear.reports import attack_sweep as module
-from overhear.reports.attack_sweep import attack_sweep, attack_sweep_rows
+from overhear.reports.attack_sweep import attack_sweep, attack_sweep_rows, contradictions
+from overhear.reports.folder import check_sums
 
 RUN = """
 [data]
@@ -24,7 +27,7 @@ sampling_rate = 0.1
 [intercept]
 rounds = [2]
 [attack]
-presets = ["matched"]
+presets = ["idlg"]
 images = 1
 restarts = 1
 """
@@ -91,3 +94,49 @@ def test_nothing_but_refusals_is_an_error(swept, tmp_path):
     folder, _ = swept
     with pytest.raises(ValueError, match="none of the 1 combinations can be attacked"):
         attack_sweep(folder / "run.toml", tmp_path / "out", sweeps=["graph.name=rink"])
+
+
+def test_a_result_that_was_changed_is_not_shown_again(swept, tmp_path):
+    folder, _ = swept
+    shutil.copytree(folder / "out" / "00", tmp_path / "out" / "00")
+    held = tmp_path / "out" / "00" / "attacks" / "attack.json"
+    held.write_text(held.read_text().replace("view", "mood"))
+    with pytest.raises(ValueError, match="the run was changed after it was written"):
+        attack_sweep(folder / "run.toml", tmp_path / "out", sweeps=["graph.name=ring"])
+
+
+def test_an_interrupted_attack_of_a_combination_goes_on(swept, tmp_path):
+    folder, found = swept
+    run = tmp_path / "out" / "00"
+    shutil.copytree(folder / "out" / "00", run)
+    point = found[0]["scenarios"][0]
+    name = "point-round2-agent0-view-idlg.json"
+    (run / "attacks" / "attack.json").unlink()
+    (run / "attacks" / name).write_text(json.dumps(point))
+    kept = [s for s in (run / "SHA256SUMS").read_text().splitlines(True) if "attack.json" not in s]
+    (run / "SHA256SUMS").write_text("".join(kept))
+    again = attack_sweep(folder / "run.toml", tmp_path / "out", sweeps=["graph.name=ring"])
+    assert again[0]["scenarios"] == [point]
+    check_sums(run)
+
+
+def test_a_contradiction_stops_no_combination_and_is_exit_code_4_each_time(
+    tmp_path, monkeypatch, capsys
+):
+    text = RUN.replace("epsilon = 8", "noise_multiplier = 0").replace("images = 1", "images = 8")
+    (tmp_path / "run.toml").write_text(text)
+    monkeypatch.setattr(attack, "proven_mu", lambda *_: 0.0)
+    asked = ["attack", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), "--markdown"]
+    asked += ["--sweep", "graph.name=ring,full"]
+    assert cli.main(asked) == 4
+    shown = capsys.readouterr()
+    assert shown.out.count("| 8/8, ") == 2
+    assert "graph.name=ring: 8 of 8 images were rebuilt" in shown.err
+    assert "graph.name=full: 8 of 8 images were rebuilt" in shown.err
+    monkeypatch.setattr(module, "attack_run", lambda *_, **__: pytest.fail("attacked again"))
+    assert cli.main(asked) == 4
+
+
+def test_what_the_proof_allows_is_no_contradiction(swept):
+    _, found = swept
+    assert contradictions(found) == []
