@@ -46,8 +46,10 @@ evaluate_every = 10
 rounds = [1]
 
 [attack]
-presets = ["dlg", "matched"]
-images = 4
+presets = ["matched"]
+scenarios = ["cross-gradient", "view"]
+restarts = 1
+images = 2
 """
 
 
