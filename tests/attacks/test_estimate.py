@@ -8,7 +8,7 @@ import torch
 
 from overhear.attacks.estimate import estimate
 from overhear.attacks.trial import replay, trace_of
-from overhear.training.algorithms import ALGORITHMS, Form, dp_dpsgd
+from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.exposure import exposures
 from overhear.training.topologies import full, star
@@ -102,6 +102,16 @@ def test_models_that_are_sent_after_their_step_give_it_away_too(round):
     seen = estimate(replay(t, planted())).observation
     assert seen is not None
     torch.testing.assert_close(seen.gradient, shown(t, seen, planted()), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_a_batch_that_is_clipped_as_one_comes_back_with_its_own_clip_norm(records):
+    t = trial("dp-cga", settings=dp_cga.Settings(clip=dp_cga.Clip.BATCH))
+    seen = estimate(replay(t, planted(records))).observation
+    assert seen is not None
+    assert (seen.clip_norm, seen.mean_of) == (CLIP, t.batch_size)
+    torch.testing.assert_close(seen.gradient, shown(t, seen, planted(records)))
+    assert float(seen.gradient.norm(dim=1).max()) == pytest.approx(CLIP)  # the clip is felt
 
 
 def test_an_agent_that_knows_the_seeds_removes_the_noise():
