@@ -41,6 +41,8 @@ class Row:
         intercepts: how many contributions of the victim were observed.
         labels: what the attack took the labels to be; -1 where it has none.
         spectral: whether the gradient stands out of the noise of any layer, in words.
+        unused: the victim's contributions that the attack does not use: what it cannot single out,
+            and what is clipped otherwise than the rest.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Row:
     intercepts: int = 0
     labels: tuple[int, ...] = ()
     spectral: str = ""
+    unused: tuple[str, ...] = ()
 
 
 def attack_images(
@@ -155,6 +158,7 @@ def _row(
         noise_std=max((o.noise_std * o.records for o in held), default=math.nan),
         intercepts=max((len(o.gradient) for o in held), default=0),
         labels=tuple(labels[i] for i in scores.order),
+        unused=tuple(dict.fromkeys(name for e in seen for name in (*e.missing, *e.passed_over))),
     )
 
 

@@ -134,6 +134,7 @@ def _row(folder: Path, name: str, row: Row, originals: Tensor) -> dict[str, Any]
         "intercepts": row.intercepts,
         "labels": list(row.labels),
         "spectral": row.spectral,
+        "unused": list(row.unused),
         "images": save_pictures(folder, f"{name}-{row.name.replace(' ', '-')}", row.images),
     }
 

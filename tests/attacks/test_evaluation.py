@@ -51,6 +51,7 @@ def test_a_victim_that_is_not_singled_out_keeps_the_blind_guess_and_says_so():
     assert none.scores.mse == blind.scores.mse
     assert set(none.stages) == {"not identified"}
     assert math.isnan(none.noise_std)
+    assert none.unused == ("round 3, batch 0, at agent 1's model",)
     rows = [blind, none, none, defended]
     assert "does not single out" in conclusion(rows)
 
