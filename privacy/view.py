@@ -102,8 +102,8 @@ class View:
             )
 
     @cached_property
-    def _factors(self) -> _Factors:
-        return _factor(self.contributions, self.noise)
+    def _factors(self) -> Factors:
+        return factor(self.contributions, self.noise)
 
     def _checked(self, columns: Sequence[int]) -> list[int]:
         """The columns, none of which is counted from the end or given as a truth value."""
@@ -204,7 +204,7 @@ class View:
         return math.sqrt(largest_move(information * np.outer(b, b), vectors))
 
 
-class _Factors(NamedTuple):
+class Factors(NamedTuple):
     """A view after elimination.
 
     `whitened` rows carry unit noise of their own, `clean` rows none, each made of the messages in
@@ -217,7 +217,7 @@ class _Factors(NamedTuple):
     sources: list[tuple[int, ...]]
 
 
-def _factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array) -> _Factors:
+def factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array) -> Factors:
     """Eliminate the noise sources of a view."""
     from scipy.sparse import csr_array, diags_array, vstack
 
@@ -290,7 +290,7 @@ def _factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
     left = csr_array(held * (abs(held) > against * ROUNDING))
     doubtful = csr_array(left - sure)
     doubtful.eliminate_zeros()
-    return _Factors(csr_array(vstack([none, *white])), sure, doubtful, names)
+    return Factors(csr_array(vstack([none, *white])), sure, doubtful, names)
 
 
 def _factor_core(
