@@ -1,4 +1,4 @@
-"""Attacks: what an onlooker rebuilds from what it intercepted, and how good that is."""
+"""Attacks and audits: what an onlooker rebuilds from what it saw, and what it can tell."""
 
 from .conclusion import conclusion
 from .estimate import Estimate, estimate

@@ -38,7 +38,7 @@ def tail(guesses: Guesses, *, threshold: float, delta: float, confidence: float)
         >>> found = tail(Guesses(scores=scores, included=coins), threshold=1.0, delta=1e-5,
         ...     confidence=0.95)
         >>> round(found.epsilon, 3)  # the rates have log(.3 / .05) = 1.79
-        1.42
+        1.424
     """
     check_delta(delta)
     check_confidence(confidence)

@@ -8,6 +8,7 @@
     [training]  rounds, batches, seeds
     [intercept] what of the traffic is kept
     [attack]    what is tried on it
+    [audit]     how epsilon is measured
 
 Loading resolves every default, so that `RunFile.to_toml` is the whole story of a run. Paths are
 relative to the working directory, as on the command line.
@@ -25,6 +26,7 @@ from pydantic import ValidationError, model_validator
 from .config_tables import (
     AlgorithmTable,
     AttackTable,
+    AuditTable,
     DataTable,
     GraphTable,
     InterceptTable,
@@ -62,6 +64,7 @@ class RunFile(Table):
     training: TrainingTable
     intercept: InterceptTable = InterceptTable()
     attack: AttackTable = AttackTable()
+    audit: AuditTable = AuditTable()
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:

@@ -20,6 +20,7 @@ from .problems import did_you_mean
 __all__ = [
     "AlgorithmTable",
     "AttackTable",
+    "AuditTable",
     "DataTable",
     "GraphTable",
     "InterceptTable",
@@ -325,3 +326,16 @@ class AttackTable(Table):
     """Whose messages are used: eavesdropper, neighbour:K, coalition:K,L or all-others."""
     scenarios: Annotated[tuple[ScenarioName, ...], Field(strict=False)] = ()
     """What is intercepted; by default every scenario that the algorithm has."""
+
+
+class AuditTable(Table):
+    """[audit]: how epsilon is measured on the real engine."""
+
+    canaries: Count = 1000
+    """Planted records, over all runs of the audit."""
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Of the first look; a bound above a proven epsilon is looked at again at 99.9 %."""
+    rounds: Count | None = None
+    """Rounds that are run, by default all; fewer are held against the epsilon of so many."""
+    checked_rounds: Count = 12
+    """Rounds of the checks that need no canaries."""

@@ -41,6 +41,8 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
         if number not in kept
     ]
     problems += _attack(run, tried, victims)
+    if run.audit.rounds is not None:
+        problems += _outside("[audit] rounds", (run.audit.rounds,), rounds, "it is part of the run")
     if problems:
         raise ValueError("\n".join(problems))
     return {

@@ -13,7 +13,8 @@ from typing import Any
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
 CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
-ATTACK, PRIVACY, REPORT, SUMS = "attacks/attack.json", "privacy.json", "report.html", "SHA256SUMS"
+ATTACK, AUDIT = "attacks/attack.json", "audit.json"
+PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
 _PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")
 
 

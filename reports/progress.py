@@ -11,7 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .numbers import bound, small
 
-__all__ = ["AttackProgress", "TrainProgress", "attack_progress", "train_progress"]
+__all__ = [
+    "AttackProgress",
+    "TrainProgress",
+    "attack_progress",
+    "audit_progress",
+    "train_progress",
+]
 
 
 class TrainProgress(Protocol):
@@ -58,6 +64,21 @@ def attack_progress(console: Console) -> Iterator[AttackProgress]:
     """Reconstructions done, and which one comes next."""
     with _steps(console, "attack") as show:
         yield show
+
+
+@contextmanager
+def audit_progress(console: Console) -> Iterator[AttackProgress]:
+    """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
+    shown: dict[tuple[str, int], int] = {}
+    with _steps(console, "audit") as show:
+
+        def step(done: int, total: int, text: str, /) -> None:
+            tenth = 10 * done // max(total, 1)
+            if console.is_terminal or shown.get((text, total)) != tenth:
+                shown[text, total] = tenth
+                show(done, total, text)
+
+        yield step
 
 
 @contextmanager

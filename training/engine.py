@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .algorithms.algorithm import Bound, check_weights
 from .auroc import auroc
 from .data import poisson_batch
-from .gradients import PairGradients
+from .gradients import ClippedSums, PairGradients
 from .graph import Topology
 from .models import flatten, unflatten
 from .randomness import Purpose, SecretRandomness
@@ -89,6 +89,7 @@ class Engine:
         bound: the algorithm with its numbers.
         randomness: noise and batches; of the system's entropy when None.
         taps: called with every message before it is delivered.
+        gradients: in place of the setting's own layout, for audits.
 
     Raises:
         ValueError: weights or a task that do not fit the algorithm.
@@ -101,6 +102,7 @@ class Engine:
         *,
         randomness: SecretRandomness | None = None,
         taps: Sequence[Tap] = (),
+        gradients: ClippedSums | None = None,
     ) -> None:
         check_weights(setting.graph, bound.weights)
         blocks = len(setting.task.dimensions) if setting.task else 1
@@ -117,7 +119,7 @@ class Engine:
             graph: Links(graph, device=setting.device, dtype=setting.dtype)
             for graph in setting.graph.graphs
         }
-        self._gradients = PairGradients(
+        self._gradients: ClippedSums = gradients or PairGradients(
             setting.task or setting.model,
             setting.layout,  # type: ignore[arg-type] # the layout's name is checked by PairGradients
             device=setting.device,
@@ -132,25 +134,44 @@ class Engine:
         self.round = 0
         self.state: Any = None
 
+    def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
+        """Positions in an agent's shard of the records of one batch, drawn as the run draws them.
+
+        Args:
+            round: the number of the round.
+            call: the number of the call of `draw` within the round.
+            agent: whose shard.
+            rate: the sampling rate; None is the run's.
+
+        Returns:
+            (B,) ascending, on the run's device.
+        """
+        chosen = poisson_batch(
+            len(self._shards[agent].targets),
+            self.setting.sampling_rate if rate is None else rate,
+            generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
+        )
+        return torch.from_numpy(np.asarray(chosen, dtype=np.int64)).to(self.setting.device)
+
     def _make_round(
         self, index: int, *, planted: Mapping[int, Examples], sources: Sources | None
     ) -> TensorRound:
         def draw(call: int, agent: int, rate: float | None) -> Examples:
             if agent in planted:
-                held = planted[agent]
-                return Examples(
+                held, at = planted[agent], None
+                batch = Examples(
                     held.inputs.to(self.setting.device, self.setting.dtype),
                     held.targets.to(self.setting.device),
                 )
-            stream = self._randomness.stream(Purpose.BATCH, round=index, call=call, row=agent)
-            shard = self._shards[agent]
-            chosen = poisson_batch(
-                len(shard.targets),
-                self.setting.sampling_rate if rate is None else rate,
-                generator=stream,
-            )
-            at = torch.from_numpy(np.asarray(chosen, dtype=np.int64)).to(self.setting.device)
-            return Examples(shard.inputs[at], shard.targets[at])
+            else:
+                at = self.draw_batch(round=index, call=call, agent=agent, rate=rate)
+                shard = self._shards[agent]
+                batch = Examples(shard.inputs[at], shard.targets[at])
+            if sources is not None:
+                if call == len(sources.batches):
+                    sources.batches.append([])
+                sources.batches[call].append(at)
+            return batch
 
         return TensorRound(
             self._links[self.setting.graph.at(index)],

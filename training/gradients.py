@@ -24,7 +24,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -40,6 +40,22 @@ from .tasks import Task
 Layout = Literal["auto", "book-keeping", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor
 Batch = tuple[Tensor, Tensor]
+
+
+class ClippedSums(Protocol):
+    """What gives a round its gradients."""
+
+    def clipped_sums(
+        self,
+        models: Tensor,
+        pairs: tuple[Indices, Indices],
+        batches: Sequence[Batch],
+        *,
+        clip_norm: float | None,
+        coefficients: Sequence[Coefficient] = (1.0,),
+    ) -> Tensor:
+        """See `PairGradients.clipped_sums`."""
+        ...
 
 
 class PairGradients:

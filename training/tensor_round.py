@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .clipping import clipped_rows
-from .gradients import PairGradients
+from .drawn import Sources, Taken, makers
+from .gradients import ClippedSums
 from .links import Links
 from .randomness import SecretRandomness
 from .round import Batch, Coef, P, Round, V, refuse_captured, reply_order
@@ -28,35 +28,6 @@ class Examples(NamedTuple):
 
 
 DrawBatch = Callable[[int, int, float | None], Examples]  # (call, agent, sampling rate)
-
-
-class Taken(NamedTuple):
-    """Where the contributions of one call were taken.
-
-    Attributes:
-        models: (P, M, D) the different points, their blocks side by side.
-        owners: (rows,) for each contribution its position in M.
-        coefs: (P,) numbers, or (D,) tensors where blocks differ.
-        mean_of: the divisor where a batch's mean is clipped; None where its records are.
-    """
-
-    models: Tensor
-    owners: Tensor
-    coefs: tuple[float | Tensor, ...]
-    mean_of: float | None = None
-
-
-@dataclass
-class Sources:
-    """What a round drew and computed, in the order of the trace's columns; for checks and attacks.
-
-    `taken` has an entry for each of `contributions`, None for what `bounded` made.
-    """
-
-    contributions: list[Tensor] = field(default_factory=list)
-    taken: list[Taken | None] = field(default_factory=list)
-    noise: list[Tensor] = field(default_factory=list)
-    known: list[Tensor] = field(default_factory=list)
 
 
 class TensorRound(Round):
@@ -81,7 +52,7 @@ class TensorRound(Round):
         *,
         index: int,
         initial: Tensor,
-        gradients: PairGradients,
+        gradients: ClippedSums,
         draw: DrawBatch,
         randomness: SecretRandomness,
         sizes: Sequence[int] | None = None,
@@ -140,10 +111,36 @@ class TensorRound(Round):
         parts = sums.split(self._sizes, dim=1)
         if self._sources is not None:
             self._sources.contributions += [part.clone() for part in parts]
-            models, owners = _stacked([self._joined(point) for point in points])
-            by = tuple(self._by_coordinate(coef) for coef in coefs)
-            self._sources.taken += [Taken(models.clone(), owners, by)] * len(parts)
+            taken = self._taken(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+            self._sources.taken += [taken] * len(parts)
         return tuple(kind(part) for part in parts)
+
+    def _taken(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> Taken:
+        models, owners = _stacked([self._joined(point) for point in points])
+        return Taken(
+            models=models.clone(),
+            owners=owners,
+            holders=self._holders(points[0][0]),
+            coefs=tuple(self._by_coordinate(coef) for coef in coefs),
+            batch=batch.call,
+            clip_norm=clip_norm,
+        )
+
+    def _holders(self, value: Value) -> Tensor:
+        """(rows,) who holds each row."""
+        if isinstance(value, Edges):
+            return self._links.receivers
+        device = self._links.receivers.device
+        if isinstance(value, Server):
+            return torch.tensor([SERVER], device=device)
+        return torch.arange(self.agents, device=device)
 
     def _sums(
         self,
@@ -154,9 +151,7 @@ class TensorRound(Round):
         clip_norm: float | None,
     ) -> Tensor:
         models, owners = _stacked([self._joined(point) for point in points])
-        holders = self._links.receivers
-        if isinstance(points[0][0], Agents):
-            holders = torch.arange(self.agents, device=holders.device)
+        holders = self._holders(points[0][0])
         return self._gradients.clipped_sums(
             models,
             (owners, holders),
@@ -181,8 +176,8 @@ class TensorRound(Round):
         means = clipped_rows(sums / batch_size, clip_norm)
         if self._sources is not None:
             self._sources.contributions.append(means.clone())
-            models, owners = _stacked([self._joined((point,))])
-            self._sources.taken.append(Taken(models.clone(), owners, (1.0,), batch_size))
+            taken = self._taken(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
+            self._sources.taken.append(taken._replace(mean_of=batch_size))
         return type(point)(means)
 
     def _joined(self, point: tuple[P, ...]) -> Value:
@@ -222,6 +217,7 @@ class TensorRound(Round):
         )
         if self._sources is not None:
             self._sources.noise.append(z.clone())
+            self._sources.makers.append(makers(self._holders(like), factor))
         if factor is not None:  # float64, because correlated noise cancels
             z = (factor.to(z.device, torch.float64) @ z.double()).to(z.dtype)
         return type(like)(z.mul_(std))

@@ -1,0 +1,247 @@
+"""Runs of the real engine in which records are planted, scored for every adversary.
+
+In each run every host holds as many canaries as fit, each put there or not by a fair coin (or
+turned round by it, where neighbouring data sets differ in one record's value). Nothing of the run
+is replaced but what a canary's gradient is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..privacy.adversary import Adversary
+from ..training.algorithms.algorithm import Bound
+from ..training.engine import Engine, Setting
+from ..training.tensor_round import Examples, Sources
+from ..training.trace import AlgorithmTrace
+from ..training.transcript import Transcript
+from .canaries import CanaryTask, Directions, PlantedGradients
+from .canary_scores import HappenedRound, Scorer
+from .guesses import Guesses
+
+__all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play"]
+
+MOST = 250  # canaries of an agent in one run
+Progress = Callable[[int, int], None]
+_Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CanaryGame:
+    """What is played, and who looks on.
+
+    Attributes:
+        setting: graph, model and data of the run.
+        bound: the algorithm with its numbers.
+        traces: of the algorithm at the noise of the run.
+        rounds: how many are run.
+        clip_norm: of the run.
+        classes: number of classes; larger targets are canaries.
+        onlookers: by name and host, whose view is scored.
+        canaries: how many in all; rounded up to equal numbers in every host and run.
+        linked: the adversary of whose view each message is scored by itself, too; None for none.
+        replace: whether neighbouring data sets differ in one record's value.
+        batch_clipped: whether a batch's mean is clipped, so that an agent can hold one canary only.
+    """
+
+    setting: Setting
+    bound: Bound
+    traces: AlgorithmTrace
+    rounds: int
+    clip_norm: float
+    classes: int
+    onlookers: Mapping[str, Mapping[int, Adversary]]
+    canaries: int
+    linked: str | None = None
+    replace: bool = False
+    batch_clipped: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that there is something to plant and somebody to look on."""
+        if self.canaries < 1:
+            raise ValueError(f"canaries={self.canaries} must be at least 1")
+        if not self.hosts:
+            raise ValueError("onlookers names no host; give at least one adversary with a victim")
+        if not 0 < self.clip_norm < math.inf:
+            raise ValueError(
+                f"clip_norm={self.clip_norm} must be a positive number: without clipping no bound "
+                "is proven, so there is nothing to audit"
+            )
+
+    @property
+    def hosts(self) -> list[int]:
+        """The agents who hold canaries."""
+        return sorted({host for of in self.onlookers.values() for host in of})
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of the first block."""
+        if self.setting.task is not None:
+            return int(self.setting.task.dimensions[0])
+        return sum(p.numel() for p in self.setting.model.parameters())
+
+    @property
+    def runs(self) -> int:
+        """How many runs share the canaries."""
+        most = 1 if self.batch_clipped else min(MOST, self.dimension)
+        return -(-self.canaries // (most * len(self.hosts)))
+
+    @property
+    def of_each(self) -> int:
+        """Canaries of a host in a run."""
+        return -(-self.canaries // (self.runs * len(self.hosts)))
+
+
+class LinkGuesses(NamedTuple):
+    """One message and the canaries of one host that enter it.
+
+    Attributes:
+        message: its name.
+        host: whose records are in it.
+        rounds: how often the message had which mu for one record and which sampling rate.
+        guesses: scores of the message alone, and the coins.
+    """
+
+    message: str
+    host: int
+    rounds: Mapping[tuple[float, float], int]
+    guesses: Guesses
+
+
+class Played(NamedTuple):
+    """Scores and coins: by adversary of all canaries it looks at, and of single messages."""
+
+    guesses: dict[str, Guesses]
+    links: list[LinkGuesses]
+
+
+def play(
+    game: CanaryGame,
+    *,
+    generator: np.random.Generator,
+    progress: Progress | None = None,
+) -> Played:
+    """Plant, run and score.
+
+    Args:
+        game: what is played.
+        generator: of coins, directions and signs; noise and batches come from the system's entropy.
+        progress: called with (rounds done, rounds in all).
+    """
+    of_names: dict[str, list[_Scored]] = {name: [] for name in game.onlookers}
+    of_links: dict[tuple[str, int], list[_Scored]] = {}
+    rounds: dict[tuple[str, int], Mapping[tuple[float, float], int]] = {}
+    total = game.runs * game.rounds
+    for run in range(game.runs):
+        done = run * game.rounds
+
+        def tick(round: int, done: int = done) -> None:
+            if progress is not None:
+                progress(done + round, total)
+
+        coins = generator.integers(2, size=(len(game.hosts), game.of_each)).astype(bool)
+        scorer = _one_run(game, coins, generator=generator, progress=tick)
+        of = dict(zip(game.hosts, coins, strict=True))
+        for name, by_host in scorer.scores.items():
+            of_names[name] += [(scored, of[host]) for host, scored in by_host.items()]
+        for key, link in scorer.links.items():
+            of_links.setdefault(key, []).append((link.scores, of[key[1]]))
+            rounds[key] = link.rounds
+    return Played(
+        guesses={name: _joined(found) for name, found in of_names.items()},
+        links=[
+            LinkGuesses(message, host, rounds[message, host], _joined(found))
+            for (message, host), found in of_links.items()
+        ],
+    )
+
+
+def _joined(found: Sequence[_Scored]) -> Guesses:
+    return Guesses(
+        scores=np.concatenate([scored for scored, _ in found]),
+        included=np.concatenate([coins for _, coins in found]),
+    )
+
+
+def _one_run(
+    game: CanaryGame,
+    coins: NDArray[np.bool_],
+    *,
+    generator: np.random.Generator,
+    progress: Callable[[int], None],
+) -> Scorer:
+    objective = game.setting.task or game.setting.model
+    directions = Directions(game.of_each, game.dimension, generator=generator)
+    task = CanaryTask(objective, directions=directions, first=game.classes)
+    gradients = PlantedGradients(
+        task,
+        clip_norm=game.clip_norm,
+        generator=generator,
+        device=game.setting.device,
+        dtype=game.setting.dtype,
+    )
+    scorer = Scorer(
+        objective,
+        directions=directions,
+        hosts=game.hosts,
+        onlookers=game.onlookers,
+        sampling_rate=game.setting.sampling_rate,
+        replace=game.replace,
+        linked=game.linked,
+    )
+    transcript = Transcript()
+    engine = Engine(
+        replace(game.setting, shards=_shards(game, coins)),
+        game.bound,
+        taps=[transcript],
+        gradients=gradients,
+    )
+    traces = [game.traces.start, *(t for t, count in game.traces.rounds for _ in range(count))]
+    before: Mapping[str, Tensor] = {}
+    for number, trace in enumerate(traces[: game.rounds + 1]):
+        sources = Sources()
+        transcript.clear()
+        gradients.calls.clear()
+        if number:
+            engine.advance(sources=sources)
+        else:
+            engine.start(sources=sources)
+        after = engine.snapshot()
+        if trace.has_contributions:
+            scorer.add(
+                HappenedRound(
+                    trace=trace,
+                    messages=transcript.of(round=number),
+                    before=before,
+                    after=after,
+                    sources=sources,
+                    calls=list(gradients.calls),
+                )
+            )
+        before = after
+        progress(number)
+    return scorer
+
+
+def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
+    """Every agent's records, and the hosts' canaries after them."""
+    shards = list(game.setting.shards)
+    for host, coin in zip(game.hosts, coins, strict=True):
+        held = shards[host]
+        codes = game.classes + 2 * np.arange(len(coin))
+        # A canary is there or not; where one record is replaced, it is there with either sign.
+        codes = codes + ~coin if game.replace else codes[coin]
+        blank = held.inputs.new_zeros(len(codes), *held.inputs.shape[1:])
+        more = torch.from_numpy(codes.astype(np.int64))
+        shards[host] = Examples(
+            torch.cat([held.inputs, blank]), torch.cat([held.targets, more.to(held.targets)])
+        )
+    return shards

@@ -1,0 +1,84 @@
+"""The command `overhear audit`: on a run file, or on the folder of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .terminal import make_console, print_json, say
+
+__all__ = ["audit"]
+
+
+def audit(
+    target: Annotated[
+        Path, typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file.")
+    ],
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="table.key=value", help="Of RUN.toml: override a key."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of RUN.toml: where to write the JSON, besides."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Measure what is proven: plant records, run the real engine, and bound epsilon from below.
+
+    Of a run's folder the result is kept as audit.json. Exit code 4 if a measured bound exceeds a
+    proven epsilon, twice, or a check of the engine fails.
+    """
+    from .audit import audit_config, audit_folder, raise_contradiction
+    from .config import load_run_file
+    from .faults import ContradictedProof
+    from .folder import write_json
+    from .progress import audit_progress
+
+    if target.suffix != ".toml" and (overrides or out is not None):
+        raise ValueError("--set and --out belong to RUN.toml; a folder has its own run file")
+    if out is not None and out.exists():
+        raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
+    contradicted: ContradictedProof | None = None
+    with audit_progress(make_console(stderr=True)) as progress:
+        if target.suffix == ".toml":
+            found = audit_config(load_run_file(target, overrides or ()), progress=progress)
+            if out is not None:
+                write_json(out, found)
+        else:
+            try:
+                found = audit_folder(target, progress=progress)
+            except ContradictedProof as error:
+                contradicted, found = error, _written(target)
+    if json:
+        print_json(found)
+    else:
+        _show(found)
+    if contradicted is not None:
+        raise contradicted
+    raise_contradiction(found)
+
+
+def _written(folder: Path) -> dict[str, Any]:
+    import json
+
+    from .folder import AUDIT
+
+    found: dict[str, Any] = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    from .audit_tables import checks_table, measured_table
+
+    console = make_console()
+    console.print(measured_table(found))
+    for one in found["adversaries"]:
+        say(console, f"{one['words']}.")
+    console.print(checks_table(found["checks"]))
+    say(console, f"Verdict: {found['verdict']}.")
