@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,9 @@ class Audited:
             claimed = f"{self.proven.epsilon:.3g} {at} ({self.proven.status})"
             return f"{self.proven.name}: {claimed} is not measured; {self.why}"
         confidence = f"{self.bounds[0].confidence:.0%} confidence, {self.canaries} canaries"
-        found = f"{self.proven.name}: epsilon is at least {self.measured:.3g} {at} ({confidence})"
+        found = (
+            f"{self.proven.name}: epsilon is at least {_least(self.measured)} {at} ({confidence})"
+        )
         proven = f"the proven {self.proven.epsilon:.3g}"
         if self.verdict is Verdict.NOTHING_PROVEN:
             if math.isinf(self.proven.epsilon):
@@ -114,17 +117,26 @@ class Audited:
             return f"{found}, {over} than the {self.proven.epsilon:.3g} that is claimed, unproven"
         over_links = [link for link in self.links if link.exceeded]
         if over_links:
-            some = ", ".join(f"{k.message} ({k.measured:.3g} > {k.proven:.3g})" for k in over_links)
+            some = ", ".join(
+                f"{k.message} ({_least(k.measured)} > {k.proven:.3g})" for k in over_links
+            )
             found += f"; single messages show more than their own noise promises: {some}"
         if self.verdict is Verdict.CONSISTENT:
             return f"{found}, within {proven}"
-        again = "" if self.again is None else f"{self.again.epsilon:.3g} at {SURE:.1%} confidence"
+        again = (
+            "" if self.again is None else f"{_least(self.again.epsilon)} at {SURE:.1%} confidence"
+        )
         look = f"a second look with {AGAIN} times as many canaries gives {again}"
         if self.verdict is Verdict.SUSPICIOUS:
             return f"{found}; {look}, within {proven}: chance is the likelier cause"
         if self.again_links and (self.again is None or self.again.epsilon <= self.proven.epsilon):
             return f"{found}, and again when looked at twice: the noise on them is not as declared"
         return f"{found}; {look}, more than {proven}: the proof or the code is wrong"
+
+
+def _least(value: float) -> str:
+    """A lower bound with three digits, never rounded up."""
+    return format(Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(repr(value))), "f")
 
 
 def audit(
@@ -235,7 +247,7 @@ def _not_measured(proven: Proven, measured: Sequence[Audited]) -> Audited:
         why = "it is no adversary that exists"
         for one in measured:
             if one.measured > proven.epsilon:
-                why += f"; {one.proven.name} learns more, at least {one.measured:.3g}"
+                why += f"; {one.proven.name} learns more, at least {_least(one.measured)}"
                 break
     return Audited(
         proven=proven,

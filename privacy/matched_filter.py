@@ -8,8 +8,8 @@ known, in the direction u,
     nu^2 = c^T M c,  M = A_v^T S^+ A_v
 
 so s - nu^2 / 2 is the log-likelihood ratio (J. Neyman and E. Pearson 1933). The filter is
-W = S^+ A_v, one column a contribution. Where a combination of messages cancels the noise and keeps a
-contribution, the test is perfect: `revealing` holds such combinations.
+W = S^+ A_v, one column a contribution. Where a combination of messages cancels the noise and keeps
+a contribution, the test is perfect: `revealing` holds such combinations.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         if progress is not None:
             progress(done, total, text)
 
-    _forget_sums(folder)
+    run_folder.forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
     (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
     shown = built.data.pixels(public.images).clamp(0, 1)
     originals = save_pictures(folder, "original", shown)
@@ -135,13 +135,3 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
     if exceeded:
         raise ContradictedProof("; ".join(exceeded))
     return result
-
-
-def _forget_sums(folder: Path) -> None:
-    """Drop the sums of an unfinished attack, of which a report may have been written."""
-    listed = folder / run_folder.SUMS
-    if listed.exists():
-        lines = listed.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [s for s in lines if not s.partition("  ")[2].startswith(f"{run_folder.ATTACKS}/")]
-        if kept != lines:
-            listed.write_text("".join(kept), encoding="utf-8")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,20 @@ Progress = Callable[[int, int, str], None]
 _LINKED = "eavesdropper"  # the adversary who sees every message, so that each can be scored
 
 
-def audit_folder(folder: Path, *, progress: Progress | None = None) -> dict[str, Any]:
+def audit_folder(
+    folder: Path,
+    *,
+    overrides: Sequence[str] = (),
+    again: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
     """Audit the run of a folder, at the noise that its ledger names, and write audit.json.
 
     Args:
         folder: of `overhear train`.
+        overrides: "audit.key=value"; nothing else of a run that is over can be changed.
+        again: audit once more; what was found before stays beside it as audit-1.json and so on,
+            and its verdict is named in the new one.
         progress: called with (done, total, what).
 
     Raises:
@@ -42,19 +52,38 @@ def audit_folder(folder: Path, *, progress: Progress | None = None) -> dict[str,
         ValueError: there is nothing that can be audited.
         ContradictedProof: something contradicts what is proven; audit.json is written before.
     """
-    config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    path = run_folder.require(folder, run_folder.RUN)
+    stray = [text for text in overrides if not text.startswith("audit.")]
+    if stray:
+        raise ValueError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
+    config = load_run_file(path, overrides)
     run_folder.check_sums(folder)
     header = read_ledger(run_folder.require(folder, run_folder.LEDGER)).header
-    if (folder / run_folder.AUDIT).exists():
-        raise FileExistsError(
-            f"{folder / run_folder.AUDIT} exists; audit another run, or move it away"
-        )
+    held = folder / run_folder.AUDIT
+    if held.exists() and not again:
+        raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
     found = audit_config(config, noise_multiplier=header["noise_multiplier"], progress=progress)
-    run_folder.write_json(folder / run_folder.AUDIT, found)
+    found |= {"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
+    run_folder.write_json(held, found)
     if (folder / run_folder.SUMS).exists():
         run_folder.write_sums(folder)
     raise_contradiction(found)
     return found
+
+
+def _put_aside(folder: Path) -> list[dict[str, Any]]:
+    """Rename an audit that is there already, and say what it and those before it found."""
+    held, stem = folder / run_folder.AUDIT, Path(run_folder.AUDIT).stem
+    count = 1
+    while (folder / f"{stem}-{count}.json").exists():
+        count += 1
+    earlier: list[dict[str, Any]] = []
+    if held.exists():
+        before = json.loads(held.read_text(encoding="utf-8"))
+        name = f"{stem}-{count}.json"
+        held.rename(folder / name)
+        earlier = [*before.get("earlier", []), {"file": name, "verdict": before["verdict"]}]
+    return earlier
 
 
 def audit_config(
@@ -281,5 +310,10 @@ def raise_contradiction(found: dict[str, Any]) -> None:
     """
     said = [one["words"] for one in found["adversaries"] if one["verdict"] == "contradicted"]
     said += [f"{one['name']}: {one['words']}" for one in found["checks"] if not one["passed"]]
+    said += [
+        f"{one['file']} found: {one['verdict']}"
+        for one in found.get("earlier", [])
+        if one["verdict"] in ("contradicted", "failed checks")
+    ]
     if said:
         raise ContradictedProof("; ".join(said))

@@ -19,8 +19,13 @@ def audit(
     *,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="table.key=value", help="Of RUN.toml: override a key."),
+        typer.Option(
+            "--set", metavar="table.key=value", help="Override a key; of DIR, of [audit]."
+        ),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Of DIR: audit once more, and keep what was found.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Of RUN.toml: where to write the JSON, besides."),
@@ -40,8 +45,10 @@ def audit(
     from .folder import write_json
     from .progress import audit_progress
 
-    if target.suffix != ".toml" and (overrides or out is not None):
-        raise ValueError("--set and --out belong to RUN.toml; a folder has its own run file")
+    if target.suffix != ".toml" and out is not None:
+        raise ValueError("--out belongs to RUN.toml; of a folder the result is kept in it")
+    if target.suffix == ".toml" and again:
+        raise ValueError("--again belongs to the folder of a run; a run file is audited every time")
     if out is not None and out.exists():
         raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
     contradicted: ContradictedProof | None = None
@@ -52,7 +59,9 @@ def audit(
                 write_json(out, found)
         else:
             try:
-                found = audit_folder(target, progress=progress)
+                found = audit_folder(
+                    target, overrides=overrides or (), again=again, progress=progress
+                )
             except ContradictedProof as error:
                 contradicted, found = error, _written(target)
     if json:

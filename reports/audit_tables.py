@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from .lower_bound import lower_bound
 from .numbers import bound, small
 
 __all__ = ["checks_table", "measured_table"]
@@ -24,17 +25,17 @@ def measured_table(found: Mapping[str, Any]) -> Table:
         f"{found['canaries']} canaries, {found['runs']} runs of {found['rounds']} rounds"
     )
     table = Table(title=title, title_justify="left")
-    for name in ("adversary", "proven", "at least", "ideal", "ratio", "canaries", "errors"):
+    for name in ("adversary", "epsilon", "at least", "ideal", "ratio", "canaries", "errors"):
         table.add_column(name, justify="left" if name == "adversary" else "right")
     table.add_column("verdict")
     for one in found["adversaries"]:
-        status = "" if one["status"] == "proven" else f" ({one['status']})"
+        status = "" if one["status"] == "proven" else ", unproven"
         alarms, misses = one["false_alarms"], one["misses"]
         table.add_row(
             one["name"],
             ("infinite" if one["proven_epsilon"] == "inf" else bound(one["proven_epsilon"]))
             + status,
-            _plain(one["measured_epsilon"], "{:.2f}"),
+            "-" if one["measured_epsilon"] is None else lower_bound(one["measured_epsilon"]),
             _plain(one["ideal_epsilon"], "{:.2f}"),
             _plain(one["ratio"], "{:.2f}"),
             str(one["canaries"]),
@@ -42,7 +43,8 @@ def measured_table(found: Mapping[str, Any]) -> Table:
             one["verdict"],
         )
     table.caption = (
-        f"at least: a lower bound at {level} confidence; ideal: what a perfect audit of so many "
+        f"epsilon: proven unless it says otherwise; at least: a lower bound at {level} "
+        "confidence; ideal: what a perfect audit of so many "
         "canaries expects; errors: false alarms + misses where the log-likelihood ratio is cut at "
         "0, as fixed in advance"
     )

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-__all__ = ["MARKS", "Area", "Line", "axes", "draw_line", "key", "spread", "ticks"]
+__all__ = ["MARKS", "Area", "Line", "axes", "draw_line", "drawing", "key", "spread", "ticks"]
 
 WIDTH, HEIGHT = 900, 320
-LEFT, RIGHT, TOP, BOTTOM = 58, 230, 16, 48
+LEFT, RIGHT, TOP, BOTTOM = 74, 230, 16, 48
 MARKS = 4
 _MOST_MARKS = 12
 
@@ -89,7 +89,7 @@ def axes(
         Markup(
             '<path class="axis" d="M{left} {top}V{floor}H{right}"/>'
             '<text class="mid" x="{middle}" y="{below}">{x_label}</text>'
-            '<text class="mid" transform="translate(14 {half}) rotate(-90)">{y_label}</text>'
+            '<text class="mid" transform="translate(13 {half}) rotate(-90)">{y_label}</text>'
         ).format(
             left=LEFT, top=TOP, floor=floor, right=right, middle=(LEFT + right) / 2,
             below=HEIGHT - 8, half=(TOP + floor) / 2, x_label=x_label, y_label=y_label,
@@ -108,6 +108,20 @@ def draw_line(area: Area, line: Line) -> Markup:
     return Markup('<polyline class="line s{}" points="{}"/>').format(line.style, path) + Markup(
         ""
     ).join(_mark(x, y, line.style) for x, y in marked)
+
+
+def drawing(box: str, title: str, about: str, content: Markup) -> Markup:
+    """A drawing that names itself to a reader who cannot see it.
+
+    Args:
+        box: the viewBox.
+        title: what it is.
+        about: what it shows, in sentences.
+        content: its parts.
+    """
+    return Markup(
+        '<svg viewBox="{}" role="img" aria-label="{}. {}"><title>{}</title><desc>{}</desc>{}</svg>'
+    ).format(box, title, about, title, about, content)
 
 
 def key(style: int) -> Markup:

@@ -1,8 +1,9 @@
 """The command line.
 
-Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 4 more
-was measured than is proven. With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything
-that a command needs is imported inside the command, so that help costs nothing.
+Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 3 over a
+limit of a policy; 4 more was measured than is proven; 5 evidence that a policy asks for is missing.
+With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
+inside the command, so that help costs nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .attack_command import attack
+from .audit_command import audit
+from .check_command import check
+from .compare_command import compare
 from .faults import ContradictedProof, is_stated, sentence
 from .terminal import make_console, print_json, say
 
@@ -58,6 +62,16 @@ class SchemaName(enum.StrEnum):
     """What has a schema."""
 
     RUN = "run"
+    POLICY = "policy"
+    REPORT = "report"
+
+
+class FormatName(enum.StrEnum):
+    """How a report is given."""
+
+    HTML = "html"
+    JSON = "json"
+    MD = "md"
 
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
@@ -207,6 +221,7 @@ def train(
 
 
 app.command()(attack)
+app.command()(audit)
 
 
 @app.command()
@@ -215,20 +230,48 @@ def report(
     show_records: Annotated[
         bool, typer.Option("--show-records", help="Show training records, not only public ones.")
     ] = False,
+    format: Annotated[
+        FormatName,
+        typer.Option("--format", help="html writes files; json and md print, and write nothing."),
+    ] = FormatName.HTML,
 ) -> None:
-    """Write privacy.json and report.html into the folder of a run."""
-    from .report import report_run
+    """Write privacy.json and report.html into the folder of a run, or print the same figures."""
+    if format is FormatName.HTML:
+        from .report import report_run
 
-    print(report_run(folder, show_records=show_records))
+        print(report_run(folder, show_records=show_records))
+        return
+    if show_records:
+        raise ValueError("--show-records belongs to --format html; json and md show no records")
+    from .report import collect
+
+    if format is FormatName.JSON:
+        print_json(collect(folder))
+        return
+    from .report_markdown import report_markdown
+
+    print(report_markdown(collect(folder)), end="")
+
+
+app.command()(check)
+app.command()(compare)
 
 
 @app.command()
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
-    """Print the JSON schema of the run file."""
-    from .config import run_file_schema
-
+    """Print the JSON schema of the run file, of a policy, or of privacy.json."""
     if what is SchemaName.RUN:
+        from .config import run_file_schema
+
         print_json(run_file_schema())
+    elif what is SchemaName.POLICY:
+        from .policy import policy_schema
+
+        print_json(policy_schema())
+    else:
+        from .report_schema import report_schema
+
+        print_json(report_schema())
 
 
 @app.command()

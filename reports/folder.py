@@ -115,6 +115,16 @@ def write_sums(folder: Path) -> dict[str, str]:
     return sums
 
 
+def forget_sums(folder: Path, start: str) -> None:
+    """Drop the sums of files whose path in the run begins so, because they will be written anew."""
+    listed = folder / SUMS
+    if listed.exists():
+        lines = listed.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not line.partition("  ")[2].startswith(start)]
+        if kept != lines:
+            listed.write_text("".join(kept), encoding="utf-8")
+
+
 def check_sums(folder: Path) -> None:
     """Refuse a folder whose files are not those that SHA256SUMS names; an unfinished run has none.
 

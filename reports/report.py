@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,16 @@ from ..privacy.ledger import Spent, read_ledger
 from ..training.accounting import accounted, run_epsilon
 from ..training.exposure import Exposure, Release
 from . import folder as run_folder
+from .assumptions import Facts, assumptions
+from .attack_entry import PLANTED
 from .build import Built, build
 from .config import RunFile, load_run_file
+from .evidence import measured, read_attack, read_audit
 from .html import render
+from .mending import mending, rounds_within
 from .plan import Plan, make_plan
+from .risk_words import risk_by_adversary
+from .run_facts import run_facts, traffic, utility
 
 SCHEMA = 1
 _POINTS = 12  # of epsilon by round
@@ -26,8 +33,8 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
 
     Args:
         folder: a run folder of `overhear train`, attacked or not.
-        show_records: show pictures of training records too. An attack plants public records, so
-            today there are none to hide.
+        show_records: show pictures of attacks on records that were not planted, too. An attack
+            plants public records, so today there are none to hide.
 
     Returns:
         The path of report.html.
@@ -36,17 +43,26 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
         FileNotFoundError: no run is in the folder.
         ValueError: the ledger belongs to another run file.
     """
-    del show_records
     report = collect(folder)
-    pictures = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted((folder / run_folder.ATTACKS).glob("*.png"))
-    }
+    pictures = _pictures(folder, report["attack"], show_records=show_records)
     page = render(report, images=pictures)
     run_folder.write_json(folder / run_folder.PRIVACY, report)
     (folder / run_folder.REPORT).write_text(page, encoding="utf-8")
     run_folder.write_sums(folder)
     return folder / run_folder.REPORT
+
+
+def _pictures(
+    folder: Path, attack: Mapping[str, Any] | None, *, show_records: bool
+) -> dict[str, bytes]:
+    """The pictures of attacks, by path: of planted public records alone unless asked for more."""
+    scenarios = attack["scenarios"] if attack else []
+    shown = [s for s in scenarios if show_records or s["records"] == PLANTED]
+    named = {path for s in shown for path in s["originals"]}
+    named |= {path for s in shown for row in s["rows"] for path in row["images"]}
+    found = sorted((folder / run_folder.ATTACKS).glob("*.png"))
+    paths = {path.relative_to(folder).as_posix(): path for path in found}
+    return {name: path.read_bytes() for name, path in paths.items() if name in named}
 
 
 def collect(folder: Path) -> dict[str, Any]:
@@ -57,22 +73,52 @@ def collect(folder: Path) -> dict[str, Any]:
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     _check_ledger(folder, spent, plan)
-    attack = folder / run_folder.ATTACK
-    metrics = _metrics(folder)
+    attack, audit = read_attack(folder), read_audit(folder)
+    run = run_facts(config, built, plan, spent=spent, sent=traffic(built, plan))
+    ledger = _ledger(config, plan, spent)
+    limit = plan.target["epsilon"]
     return {
         "schema": SCHEMA,
         "tool": {"name": "overhear", "version": importlib.metadata.version("overhear")},
         "made": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "run": _run(config, built, plan, spent=spent),
+        "run": run,
         "plan": plan.to_json(),
-        "ledger": _ledger(config, plan, spent),
+        "ledger": ledger,
+        "risk": risk_by_adversary(
+            plan,
+            spent,
+            epsilon=ledger["epsilon"],
+            adjacency="add-or-remove-one" if config.privacy is None else config.privacy.adjacency,
+        ),
         "epsilon_by_round": _epsilon_by_round(config, plan, spent),
-        "utility": _utility(metrics),
-        "attack": json.loads(attack.read_text(encoding="utf-8")) if attack.exists() else None,
-        "audit": None,
-        "assumptions": _assumptions(config, built, spent),
+        "within_limit": {}
+        if limit is None
+        else rounds_within(config, plan, spent, limit=float(limit)),
+        "mending": mending(
+            config, plan, spent, graph=built.setting.graph, epsilon=ledger["epsilon"]
+        ),
+        "utility": utility(_metrics(folder)),
+        "attack": attack,
+        "audit": audit,
+        "measured": measured(audit),
+        "assumptions": assumptions(_facts(built, run, spent), audit),
         "reproduce": _reproduce(folder),
     }
+
+
+def _facts(built: Built, run: Mapping[str, Any], spent: Spent) -> Facts:
+    return Facts(
+        planned=spent.header["planned_rounds"],
+        released=spent.rounds,
+        torn=spent.torn,
+        seed=run["evaluation_noise_seed"],
+        duplicates=run["duplicate_records"],
+        records=run["records"],
+        clipped=built.clip_norm is not None,
+        encrypted=run["links"] == "encrypted",
+        server=run["server"],
+        changing=run["graphs_in_turn"] > 1,
+    )
 
 
 def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
@@ -92,31 +138,6 @@ def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
                 f"the ledger was written with {name}={released:g}, but run.toml gives "
                 f"{planned:g}; the folder's files do not belong together"
             )
-
-
-def _run(config: RunFile, built: Built, plan: Plan, *, spent: Spent) -> dict[str, Any]:
-    graph = built.setting.graph
-    return {
-        "name": f"{config.algorithm.name}-{graph.name}-{config.data.name}",
-        "algorithm": config.algorithm.name,
-        "form": config.algorithm.form,
-        "graph": graph.name,
-        "agents": graph.agents,
-        "edges": sorted({(min(p), max(p)) for p in graph.links}),
-        "links": config.graph.links,
-        "data": config.data.name,
-        "records": len(built.data.targets),
-        "duplicate_records": _duplicates(built),
-        "model": config.model.name,
-        "parameters": sum(p.numel() for p in built.setting.model.parameters()),
-        "rounds": plan.rounds,
-        "rounds_done": spent.rounds,
-        "sampling_rate": plan.sampling_rate,
-        "clip_norm": "inf" if built.clip_norm is None else built.clip_norm,
-        "noise_multiplier": plan.noise_multiplier,
-        "evaluation_noise_seed": config.training.evaluation_noise_seed,
-        "device": str(built.setting.device),
-    }
 
 
 def _epsilon(
@@ -159,7 +180,8 @@ def _ledger(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
 def _epsilon_by_round(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
     released = [number for number in spent.numbers if number > 0]
     last = len(released)
-    points = sorted({max(1, round(last * k / _POINTS)) for k in range(1, _POINTS + 1)}) * bool(last)
+    points = sorted({1, *(max(1, round(last * k / _POINTS)) for k in range(1, _POINTS + 1))})
+    points *= bool(last)
     known: dict[tuple[tuple[Release, ...], int], float] = {}
     found: dict[str, list[tuple[int, float]]] = {}
     for name, exposure in plan.exposures.items():
@@ -178,93 +200,23 @@ def _metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
-def _utility(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "rounds": [m["round"] for m in metrics],
-        "consensus_accuracy": [m["consensus_accuracy"] for m in metrics],
-        "consensus_loss": [m["consensus_loss"] for m in metrics],
-        "agent_accuracy_min": [min(m["accuracy"]) for m in metrics],
-        "agent_accuracy_max": [max(m["accuracy"]) for m in metrics],
-        "consensus_distance": [m["consensus_distance"] for m in metrics],
-    }
-
-
-def _assumptions(config: RunFile, built: Built, spent: Spent) -> list[dict[str, str]]:
-    """What the statement rests on, and what speaks for each."""
-    planned = spent.header["planned_rounds"]
-    seed = config.training.evaluation_noise_seed
-    return [
-        {
-            "text": f"No more rounds than the {planned} planned were released "
-            f"({spent.rounds} in the ledger).",
-            "status": "verified" if spent.rounds <= planned else "gap",
-        },
-        {
-            "text": "Messages are the linear function of gradients and noise that was accounted "
-            "for: the step that runs is the step that was traced, in its first and last round.",
-            "status": "assumed",
-        },
-        {
-            "text": "Agents are honest but curious: they follow the protocol.",
-            "status": "assumed",
-        },
-        {
-            "text": "Noise and batches are drawn from secret seeds of the system's entropy."
-            if seed is None
-            else "Noise comes from evaluation_noise_seed: whoever knows it can subtract it.",
-            "status": "assumed" if seed is None else "gap",
-        },
-        {
-            "text": "No record is held by several agents, or twice by one.",
-            "status": "gap" if _duplicates(built) else "verified",
-        },
-        {
-            "text": "Batches are Poisson samples at a public rate, drawn in secret.",
-            "status": "assumed",
-        },
-        {
-            "text": "The rate, the normaliser, the weights and the number of rounds are public "
-            "constants; where they come from the number of records in all, that number is public.",
-            "status": "assumed",
-        },
-        {
-            "text": "Noise is exactly Gaussian; floating-point samples only come close to it.",
-            "status": "assumed",
-        },
-        {
-            "text": "Timing, message sizes and the machines' memory are not considered.",
-            "status": "gap",
-        },
-        {
-            "text": "An audit of the implementation by canaries.",
-            "status": "gap",
-        },
-    ]
-
-
-def _duplicates(built: Built) -> int:
-    """Records that are equal to another one, over all shards."""
-    seen: set[bytes] = set()
-    total = 0
-    for shard in built.setting.shards:
-        for row in shard.inputs.flatten(1).contiguous().numpy():
-            seen.add(row.tobytes())
-            total += 1
-    return total - len(seen)
-
-
 def _reproduce(folder: Path) -> dict[str, Any]:
-    kept = (run_folder.RUN, run_folder.LEDGER, run_folder.METRICS, run_folder.ATTACK)
+    """Commands, versions and digests; of the evidence what is there."""
+    kept = {
+        run_folder.RUN: ["overhear plan run.toml", "overhear train run.toml --out DIR"],
+        run_folder.LEDGER: [],
+        run_folder.METRICS: [],
+        run_folder.ATTACK: ["overhear attack DIR"],
+        run_folder.AUDIT: ["overhear audit DIR"],
+    }
+    there = {name: commands for name, commands in kept.items() if (folder / name).exists()}
     environment = (folder / run_folder.ENVIRONMENT).read_text(encoding="utf-8")
     return {
         "commands": [
-            "overhear plan run.toml",
-            "overhear train run.toml --out DIR",
-            "overhear attack DIR",
+            *(command for commands in there.values() for command in commands),
             "overhear report DIR",
         ],
+        "check": ["cd DIR && sha256sum --check SHA256SUMS"],
         "environment": json.loads(environment),
-        "files": {
-            name: run_folder.digest(folder / name) for name in kept if (folder / name).exists()
-        },
+        "files": {name: run_folder.digest(folder / name) for name in there},
     }

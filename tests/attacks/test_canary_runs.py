@@ -57,7 +57,7 @@ def test_opposite_records_are_twice_as_far_apart() -> None:
 
 
 def test_scores_of_sampled_rounds_are_calibrated() -> None:
-    """E[exp(-ratio)] with the record is 1; n = 2,300 or so, 6 standard errors of a bounded variable."""
+    """E[exp(-ratio)] with the record is 1; n = 1,150 or so, 6 standard errors."""
     game = _game(canaries=2300, rate=0.3, rounds=4)
     found = play(game, generator=np.random.default_rng(5)).guesses["eavesdropper"]
     odds = np.exp(-found.scores[found.included])

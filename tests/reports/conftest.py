@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from overhear.reports.evidence import measured
+
 RUN_FILE = """\
 [data]
 name = "digits"
@@ -64,6 +66,82 @@ def sample_images() -> dict[str, bytes]:
     return {path: png(draw.random((8, 8))) for path in paths}
 
 
+def sample_risk(relation: str) -> dict[str, Any]:
+    return {
+        "from": "trade-off curve",
+        "relation": relation,
+        "advantage": 0.3381,
+        "mu": 0.8762,
+        "right": {"times": 67.0, "of": 100},
+        "hits": [
+            {"false_alarms": 1, "of": 1000, "hit_rate": 0.0241, "hits": 25.0},
+            {"false_alarms": 1, "of": 100, "hit_rate": 0.1301, "hits": 14.0},
+            {"false_alarms": 10, "of": 100, "hit_rate": 0.4012, "hits": 41.0},
+        ],
+    }
+
+
+def sample_audit(verdict: str = "consistent") -> dict[str, Any]:
+    """An audit of `sample_report`, whose eavesdropper has a proven epsilon of 2.0738."""
+    return {
+        "schema": 1,
+        "canaries": 5000,
+        "confidence": 0.95,
+        "delta": 1e-5,
+        "adjacency": "add-or-remove-one",
+        "verdict": verdict,
+        "adversaries": [
+            {
+                "name": "eavesdropper",
+                "proven_epsilon": 2.0738,
+                "status": "proven",
+                "measured_epsilon": 1.7777,
+                "ideal_epsilon": 1.8123,
+                "ratio": 0.98,
+                "canaries": 5000,
+                "threshold": 0.0,
+                "false_alarms": 1203,
+                "misses": 1187,
+                "verdict": "consistent" if verdict == "failed checks" else verdict,
+                "estimators": [
+                    {"name": "total error", "epsilon": 1.7777, "assumptions": "fair coins"}
+                ],
+                "words": "what was measured lies under the proof",
+            },
+            {
+                "name": "neighbour:1",
+                "proven_epsilon": "inf",
+                "status": "heuristic",
+                "measured_epsilon": 0.0,
+                "ideal_epsilon": None,
+                "ratio": None,
+                "canaries": 5000,
+                "threshold": 0.0,
+                "false_alarms": 2500,
+                "misses": 2500,
+                "verdict": "nothing proven",
+                "estimators": [],
+                "words": "nothing was found",
+            },
+        ],
+        "checks": [
+            {
+                "name": name,
+                "passed": not (verdict == "failed checks" and name == "residuals"),
+                "p": None if name == "messages" else 0.2,
+                "tests": 310,
+                "words": f"{name} were compared",
+            }
+            for name in ("residuals", "messages", "sampler", "knowledge")
+        ],
+    }
+
+
+def with_audit(report: dict[str, Any], verdict: str = "consistent") -> dict[str, Any]:
+    audit = sample_audit(verdict)
+    return report | {"audit": audit, "measured": measured(audit)}
+
+
 def sample_report() -> dict[str, Any]:
     def row(name: str, *, joint: float, epsilon: float, status: str = "proven") -> dict[str, Any]:
         return {
@@ -103,6 +181,11 @@ def sample_report() -> dict[str, Any]:
             "graph": "ring",
             "agents": 10,
             "edges": [[i, (i + 1) % 10] for i in range(10)],
+            "edges_in_all": 10,
+            "one_way": [],
+            "graphs_in_turn": 1,
+            "server": False,
+            "links_used": True,
             "links": "clear",
             "data": "digits",
             "records": 1438,
@@ -147,15 +230,24 @@ def sample_report() -> dict[str, Any]:
             "final-models": curve,
             "single-message": single,
         },
+        "risk": {
+            name: sample_risk("at least" if name == "single-message" else "at most")
+            for name in ("eavesdropper", "neighbour", "final-models", "single-message")
+        },
+        "within_limit": {},
+        "mending": [],
         "utility": {
             "rounds": [0, *rounds],
             "consensus_accuracy": [0.1, 0.14, 0.41, 0.62, 0.7, 0.79, 0.82, 0.85, 0.86, 0.861],
             "consensus_loss": [2.3, 2.2, 1.8, 1.3, 1.0, 0.8, 0.7, 0.6, 0.58, 0.571],
             "agent_accuracy_min": [0.1, 0.11, 0.3, 0.5, 0.61, 0.7, 0.74, 0.78, 0.79, 0.793],
+            "agent_accuracy_median": [0.1, 0.15, 0.4, 0.6, 0.7, 0.8, 0.8, 0.81, 0.82, 0.831],
+            "agent_accuracy_last": [0.793, 0.884, *[0.8 + 0.007 * i for i in range(8)]],
             "agent_accuracy_max": [0.1, 0.17, 0.45, 0.66, 0.74, 0.81, 0.85, 0.87, 0.88, 0.884],
             "consensus_distance": [0.0, 0.2, 0.4, 0.5, 0.6, 0.6, 0.7, 0.7, 0.7, 0.713],
         },
         "attack": {
+            "schema": 1,
             "scenarios": [
                 {
                     "scenario": "cross-gradient",
@@ -185,22 +277,26 @@ def sample_report() -> dict[str, Any]:
                         "most": 0.3,
                         "rebuilt": 0,
                         "images": 2,
+                        "exceeded": False,
                         "sentence": "None of two was rebuilt; the proof allows 30 in 100.",
                     },
                 }
-            ]
+            ],
         },
         "audit": None,
+        "measured": {},
         "assumptions": [
-            {"text": "Each example is clipped to the clip norm", "status": "verified"},
             {
-                "text": "Clip norm, rounds and graph do not depend on private data",
-                "status": "assumed",
-            },
-            {"text": "The noise is floating-point Gaussian, not discrete", "status": "gap"},
+                "name": name,
+                "text": f"An assumption that is {status}",
+                "status": status,
+                "how": f"how it is {status}",
+            }
+            for name, status in (("a", "verified"), ("b", "assumed"), ("c", "gap"))
         ],
         "reproduce": {
             "commands": ["overhear train run.toml --out DIR", "overhear attack DIR"],
+            "check": ["sha256sum --check SHA256SUMS"],
             "environment": {"python": "3.11.7", "packages": {"torch": "2.13.0"}},
             "files": {
                 "run.toml": "d58f77918cb63171335bbec7dfd637d836a9787f5c1c976a1ea14b01a1d6c9d1"

@@ -89,7 +89,12 @@ def test_the_audit_of_a_folder_is_kept(run_file: Path, tmp_path: Path, capsys) -
     check_sums(folder)
     assert "at least" in capsys.readouterr().out
     assert main(["audit", str(folder)]) == 2
-    assert "audit.json exists" in capsys.readouterr().err
+    assert "--again audits once more" in capsys.readouterr().err
+    assert main(["audit", str(folder), "--again", "--set", "audit.canaries=40"]) == 0
+    kept = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    assert [one["file"] for one in kept["earlier"]] == ["audit-1.json"]
+    assert kept["canaries"] < 100
+    check_sums(folder)
 
 
 def test_a_contradiction_is_kept_before_it_is_raised(
@@ -102,12 +107,18 @@ def test_a_contradiction_is_kept_before_it_is_raised(
     def contradicted(*args, **how):
         found = sound(*args, **how)
         found["adversaries"][0] |= {"verdict": "contradicted", "words": "too much"}
+        found["verdict"] = "contradicted"
         return found
 
     monkeypatch.setattr(module, "audit_config", contradicted)
     with pytest.raises(ContradictedProof, match="too much"):
         audit_folder(folder)
     assert (folder / "audit.json").is_file()
+    monkeypatch.setattr(module, "audit_config", sound)
+    with pytest.raises(ContradictedProof, match=r"audit-1\.json found: contradicted"):
+        audit_folder(folder, again=True, overrides=["audit.canaries=20"])
+    with pytest.raises(ValueError, match=r"\[audit\] alone can be changed"):
+        audit_folder(folder, again=True, overrides=["training.rounds=1"])
 
 
 def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None:
@@ -132,7 +143,8 @@ def test_a_replaced_record_is_played_as_two_opposites(run_file: Path) -> None:
         (["RUN", "--set", "audit.confidence=0.2"], "confidence"),
         (["RUN", "--set", "audit.rounds=9"], "[audit] rounds=9 must be at most 3"),
         (["nowhere"], "is nowhere the --out folder"),
-        (["nowhere", "--set", "a.b=1"], "--set and --out belong to RUN.toml"),
+        (["nowhere", "--out", "x"], "--out belongs to RUN.toml"),
+        (["RUN", "--again"], "--again belongs to the folder"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_a_sentence(

@@ -34,7 +34,25 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Any], None]:
     return put
 
 
-@pytest.mark.parametrize("command", [[], ["plan"], ["budget"], ["train"], ["attack"], ["report"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *(
+            [name]
+            for name in (
+                "plan",
+                "budget",
+                "train",
+                "attack",
+                "report",
+                "check",
+                "compare",
+                "schema",
+            )
+        ),
+    ],
+)
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     program = (
         "import sys; from overhear.reports.cli import main; code = main(sys.argv[1:])\n"
@@ -123,7 +141,11 @@ def test_budget_says_that_the_central_limit_may_be_too_small(
         (["plan", "nothing.toml"], "no run file at nothing.toml"),
         (["budget", "--epsilon", "4"], "Missing option"),
         (["budget", "--epsilon", "four", *SETTING], "--epsilon"),
-        (["schema", "policy"], "policy"),
+        (["schema", "table"], "table"),
+        (["check", "DIR"], "Missing option"),
+        (["check", "DIR", "--policy", "none.toml"], "no policy at none.toml"),
+        (["compare", "DIR"], "needs 2 or more"),
+        (["report", "DIR", "--format", "md", "--show-records"], "--show-records belongs to"),
         (["plna"], "plna"),
     ],
 )
@@ -255,6 +277,32 @@ def test_report_prints_the_path_of_the_page(
     assert cli.main(["report", "DIR", "--show-records"]) == 0
     assert capsys.readouterr().out == f"{Path('DIR') / 'report.html'}\n"
     assert asked == [True]
+
+
+@pytest.mark.parametrize("form", ["json", "md"])
+def test_report_prints_the_same_figures_and_writes_nothing(
+    form: str,
+    report: dict[str, Any],
+    tmp_path: Path,
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stub("report", "collect", lambda _: report)
+    assert cli.main(["report", str(tmp_path), "--format", form]) == 0
+    shown = capsys.readouterr().out
+    if form == "json":
+        assert json.loads(shown) == report
+    else:
+        assert shown.startswith("# The target is met against the eavesdropper")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("what", "key"), [("policy", "limits"), ("report", "ledger")])
+def test_a_schema_describes_what_is_asked_for(
+    what: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["schema", what]) == 0
+    assert key in json.loads(capsys.readouterr().out)["properties"]
 
 
 def test_schema_run_is_a_json_schema_with_every_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhear.reports.chart import HEIGHT, key, spread, ticks
-from overhear.reports.figures import epsilon_figure, epsilon_series, graph_figure, utility_figure
+from overhear.reports.chart import HEIGHT, RIGHT, WIDTH, key, spread, ticks
+from overhear.reports.figures import epsilon_figure, epsilon_series, utility_figure
 
 Report = dict[str, Any]
 
 
-@pytest.mark.parametrize("draw", [graph_figure, epsilon_figure, utility_figure])
+@pytest.mark.parametrize("draw", [epsilon_figure, utility_figure])
 def test_a_drawing_is_well_formed_and_names_itself(report: Report, draw) -> None:
     root = ET.fromstring(draw(report))  # noqa: S314 - our own drawing
     assert root.attrib["role"] == "img"
@@ -25,34 +25,21 @@ def test_a_drawing_is_well_formed_and_names_itself(report: Report, draw) -> None
     assert root.findtext("desc")
 
 
-def test_the_graph_has_every_agent_and_every_link(report: Report) -> None:
-    drawing = graph_figure(report)
-    assert len(re.findall(r'<circle class="(?:agent|watcher|victim)"', drawing)) == 10
-    assert len(re.findall(r"<line ", drawing)) == 10
-    assert len(re.findall(r'class="hot"', drawing)) == 2
-
-
-def test_the_graph_marks_the_victim_and_the_agents_set_against_it(report: Report) -> None:
-    drawing = graph_figure(report)
-    assert re.findall(r'class="mid victim"[^>]*>(\d)<', drawing) == ["0"]
-    assert re.findall(r'class="mid watcher"[^>]*>(\d)<', drawing) == ["1", "9"]
-
-
-def test_the_graph_marks_the_members_of_a_coalition(report: Report) -> None:
-    rows = report["plan"]["adversaries"]
-    rows[1] |= {"name": "coalition:4,7", "worst_adversary": None}
-    assert re.findall(r'class="mid watcher"[^>]*>(\d)<', graph_figure(report)) == ["4", "7"]
-
-
-def test_of_a_large_network_only_the_victims_neighbourhood_is_drawn(report: Report) -> None:
-    report["run"]["agents"] = 1000
-    report["run"]["edges"] = [[i, (i + 1) % 1000] for i in range(1000)]
-    assert len(re.findall(r'<circle class="(?:agent|watcher|victim)"', graph_figure(report))) == 3
-
-
 def test_adversaries_with_equal_epsilon_share_a_line(report: Report) -> None:
     names = [series.names for series in epsilon_series(report)]
     assert names == [("eavesdropper", "neighbour", "final-models"), ("single-message",)]
+
+
+def test_a_heuristic_line_is_not_shared_with_a_proven_one(report: Report) -> None:
+    report["epsilon_by_round"]["single-message"] = report["epsilon_by_round"]["eavesdropper"]
+    lines = {series.names[0]: series.proven for series in epsilon_series(report)}
+    assert lines == {"eavesdropper": True, "single-message": False}
+
+
+def test_rounds_beyond_the_planned_ones_stay_in_the_chart(report: Report) -> None:
+    report["run"]["rounds"] = 100  # the lines go to 200
+    [first, *_] = re.findall(r'<polyline class="line s0" points="([^"]*)"', epsilon_figure(report))
+    assert max(float(point.split(",")[0]) for point in first.split()) <= WIDTH - RIGHT
 
 
 def test_an_infinite_epsilon_is_not_drawn(report: Report) -> None:
@@ -60,10 +47,26 @@ def test_an_infinite_epsilon_is_not_drawn(report: Report) -> None:
     assert epsilon_series(report) == []
 
 
-def test_the_crossing_is_drawn_only_where_the_target_is_passed(report: Report) -> None:
-    assert "within the target" not in epsilon_figure(report)
+def test_the_crossing_is_drawn_only_where_the_limit_is_passed(report: Report) -> None:
+    assert "within the limit" not in epsilon_figure(report)
     report["plan"]["target"]["epsilon"] = 1.8
-    assert re.search(r"within the target up to round <tspan[^>]*>125<", epsilon_figure(report))
+    report["within_limit"] = {"eavesdropper": {"rounds": 144, "epsilon": 1.79}}
+    drawn = epsilon_figure(report)
+    assert re.search(r"within the limit up to round <tspan[^>]*>144<", drawn)
+    assert 'class="stop"' in drawn
+
+
+def test_the_crossing_of_the_target_is_drawn_before_that_of_others(report: Report) -> None:
+    report["within_limit"] = {
+        "neighbour": {"rounds": 7, "epsilon": 3.9},
+        "eavesdropper": {"rounds": 9, "epsilon": 3.9},
+    }
+    assert re.search(r"up to round <tspan[^>]*>9<", epsilon_figure(report))
+
+
+def test_every_agent_has_a_tick_beside_the_band(report: Report) -> None:
+    [ticks_] = re.findall(r'class="tick" d="([^"]*)"', utility_figure(report))
+    assert ticks_.count("M") == 10
 
 
 def test_one_evaluation_is_enough_for_the_utility_drawing(report: Report) -> None:

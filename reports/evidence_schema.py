@@ -1,0 +1,218 @@
+"""What attacks/attack.json and audit.json hold, as types.
+
+Keys may be added, so that readers must ignore those that they do not know. Infinite figures are
+the string "inf".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Adjacency",
+    "Attack",
+    "Audit",
+    "AuditedAdversary",
+    "Count",
+    "Delta",
+    "Described",
+    "Fraction",
+    "NotNegative",
+    "Score",
+    "Status",
+]
+
+Count = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["inf"]
+Score = Annotated[float, Field(allow_inf_nan=False)] | Literal["inf", "-inf", "nan"]
+Status = Literal["proven", "heuristic"]
+Adjacency = Literal["add-or-remove-one", "replace-one"]
+
+
+class Described(BaseModel):
+    """An object that may hold more than is described here."""
+
+    model_config = ConfigDict(
+        extra="allow", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+
+
+class Means(Described):
+    """Mean scores of reconstructions."""
+
+    mse: Score
+    psnr: Score
+    ssim: Score
+
+
+class AttackRow(Described):
+    """What is attacked, and how well it was rebuilt."""
+
+    name: str
+    """blind guess, no defence, clipping only, or defended: the run's own messages."""
+    mse: list[Score]
+    psnr: list[Score]
+    ssim: list[Score]
+    mean: Means
+    interval: dict[str, tuple[Score, Score]] = {}
+    """Of the means, by bootstrap."""
+    conventions: dict[str, Means] = {}
+    """Mean scores as other papers scale images."""
+    stage: list[str] = []
+    """What made each reconstruction."""
+    noise_std: Score | None = None
+    """On each coordinate of what was attacked."""
+    intercepts: Count = 0
+    """Messages that were used."""
+    labels: list[Count] = []
+    spectral: str = ""
+    unused: list[str] = []
+    """What of the victim the attack does not use."""
+    images: list[str] = []
+    """Paths within the run."""
+
+
+class AllowedByProof(Described):
+    """What was rebuilt, beside what the proof allows."""
+
+    rebuilt: Count
+    images: Count
+    most: Fraction
+    """Largest expected fraction that the proof allows."""
+    mu: NotNegative | None = None
+    """Of the attacked messages together."""
+    threshold: Score | None = None
+    """MSE at which an image counts as rebuilt."""
+    prior_hit_rate: Fraction | None = None
+    """Of guessing alone, at most."""
+    guesses: Count = 1
+    confidence: Fraction | None = None
+    exceeded: bool
+    """More was rebuilt than the proof allows."""
+    sentence: str
+
+
+class Scenario(Described):
+    """One attack on one intercepted round."""
+
+    scenario: str
+    adversary: str
+    round: Count
+    model_owner: Count
+    victim: Count
+    preset: str
+    batch: Count = 1
+    """Records that were planted together."""
+    together: Count = 1
+    """Rounds in which they take part."""
+    rows: list[AttackRow]
+    originals: list[str] = []
+    gallery: str | None = None
+    records: str = ""
+    """Whose records are pictured."""
+    conclusion: str
+    bound: AllowedByProof
+
+
+class Attack(Described):
+    """The object of attacks/attack.json."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    scenarios: list[Scenario]
+
+
+class Estimator(Described):
+    """A lower bound on epsilon by one method."""
+
+    name: str
+    epsilon: NotNegative
+    assumptions: str
+
+
+class SecondLook(Described):
+    """A bound with fresh canaries, after one that exceeded the proof."""
+
+    epsilon: NotNegative
+    confidence: Fraction
+
+
+class AuditedMessage(Described):
+    """What canaries measured of one kind of message alone."""
+
+    message: str
+    agent: Count
+    proven_epsilon: NotNegative
+    measured_epsilon: NotNegative
+    canaries: Count
+
+
+class AuditedAdversary(Described):
+    """What canaries measured of one adversary."""
+
+    name: str
+    proven_epsilon: NotNegative
+    status: Status
+    measured_epsilon: NotNegative | None
+    """Lower bound on the true epsilon, at the audit's confidence; null if not measured."""
+    ideal_epsilon: NotNegative | None
+    """What a perfect attack would measure with as many canaries."""
+    ratio: NotNegative | None = None
+    """Measured / proven."""
+    canaries: Count
+    threshold: Score | None = None
+    """On the score, fixed in advance."""
+    false_alarms: Count | None = None
+    misses: Count | None = None
+    verdict: Literal["consistent", "suspicious", "contradicted", "nothing proven", "not measured"]
+    estimators: list[Estimator]
+    again: SecondLook | None = None
+    messages: list[AuditedMessage] = []
+    words: str
+
+
+class AuditCheck(Described):
+    """A check of the implementation that needs no canary."""
+
+    name: str
+    passed: bool
+    p: Fraction | None
+    tests: Count
+    words: str
+
+
+class EarlierAudit(Described):
+    """What an audit of the same run found before."""
+
+    file: str
+    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks"]
+
+
+class Audit(Described):
+    """The object of audit.json."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    canaries: Count
+    runs: Count | None = None
+    rounds: Count | None = None
+    """That were run with canaries; null or absent: all."""
+    planned_rounds: Count | None = None
+    hosts: list[Count] = []
+    """Agents that held canaries."""
+    game: str = ""
+    """What a canary's coin decides."""
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    delta: Delta
+    unit: Literal["record"] = "record"
+    adjacency: Adjacency
+    noise_multiplier: NotNegative | None = None
+    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks"]
+    adversaries: list[AuditedAdversary]
+    checks: list[AuditCheck]
+    run_file: str = ""
+    """SHA-256 of the run file that was audited."""
+    earlier: list[EarlierAudit] = []
+    """Audits of the same run before this one."""

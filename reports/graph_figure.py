@@ -1,0 +1,315 @@
+"""Who talks to whom: the agents and their links, the victim and its onlookers marked.
+
+The victim is filled, onlookers among the agents have a second outline, and what an eavesdropper
+reads bears a diamond: shapes, not colours. Of a network too large to draw only what is around the
+victim is drawn, and the drawing says how much is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from .chart import drawing
+
+__all__ = ["Network", "graph_figure", "network", "network_key"]
+
+_MOST_AGENTS, _MOST_LINKS = 120, 600
+_MOST_AROUND = 40
+_CROWDED = 80  # links, from where lines are thin
+_SIZE, _RADIUS = 300.0, 124.0
+_NAMED = 7.5  # least radius of an agent that bears its number
+
+Place = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Network:
+    """What is drawn.
+
+    Attributes:
+        agents: in the order in which they are placed; the victim is one of them.
+        links: pairs of them.
+        one_way: (sender, receiver) of links that go one way alone.
+        victim: the agent at stake.
+        watching: onlookers among the agents.
+        tapped: whether an eavesdropper reads the links.
+        encrypted: whether links are encrypted.
+        server: whether a server takes part.
+        left_out: agents that are not drawn.
+        links_in_all: how many links there are, drawn or not.
+    """
+
+    agents: tuple[int, ...]
+    links: tuple[tuple[int, int], ...]
+    one_way: frozenset[tuple[int, int]]
+    victim: int
+    watching: frozenset[int]
+    tapped: bool
+    encrypted: bool
+    server: bool
+    left_out: int
+    links_in_all: int
+
+    @property
+    def neighbours(self) -> tuple[int, ...]:
+        """Agents that are joined to the victim."""
+        return tuple(
+            sorted({b if a == self.victim else a for a, b in self.links if self.victim in (a, b)})
+        )
+
+    @property
+    def shown_watching(self) -> tuple[int, ...]:
+        """Onlookers that are drawn."""
+        return tuple(sorted(self.watching & set(self.agents)))
+
+
+def network(report: Mapping[str, Any]) -> Network:
+    """What of a report's network is drawn."""
+    run = report["run"]
+    rows, target = report["plan"]["adversaries"], report["plan"]["target"]["adversary"]
+    head = next((r for r in rows if r["name"] == target), rows[0])
+    victim = int(head["victim"])
+    count = int(run["agents"])
+    links = [(int(a), int(b)) for a, b in run["edges"] if a != b]
+    in_all = int(run["edges_in_all"])
+    if not run["links_used"]:
+        links, in_all = [], 0
+    agents: Sequence[int] = range(count)
+    if count > _MOST_AGENTS or in_all > _MOST_LINKS:
+        near = sorted({b if a == victim else a for a, b in links if victim in (a, b)})
+        agents = [victim, *near[:_MOST_AROUND]]
+        links = [pair for pair in links if victim in pair and set(pair) <= set(agents)]
+    return Network(
+        agents=tuple(agents),
+        links=tuple(links),
+        one_way=frozenset((int(j), int(i)) for j, i in run["one_way"]),
+        victim=victim,
+        watching=_watching(rows, links, victim),
+        tapped=run["links"] != "encrypted" and any(r["name"] == "eavesdropper" for r in rows),
+        encrypted=run["links"] == "encrypted",
+        server=bool(run["server"]),
+        left_out=count - len(agents),
+        links_in_all=in_all,
+    )
+
+
+def graph_figure(report: Mapping[str, Any]) -> Markup:
+    """The drawing of a report's network."""
+    net, run = network(report), report["run"]
+    place = _places(net, str(run["graph"]))
+    radius = _radius(place)
+    shown = [
+        *_lines(net, place, radius),
+        *_diamonds(net, place),
+        *([_server()] if net.server else []),
+        *(_agent(net, agent, at, radius) for agent, at in place.items()),
+    ]
+    box = f"0 0 {_SIZE:g} {_SIZE:g}"
+    return drawing(box, "Who talks to whom", _words(net, run), Markup("").join(shown))
+
+
+def network_key(what: str) -> Markup:
+    """A small sample of a mark: "victim", "watcher", "tap", "hot", "lock", "way" or "server"."""
+    shapes = {
+        "victim": Markup('<circle class="victim" cx="22" cy="9" r="7"/>'),
+        "watcher": Markup(
+            '<circle class="watcher" cx="22" cy="9" r="5"/>'
+            '<circle class="ring" cx="22" cy="9" r="8"/>'
+        ),
+        "tap": Markup('<path class="hot" d="M1 9H43"/><path class="tap" d="M22 3l6 6-6 6-6-6z"/>'),
+        "hot": Markup('<path class="hot" d="M1 9H43"/>'),
+        "lock": Markup('<path class="hot locked" d="M1 9H43"/>'),
+        "way": Markup('<path class="edge" d="M1 9H43"/><path class="way" d="M32 9l-9 4.5v-9z"/>'),
+        "server": Markup('<rect class="server" x="12" y="2" width="20" height="14" rx="2"/>'),
+    }
+    return Markup(
+        '<svg class="key" viewBox="0 0 44 18" width="44" height="18" aria-hidden="true">{}</svg>'
+    ).format(shapes[what])
+
+
+def _watching(
+    rows: Sequence[Mapping[str, Any]], links: Sequence[tuple[int, int]], victim: int
+) -> frozenset[int]:
+    """The agents of the adversaries that are set against the victim."""
+    named = [r["worst_adversary"] or r["name"] for r in rows if r["victim"] == victim]
+    members = (str(name).partition(":")[2] for name in named)
+    found = {int(m) for text in members for m in text.split(",") if m.strip().isdecimal()}
+    if any(r["name"] == "neighbour" for r in rows):  # any one of them is meant
+        found |= {agent for pair in links if victim in pair for agent in pair}
+    return frozenset(found - {victim})
+
+
+def _places(net: Network, name: str) -> dict[int, Place]:
+    middle = _SIZE / 2
+    hub = _hub(net)
+    if name == "bipartite" and (sides := _sides(net)) is not None:
+        return {
+            agent: (x, 30 + (_SIZE - 60) * (i + 0.5) / len(side))
+            for x, side in zip((70.0, _SIZE - 70.0), sides, strict=True)
+            for i, agent in enumerate(side)
+        }
+    if name == "grid" and not net.left_out and (columns := _columns(net)) is not None:
+        rows = -(-len(net.agents) // columns)
+        step = (_SIZE - 60) / max(columns - 1, rows - 1, 1)
+        left, top = (middle - step * (n - 1) / 2 for n in (columns, rows))
+        return {a: (left + step * (a % columns), top + step * (a // columns)) for a in net.agents}
+    around = [agent for agent in net.agents if agent != hub]
+    turn = 2 * math.pi / max(len(around), 1)
+    ring = _RADIUS if len(net.agents) > 1 else 0.0
+    found = {
+        agent: (middle + ring * math.sin(turn * i), middle - ring * math.cos(turn * i))
+        for i, agent in enumerate(around)
+    }
+    return found if hub is None else {hub: (middle, middle), **found}
+
+
+def _hub(net: Network) -> int | None:
+    """The agent to which every link goes, for the middle; the server's place if there is one."""
+    if net.server or len(net.agents) < 4:
+        return None
+    ends = [set(pair) for pair in net.links]
+    common = set.intersection(*ends) if ends else set()
+    return next(iter(common)) if len(common) == 1 else None
+
+
+def _sides(net: Network) -> tuple[list[int], list[int]] | None:
+    """The two halves of a network whose links all go across; None if there are none."""
+    side = {net.agents[0]: 0}
+    waiting = [net.agents[0]]
+    joined: dict[int, list[int]] = {}
+    for a, b in net.links:
+        joined.setdefault(a, []).append(b)
+        joined.setdefault(b, []).append(a)
+    while waiting:
+        agent = waiting.pop()
+        for other in joined.get(agent, ()):
+            if other not in side:
+                side[other] = 1 - side[agent]
+                waiting.append(other)
+            elif side[other] == side[agent]:
+                return None
+    halves = [sorted(a for a in net.agents if side.get(a) == half) for half in (0, 1)]
+    return (halves[0], halves[1]) if all(halves) and len(side) == len(net.agents) else None
+
+
+def _columns(net: Network) -> int | None:
+    """Agents in a row of a grid: the first agent is joined to the one beside and the one below."""
+    beside = sorted(b for a, b in net.links if a == 0)
+    return beside[-1] if beside and beside[-1] > 1 else None
+
+
+def _radius(place: Mapping[int, Place]) -> float:
+    """As large as the nearest two agents allow."""
+    at = list(place.values())
+    nearest = min((math.dist(a, b) for i, a in enumerate(at) for b in at[i + 1 :]), default=_SIZE)
+    return max(2.2, min(14.0, nearest / 3.0))
+
+
+def _lines(net: Network, place: Mapping[int, Place], radius: float) -> list[Markup]:
+    """Links as two paths, ordinary ones first, and an arrow on each that goes one way."""
+    thin = " thin" if len(net.links) > _CROWDED else ""
+    found = []
+    for hot in (False, True):
+        ends = [(place[a], place[b]) for a, b in net.links if (net.victim in (a, b)) == hot]
+        path = "".join(f"M{a[0]:.1f} {a[1]:.1f}L{b[0]:.1f} {b[1]:.1f}" for a, b in ends)
+        locked = " locked" if hot and net.encrypted else ""
+        kind = ("hot" if hot else "edge") + locked + thin
+        if path:
+            found.append(Markup('<path class="{}" d="{}"/>').format(kind, path))
+    if net.server:
+        middle = _SIZE / 2
+        for hot in (False, True):
+            path = "".join(
+                f"M{x:.1f} {y:.1f}L{middle:g} {middle:g}"
+                for agent, (x, y) in place.items()
+                if (agent == net.victim) == hot
+            )
+            locked = " locked" if hot and net.encrypted else ""
+            kind = f"hot{locked}" if hot else "edge spoke"
+            found.append(Markup('<path class="{}" d="{}"/>').format(kind, path))
+    arrows = [
+        _arrow(place[j], place[i], radius)
+        for j, i in sorted(net.one_way)
+        if j in place and i in place and (min(i, j), max(i, j)) in set(net.links)
+    ]
+    if arrows:
+        found.append(Markup('<path class="way" d="{}"/>').format("".join(arrows)))
+    return found
+
+
+def _arrow(start: Place, end: Place, radius: float) -> str:
+    """A triangle that ends where the receiver's circle begins."""
+    length = math.dist(start, end) or 1.0
+    along = ((end[0] - start[0]) / length, (end[1] - start[1]) / length)
+    tip = (end[0] - along[0] * (radius + 5), end[1] - along[1] * (radius + 5))
+    back = (tip[0] - along[0] * 9, tip[1] - along[1] * 9)
+    side = (-along[1] * 4, along[0] * 4)
+    return (
+        f"M{tip[0]:.1f} {tip[1]:.1f}L{back[0] + side[0]:.1f} {back[1] + side[1]:.1f}"
+        f"L{back[0] - side[0]:.1f} {back[1] - side[1]:.1f}z"
+    )
+
+
+def _diamonds(net: Network, place: Mapping[int, Place]) -> list[Markup]:
+    """On every link of the victim that an eavesdropper reads."""
+    if not net.tapped:
+        return []
+    ends = [(place[a], place[b]) for a, b in net.links if net.victim in (a, b)]
+    if net.server:
+        ends.append((place[net.victim], (_SIZE / 2, _SIZE / 2)))
+    found = ""
+    for start, end in ends:
+        x, y = ((start[k] + end[k]) / 2 for k in (0, 1))
+        found += f"M{x:.1f} {y - 6:.1f}l6 6-6 6-6-6z"
+    return [Markup('<path class="tap" d="{}"/>').format(found)] if found else []
+
+
+def _server() -> Markup:
+    middle = _SIZE / 2
+    return Markup(
+        '<rect class="server" x="{:g}" y="{:g}" width="68" height="30" rx="3"/>'
+        '<text class="mid" x="{:g}" y="{:g}">server</text>'
+    ).format(middle - 34, middle - 15, middle, middle + 4)
+
+
+def _agent(net: Network, agent: int, at: Place, radius: float) -> Markup:
+    x, y = at
+    role = "victim" if agent == net.victim else "watcher" if agent in net.watching else "agent"
+    size = max(radius, 4.2) if role == "victim" else radius
+    found = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="{:.1f}"/>').format(
+        role, x, y, size
+    )
+    if role == "watcher":
+        ring = Markup('<circle class="ring" cx="{:.1f}" cy="{:.1f}" r="{:.1f}"/>')
+        found += ring.format(x, y, radius + max(1.8, radius / 4))
+    if radius >= _NAMED:
+        found += Markup('<text class="mid {}" x="{:.1f}" y="{:.1f}">{}</text>').format(
+            role, x, y + 4, agent
+        )
+    return found
+
+
+def _words(net: Network, run: Mapping[str, Any]) -> str:
+    """The drawing in sentences."""
+    said = [
+        f"Network {run['graph']} of {run['agents']} agents with {net.links_in_all} links",
+        f"agent {net.victim} holds the record at stake",
+    ]
+    near = net.neighbours
+    if near:
+        some = ", ".join(map(str, near[:8])) + (" and others" if len(near) > 8 else "")
+        said.append(f"it is joined to {some}")
+    if net.tapped:
+        said.append("an eavesdropper reads the links")
+    if net.encrypted:
+        said.append("links are encrypted")
+    if net.server:
+        said.append("all agents talk to a server")
+    if net.left_out:
+        said.append(f"{net.left_out} agents are not drawn")
+    return "; ".join(said) + "."
