@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: help install demo test lint bench wheel test-wheel clean
 
 help:
-	@echo "make demo        plan, train, attack and report on bundled digits"
+	@echo "make demo        plan, train, attack, audit and report on bundled digits"
 	@echo "make test        the test suite"
 	@echo "make lint        ruff, mypy, pyright"
 	@echo "make test-wheel  the test suite against the built wheel"

@@ -30,7 +30,7 @@ from .link_bounds import LinkBound, link_bounds
 from .lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
 from .one_run_bounds import one_run_f_dp, one_run_pure
 
-__all__ = ["Audited", "Verdict", "audit", "claim_of", "hosts_of"]
+__all__ = ["Audited", "Proven", "Verdict", "audit", "claim_of", "hosts_of", "not_measured"]
 
 LINKS = 0.1  # share of the risk of a first look that all single messages may have together
 AGAIN = 4  # how many times as many canaries a second look takes
@@ -99,13 +99,13 @@ class Audited:
 
     def words(self) -> str:
         """One sentence for a reader."""
-        at = f"at delta {self.proven.delta:g}"
+        at = f"at delta {_small(self.proven.delta)}"
         if self.verdict is Verdict.NOT_MEASURED:
             if self.proven.epsilon == 0:
                 return f"{self.proven.name}: nothing about the data reaches it"
             claimed = f"{self.proven.epsilon:.3g} {at} ({self.proven.status})"
             return f"{self.proven.name}: {claimed} is not measured; {self.why}"
-        confidence = f"{self.bounds[0].confidence:.0%} confidence, {self.canaries} canaries"
+        confidence = f"{_share(self.bounds[0].confidence)} confidence, {self.canaries} canaries"
         found = (
             f"{self.proven.name}: epsilon is at least {_least(self.measured)} {at} ({confidence})"
         )
@@ -115,6 +115,13 @@ class Audited:
                 return f"{found}; nothing protects against it"
             over = "more" if self.measured > self.proven.epsilon else "no more"
             return f"{found}, {over} than the {self.proven.epsilon:.3g} that is claimed, unproven"
+        if self.measured == 0:
+            found = f"{self.proven.name}: {self.canaries} canaries show nothing {at}"
+        elif self.bounds[0].epsilon <= self.proven.epsilon and _exceeds(
+            self.bounds[0], self.proven
+        ):
+            scale = self.bounds[0].noise_scale or 0.0
+            found += f"; the declared noise is rejected, it is at most {scale:.3g} of it"
         over_links = [link for link in self.links if link.exceeded]
         if over_links:
             some = ", ".join(
@@ -122,20 +129,36 @@ class Audited:
             )
             found += f"; single messages show more than their own noise promises: {some}"
         if self.verdict is Verdict.CONSISTENT:
-            return f"{found}, within {proven}"
+            return found if self.measured == 0 else f"{found}, within {proven}"
         again = (
-            "" if self.again is None else f"{_least(self.again.epsilon)} at {SURE:.1%} confidence"
+            ""
+            if self.again is None
+            else f"{_least(self.again.epsilon)} at {_share(SURE)} confidence"
         )
         look = f"a second look with {AGAIN} times as many canaries gives {again}"
         if self.verdict is Verdict.SUSPICIOUS:
             return f"{found}; {look}, within {proven}: chance is the likelier cause"
-        if self.again_links and (self.again is None or self.again.epsilon <= self.proven.epsilon):
+        if self.again is not None and self.again.epsilon <= self.proven.epsilon:
+            if _exceeds(self.again, self.proven):
+                return f"{found}; {look}, and rejects the declared noise, too"
             return f"{found}, and again when looked at twice: the noise on them is not as declared"
         return f"{found}; {look}, more than {proven}: the proof or the code is wrong"
 
 
+def _share(confidence: float) -> str:
+    return f"{100 * confidence:.10g}%"
+
+
+def _small(delta: float) -> str:
+    """Delta as it is written elsewhere, 1e-5 and not 1e-05."""
+    mantissa, exponent = f"{delta:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
 def _least(value: float) -> str:
     """A lower bound with three digits, never rounded up."""
+    if value == 0:
+        return "0"
     return format(Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(repr(value))), "f")
 
 
@@ -193,7 +216,7 @@ def audit(
         for one in found
     ]
     by_name = {one.proven.name: one for one in looked}
-    return [by_name.get(one.name) or _not_measured(one, looked) for one in against]
+    return [by_name.get(one.name) or not_measured(one, looked) for one in against]
 
 
 def _second_look(
@@ -225,9 +248,12 @@ def _links(
 
 
 def _verdict(proven: Proven, bound: LowerBound, links: Sequence[LinkBound]) -> Verdict:
-    if proven.status is not Status.PROVEN or math.isinf(proven.epsilon):
+    if proven.status is not Status.PROVEN:
         return Verdict.NOTHING_PROVEN
-    over = _exceeds(bound, proven) or any(link.exceeded for link in links)
+    over = any(link.exceeded for link in links)
+    if math.isinf(proven.epsilon):
+        return Verdict.SUSPICIOUS if over else Verdict.NOTHING_PROVEN
+    over = over or _exceeds(bound, proven)
     return Verdict.SUSPICIOUS if over else Verdict.CONSISTENT
 
 
@@ -238,10 +264,11 @@ def _exceeds(bound: LowerBound, proven: Proven) -> bool:
     below the proven one although the noise cannot be as declared.
     """
     rejected = bound.noise_scale is not None and bound.noise_scale < 1.0
-    return bound.epsilon > proven.epsilon or rejected
+    return math.isfinite(proven.epsilon) and (bound.epsilon > proven.epsilon or rejected)
 
 
-def _not_measured(proven: Proven, measured: Sequence[Audited]) -> Audited:
+def not_measured(proven: Proven, measured: Sequence[Audited]) -> Audited:
+    """An adversary whose rounds no canary can be scored in, beside those that were measured."""
     why = "all of its rounds are one release, in which no round can be scored by itself"
     if proven.name == SINGLE_MESSAGE.name:
         why = "it is no adversary that exists"

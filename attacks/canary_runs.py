@@ -49,6 +49,8 @@ class CanaryGame:
         canaries: how many in all; rounded up to equal numbers in every host and run.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
         replace: whether neighbouring data sets differ in one record's value.
+        apart: whether hosts need directions of their own, because what is scored of one shares
+            noise with what is scored of another, and their errors would go together.
         batch_clipped: whether a batch's mean is clipped, so that an agent can hold one canary only.
     """
 
@@ -62,6 +64,7 @@ class CanaryGame:
     canaries: int
     linked: str | None = None
     replace: bool = False
+    apart: bool = False
     batch_clipped: bool = False
 
     def __post_init__(self) -> None:
@@ -70,6 +73,11 @@ class CanaryGame:
             raise ValueError(f"canaries={self.canaries} must be at least 1")
         if not self.hosts:
             raise ValueError("onlookers names no host; give at least one adversary with a victim")
+        if self.apart and self.dimension < len(self.hosts):
+            raise ValueError(
+                f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
+                "coordinates; audit fewer canaries, or a larger model"
+            )
         if not 0 < self.clip_norm < math.inf:
             raise ValueError(
                 f"clip_norm={self.clip_norm} must be a positive number: without clipping no bound "
@@ -91,8 +99,14 @@ class CanaryGame:
     @property
     def runs(self) -> int:
         """How many runs share the canaries."""
-        most = 1 if self.batch_clipped else min(MOST, self.dimension)
+        room = self.dimension // len(self.hosts) if self.apart else self.dimension
+        most = 1 if self.batch_clipped else max(1, min(MOST, room))
         return -(-self.canaries // (most * len(self.hosts)))
+
+    def own(self, host: int) -> slice:
+        """Which directions are the host's."""
+        start = self.hosts.index(host) * self.of_each if self.apart else 0
+        return slice(start, start + self.of_each)
 
     @property
     def of_each(self) -> int:
@@ -151,9 +165,9 @@ def play(
         scorer = _one_run(game, coins, generator=generator, progress=tick)
         of = dict(zip(game.hosts, coins, strict=True))
         for name, by_host in scorer.scores.items():
-            of_names[name] += [(scored, of[host]) for host, scored in by_host.items()]
+            of_names[name] += [(at[game.own(h)], of[h]) for h, at in by_host.items()]
         for key, link in scorer.links.items():
-            of_links.setdefault(key, []).append((link.scores, of[key[1]]))
+            of_links.setdefault(key, []).append((link.scores[game.own(key[1])], of[key[1]]))
             rounds[key] = link.rounds
     return Played(
         guesses={name: _joined(found) for name, found in of_names.items()},
@@ -179,7 +193,8 @@ def _one_run(
     progress: Callable[[int], None],
 ) -> Scorer:
     objective = game.setting.task or game.setting.model
-    directions = Directions(game.of_each, game.dimension, generator=generator)
+    count = game.of_each * (len(game.hosts) if game.apart else 1)
+    directions = Directions(count, game.dimension, generator=generator)
     task = CanaryTask(objective, directions=directions, first=game.classes)
     gradients = PlantedGradients(
         task,
@@ -236,7 +251,7 @@ def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
     shards = list(game.setting.shards)
     for host, coin in zip(game.hosts, coins, strict=True):
         held = shards[host]
-        codes = game.classes + 2 * np.arange(len(coin))
+        codes = game.classes + 2 * np.arange(len(coin)) + 2 * game.own(host).start
         # A canary is there or not; where one record is replaced, it is there with either sign.
         codes = codes + ~coin if game.replace else codes[coin]
         blank = held.inputs.new_zeros(len(codes), *held.inputs.shape[1:])

@@ -157,24 +157,32 @@ class Scorer:
     ) -> Array:
         total = np.zeros(self._directions.count)
         first = _first_block(happened.trace)
+        whole = planted.size * planted.part
+        # None of the host's own canaries is known, whichever of its batches they are in.
+        every = self._of_agent(happened, host, first)
+        left = left + sight.contributions[:, every] @ whole[every]
         for columns, bounds, rate in happened.trace.of_victim(host).values():
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
             found = sight.filter(mine)
-            size, part = planted.size[mine], planted.part[mine]
-            own = size * part  # the host's own canaries are not known
+            size = planted.size[mine]
             q = self._rate if rate is None else rate
-            s = ((found.weights.T @ left + found.information @ own) * size).sum(axis=0)
+            s = ((found.weights.T @ left) * size).sum(axis=0)
             v = ((found.information @ size) * size).sum(axis=0)
             ratio = _log_mixture(s - v / 2, q)
             if self._replace:
                 ratio = ratio - _log_mixture(-s - v / 2, q)
             if found.is_perfect:
-                shown = found.revealing @ left + found.revealed @ own
+                shown = found.revealing @ left
                 ratio = self._decided(shown, found.revealed @ size, ratio, q)
             total += ratio
         return total
+
+    def _of_agent(self, happened: HappenedRound, host: int, first: NDArray[np.bool_]) -> list[int]:
+        """Positions of an agent's contributions of the first block, of all its batches."""
+        batches = happened.trace.of_victim(host).values()
+        return [c for columns, _, _ in batches for c in columns if first[c]]
 
     def _add_links(
         self, happened: HappenedRound, sight: Sight, left: Array, planted: Planted, host: int
@@ -182,11 +190,15 @@ class Scorer:
         """Score every message by itself: what it adds to those before it."""
         first, sent = _first_block(happened.trace), len(sight.messages)
         energy, held = sight.noise_energy[:sent], sight.contributions[:sent]
-        for columns, bounds, rate in happened.trace.of_victim(host).values():
+        batches = happened.trace.of_victim(host).values()
+        every = held[:, self._of_agent(happened, host, first)]
+        for columns, bounds, rate in batches:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             own = held[:, mine].toarray()
+            # Two batches under one noise are no two messages; the whole view scores them.
+            alone = np.asarray(abs(every).sum(axis=1)).ravel() - np.abs(own).sum(axis=1) < 1e-12
             q = self._rate if rate is None else rate
-            for row in np.flatnonzero((energy > 0) & (np.abs(own).sum(axis=1) > 0)):
+            for row in np.flatnonzero((energy > 0) & (np.abs(own).sum(axis=1) > 0) & alone):
                 size = own[row] @ planted.size[mine]
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]

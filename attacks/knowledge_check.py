@@ -60,7 +60,9 @@ def knowledge_check(run: WatchedRun) -> Check:
         words += f"; {_named(frozenset(undeclared))} can subtract noise declared unknown: {first}"
     if other:
         words += f"; {other} sources are not what their seed gives, so their makers would not agree"
-    if not undeclared and not other:
+    if not pairs:
+        words = "no agent makes noise in these rounds: the server does, so nothing was looked at"
+    elif not undeclared and not other:
         words += "; each is made again from its seed, and all who can are declared to know it"
     return Check(
         name=_NAME,

@@ -14,6 +14,7 @@ exactly, whatever D: no test here is approximate.
                    rows of two rounds, against 0
     combinations   where rows of a kind are correlated, the same of their independent combinations,
                    the eigenvectors of their declared covariance
+    coordinates    of each row, at several lags and in how many are small (`coordinates`)
     exact          rows without declared noise are zero, and rows that share all of their noise are
                    equal, to rounding
 
@@ -32,6 +33,7 @@ import numpy as np
 from scipy.special import chdtr, chdtrc
 
 from .check import TOTAL_FALSE_ALARM, Check, Finding
+from .coordinates import note_coordinates
 from .watched_run import Residual, WatchedRun
 
 if TYPE_CHECKING:
@@ -101,19 +103,21 @@ def residual_check(run: WatchedRun) -> Check:
     drowned = sum(len(of.names) for of in every) - sum(len(of.names) for of in blocks)
     blocks = [of for of in blocks if of.names]
     white = [one for of in blocks for one in _whitened(of)]
-    rows, combined, pairs = Finding(), Finding(), Finding()
+    rows, combined, pairs, within = Finding(), Finding(), Finding(), Finding()
+    for block_ in blocks:
+        note_coordinates(within, block_.values, block_.names)
     for found, of in ((rows, blocks), (combined, white)):
         _test_rows(found, of)
         _test_kinds(found, of)
         _test_pairs_over_rounds(pairs, of)
     thinned = _test_pairs(pairs, blocks)
-    whole = Finding.of([exact, rows, combined, pairs])  # the plainest words come first
+    whole = Finding.of([exact, rows, combined, pairs, within])  # the plainest words come first
     words = (
         f"{sum(len(of.names) for of in blocks)} rows with declared noise "
         f"({sum(of.values.size for of in blocks)} values) of {len(run.rounds) - 1} rounds and the "
-        f"start were tested for their variance and in pairs{thinned} against the declared "
-        f"covariance, and {silent} rows without noise for being exact: {whole.tests} tests at a "
-        f"total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"start were tested for their variance, in pairs{thinned} and within each row against the "
+        f"declared covariance, and {silent} rows without noise for being exact: {whole.tests} "
+        f"tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
     )
     if drowned:
         words += f"; {drowned} rows have noise so small that rounding hides it, and fail"

@@ -84,6 +84,22 @@ class Sight:
         """(rows, contributions) what each contribution adds."""
         return self.rows[:, self._of_mine]
 
+    def noise_of(self, agent: int) -> np.ndarray:
+        """(K, sources) the noise, over all sources of the round, in the scores of an agent."""
+        found = [np.zeros((0, self.trace.columns))]
+        blocks = np.concatenate(
+            [np.zeros(0, dtype=int)]
+            + [np.full(g.size, g.block) for g in self.trace.groups if isinstance(g, Contributions)]
+        )
+        for columns, bounds, _ in self.trace.of_victim(agent).values():
+            mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and blocks[c] == 0]
+            if mine:
+                noise = np.zeros((len(mine), self.trace.columns))
+                of = self.rows[:, self._noise]
+                noise[:, self._noise] = (of.T @ self.filter(mine).weights).T
+                found.append(noise)
+        return np.concatenate(found)
+
     @property
     def noise_energy(self) -> np.ndarray:
         """(rows,) variance of the noise that the adversary does not know."""

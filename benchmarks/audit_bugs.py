@@ -23,7 +23,7 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from overhear.reports import audit as audits  # noqa: E402 # the tests lie beside us
+from overhear.reports import audit_game as audits  # noqa: E402 # the tests lie beside us
 from overhear.reports.audit import audit_config  # noqa: E402
 from overhear.reports.config import load_run_file  # noqa: E402
 from tests.attacks.planted_bugs import ACCOUNTING, PATCHES  # noqa: E402

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from overhear.attacks.audit import audit
-from overhear.reports.audit import game_of
+from overhear.reports.audit_game import game_of
 from overhear.reports.build import build
 from overhear.reports.config import load_run_file
 from overhear.reports.plan import make_plan
@@ -64,6 +64,7 @@ def _row(epsilon: float, rate: float, rounds: int, *, audits: int, canaries: int
     found, spent = [], []
     for seed in range(audits):
         game, against = game_of(config, built, plan, multiplier=plan.noise_multiplier)
+        assert game is not None  # noqa: S101 # the eavesdropper is measured
         start = time.process_time()
         (one,) = [
             a

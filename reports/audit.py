@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..attacks.audit import Audited, Proven, Verdict, audit, claim_of, hosts_of
-from ..attacks.canary_runs import CanaryGame
+from ..attacks.audit import (
+    AGAIN,
+    Audited,
+    Verdict,
+    audit,
+    not_measured,
+)
 from ..attacks.check import Check
 from ..attacks.engine_checks import engine_checks
-from ..privacy.guarantee import Guarantee
+from ..attacks.link_bounds import LinkBound
 from ..privacy.ledger import read_ledger
-from ..training.accounting import run_epsilon
-from ..training.exposure import Exposure, exposures_by_victim
-from ..training.trace import trace
 from . import folder as run_folder
-from .build import Built, build
+from .audit_game import game_of
+from .build import build
 from .config import RunFile, load_run_file
 from .faults import ContradictedProof
-from .plan import Plan, make_plan
+from .plan import make_plan
 
 __all__ = ["audit_config", "audit_folder", "raise_contradiction"]
 
 Progress = Callable[[int, int, str], None]
-_LINKED = "eavesdropper"  # the adversary who sees every message, so that each can be scored
 
 
 def audit_folder(
@@ -64,11 +66,19 @@ def audit_folder(
         raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
     found = audit_config(config, noise_multiplier=header["noise_multiplier"], progress=progress)
     found |= {"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
+    if found["verdict"] == "consistent" and any(_in_doubt(one, found) for one in found["earlier"]):
+        found["verdict"] = "suspicious"
     run_folder.write_json(held, found)
     if (folder / run_folder.SUMS).exists():
         run_folder.write_sums(folder)
     raise_contradiction(found)
     return found
+
+
+def _in_doubt(before: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether an earlier suspicion stands: only a look that is four times as close clears it."""
+    close = found["canaries"] >= AGAIN * before["canaries"] and found["rounds"] >= before["rounds"]
+    return before["verdict"] == "suspicious" and not close
 
 
 def _put_aside(folder: Path) -> list[dict[str, Any]]:
@@ -82,8 +92,12 @@ def _put_aside(folder: Path) -> list[dict[str, Any]]:
         before = json.loads(held.read_text(encoding="utf-8"))
         name = f"{stem}-{count}.json"
         held.rename(folder / name)
-        earlier = [*before.get("earlier", []), {"file": name, "verdict": before["verdict"]}]
+        earlier = [*before.get("earlier", []), _summary(name, before)]
     return earlier
+
+
+def _summary(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {"file": name} | {key: found[key] for key in ("verdict", "canaries", "rounds")}
 
 
 def audit_config(
@@ -129,21 +143,26 @@ def audit_config(
     watched = min(config.audit.checked_rounds, config.training.rounds)
     show(0, watched, "checks")
     checks = engine_checks(built.setting, built.bound(multiplier), rounds=watched)
-    measured = audit(
-        game,
-        against,
-        generator=generator or np.random.default_rng(),
-        confidence=config.audit.confidence,
-        progress=lambda done, total: show(done, total, "canaries"),
+    measured = (
+        [not_measured(one, ()) for one in against]
+        if game is None
+        else audit(
+            game,
+            against,
+            generator=generator or np.random.default_rng(),
+            confidence=config.audit.confidence,
+            progress=lambda done, total: show(done, total, "canaries"),
+        )
     )
     found: dict[str, Any] = run_folder.finite(
         {
             "schema": 1,
-            "canaries": game.runs * game.of_each * len(game.hosts),
-            "runs": game.runs,
-            "rounds": game.rounds,
+            "canaries": 0 if game is None else game.runs * game.of_each * len(game.hosts),
+            "runs": 0 if game is None else game.runs,
+            "rounds": config.audit.rounds or config.training.rounds,
             "planned_rounds": config.training.rounds,
-            "hosts": game.hosts,
+            "hosts": [] if game is None else game.hosts,
+            "victim": p.victim,
             "game": _GAMES[p.adjacency],
             "confidence": config.audit.confidence,
             "delta": p.delta,
@@ -151,7 +170,7 @@ def audit_config(
             "adjacency": p.adjacency,
             "noise_multiplier": multiplier,
             "verdict": _verdict(measured, checks),
-            "adversaries": [_entry(one) for one in measured],
+            "adversaries": [_entry(one, config) for one in measured],
             "checks": [_check(one) for one in checks],
         }
     )
@@ -164,88 +183,6 @@ _GAMES = {
 }
 
 
-def game_of(
-    config: RunFile, built: Built, plan: Plan, *, multiplier: float
-) -> tuple[CanaryGame, list[Proven]]:
-    p = config.privacy
-    assert p is not None  # noqa: S101 # checked by the caller
-    setting, rounds = built.setting, config.audit.rounds or config.training.rounds
-    encrypted = config.graph.links == "encrypted"
-    unit = built.bound(1.0)
-    of_unit = trace(unit.init, unit.step, graph=setting.graph, rounds=built.rounds)
-    names = [g.adversary for g in plan.guarantees]
-    by_victim = _by_victim(of_unit, names, plan, encrypted=encrypted)
-    onlookers = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
-    if not onlookers:
-        raise ValueError(
-            "no adversary of [privacy] adversaries has a view that can be scored round by round; "
-            'name one that has, such as "eavesdropper"'
-        )
-    bound = built.bound(multiplier)
-    game = CanaryGame(
-        setting=setting,
-        bound=bound,
-        traces=trace(bound.init, bound.step, graph=setting.graph, rounds=built.rounds),
-        rounds=rounds,
-        clip_norm=built.clip_norm or 0.0,
-        classes=built.data.classes,
-        onlookers=onlookers,
-        canaries=config.audit.canaries,
-        linked=_LINKED if _LINKED in onlookers and not encrypted else None,
-        replace=p.adjacency == "replace-one",
-        batch_clipped=_clips_batches(built, of_unit),
-    )
-    against = [
-        _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
-        for g in plan.guarantees
-    ]
-    return game, against
-
-
-def _by_victim(
-    traces: Any, names: list[str], plan: Plan, *, encrypted: bool
-) -> dict[str, list[Exposure]]:
-    measured = [n for n in names if not plan.exposures[n].whole_run and n != "single-message"]
-    return dict(
-        exposures_by_victim(traces, measured, sampling_rate=plan.sampling_rate, encrypted=encrypted)
-    )
-
-
-def _clips_batches(built: Built, traces: Any) -> bool:
-    """Whether what is clipped is the mean of a batch, which moves by twice the clip norm."""
-    from ..training.sources import Contributions
-
-    parts = [traces.start, *(t for t, _ in traces.rounds)]
-    bounds = [
-        float(g.bounds.max())
-        for part in parts
-        for g in part.groups
-        if isinstance(g, Contributions) and g.blame is None and g.size
-    ]
-    return any(b == 2.0 * (built.clip_norm or 0.0) for b in bounds)
-
-
-def _proven(
-    stated: Guarantee, exposure: Exposure, config: RunFile, *, multiplier: float, rounds: int
-) -> Proven:
-    p = config.privacy
-    assert p is not None  # noqa: S101 # checked by the caller
-    return Proven(
-        name=stated.adversary,
-        epsilon=run_epsilon(
-            exposure,
-            noise_multiplier=multiplier,
-            delta=p.delta,
-            adjacency=p.adjacency,
-            accountant=p.accountant,
-            rounds=None if rounds == config.training.rounds else rounds,
-        ),
-        delta=p.delta,
-        status=stated.status,
-        claim=claim_of(exposure, noise_multiplier=multiplier, adjacency=p.adjacency, rounds=rounds),
-    )
-
-
 def _verdict(measured: list[Audited], checks: list[Check]) -> str:
     found = {one.verdict for one in measured}
     if Verdict.CONTRADICTED in found:
@@ -254,10 +191,10 @@ def _verdict(measured: list[Audited], checks: list[Check]) -> str:
         return "failed checks"
     if Verdict.SUSPICIOUS in found:
         return "suspicious"
-    return "consistent"
+    return "consistent" if Verdict.CONSISTENT in found else "nothing proven"
 
 
-def _entry(one: Audited) -> dict[str, Any]:
+def _entry(one: Audited, config: RunFile) -> dict[str, Any]:
     first = one.bounds[0] if one.bounds else None
     proven = one.proven.epsilon
     return {
@@ -275,20 +212,34 @@ def _entry(one: Audited) -> dict[str, Any]:
         "estimators": [
             {"name": b.name, "epsilon": b.epsilon, "assumptions": b.assumptions} for b in one.bounds
         ],
+        "noise_scale": None if first is None else first.noise_scale,
         "again": None
         if one.again is None
-        else {"epsilon": one.again.epsilon, "confidence": one.again.confidence},
-        "messages": [
-            {
-                "message": link.message,
-                "agent": link.host,
-                "proven_epsilon": link.proven,
-                "measured_epsilon": link.measured,
-                "canaries": link.canaries,
-            }
-            for link in one.links
-        ],
-        "words": one.words(),
+        else {
+            "epsilon": one.again.epsilon,
+            "confidence": one.again.confidence,
+            "noise_scale": one.again.noise_scale,
+        },
+        "messages": [_message(link) for link in one.links],
+        "messages_again": [_message(link) for link in one.again_links],
+        "words": one.words() + _of_rounds(config),
+    }
+
+
+def _of_rounds(config: RunFile) -> str:
+    audited, planned = config.audit.rounds, config.training.rounds
+    if audited is None or audited == planned:
+        return ""
+    return f" (all figures are of the first {audited} of {planned} rounds)"
+
+
+def _message(link: LinkBound) -> dict[str, Any]:
+    return {
+        "message": link.message,
+        "agent": link.host,
+        "proven_epsilon": link.proven,
+        "measured_epsilon": link.measured,
+        "canaries": link.canaries,
     }
 
 

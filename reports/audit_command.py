@@ -51,6 +51,8 @@ def audit(
         raise ValueError("--again belongs to the folder of a run; a run file is audited every time")
     if out is not None and out.exists():
         raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
+    if out is not None and not out.parent.is_dir():
+        raise FileNotFoundError(f"{out.parent} is no folder; make it, or name another --out")
     contradicted: ContradictedProof | None = None
     with audit_progress(make_console(stderr=True)) as progress:
         if target.suffix == ".toml":

@@ -19,17 +19,22 @@ def measured_table(found: Mapping[str, Any]) -> Table:
     Args:
         found: the object of audit.json.
     """
-    level = f"{found['confidence']:.0%}"
+    level = f"{100 * found['confidence']:.10g}%"
+    runs = "1 run" if found["runs"] == 1 else f"{found['runs']} runs"
     title = (
         f"Epsilon at delta {small(found['delta'])}, unit {found['unit']}, {found['adjacency']}: "
-        f"{found['canaries']} canaries, {found['runs']} runs of {found['rounds']} rounds"
+        f"{found['canaries']} canaries, {runs} of {found['rounds']} rounds"
     )
     table = Table(title=title, title_justify="left")
-    for name in ("adversary", "epsilon", "at least", "ideal", "ratio", "canaries", "errors"):
-        table.add_column(name, justify="left" if name == "adversary" else "right")
-    table.add_column("verdict")
+    for name in ("adversary", "epsilon", "at least", "ideal", "errors"):
+        table.add_column(
+            name,
+            justify="left" if name == "adversary" else "right",
+            no_wrap=name == "adversary",
+        )
+    table.add_column("verdict", no_wrap=True)
     for one in found["adversaries"]:
-        status = "" if one["status"] == "proven" else ", unproven"
+        status = "" if one["status"] == "proven" else "*"
         alarms, misses = one["false_alarms"], one["misses"]
         table.add_row(
             one["name"],
@@ -37,13 +42,11 @@ def measured_table(found: Mapping[str, Any]) -> Table:
             + status,
             "-" if one["measured_epsilon"] is None else lower_bound(one["measured_epsilon"]),
             _plain(one["ideal_epsilon"], "{:.2f}"),
-            _plain(one["ratio"], "{:.2f}"),
-            str(one["canaries"]),
             "-" if alarms is None else f"{alarms} + {misses}",
             one["verdict"],
         )
     table.caption = (
-        f"epsilon: proven unless it says otherwise; at least: a lower bound at {level} "
+        f"* not proven; at least: a lower bound at {level} "
         "confidence; ideal: what a perfect audit of so many "
         "canaries expects; errors: false alarms + misses where the log-likelihood ratio is cut at "
         "0, as fixed in advance"

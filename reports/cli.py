@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,10 +23,8 @@ from .audit_command import audit
 from .check_command import check
 from .compare_command import compare
 from .faults import ContradictedProof, is_stated, sentence
+from .plan_command import plan
 from .terminal import make_console, print_json, say
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = ["app", "main"]
 
@@ -154,42 +152,7 @@ def budget(
     _show_budget({**given, "delta": delta}, asked, how=said)
 
 
-@app.command()
-def plan(
-    run: RunPath,
-    overrides: Overrides = None,
-    sweeps: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sweep",
-            metavar="table.key=a,b,c",
-            help="Plan every combination, as one table; may be repeated.",
-        ),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="With --sweep, print a Markdown table.")
-    ] = False,
-    every_agent: Annotated[
-        bool, typer.Option("--every-agent", help="With --json, epsilon of every agent's records.")
-    ] = False,
-    json: Json = False,
-) -> None:
-    """Before training: the noise for the target, and epsilon for every adversary."""
-    from .config import load_run_file
-    from .plan import make_plan
-
-    if every_agent and (sweeps or not json):
-        raise ValueError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
-    if sweeps:
-        _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
-        return
-    if markdown:
-        raise ValueError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
-    found = make_plan(load_run_file(run, overrides or ()), every_agent=every_agent).to_json()
-    if json:
-        print_json(found)
-        return
-    _show_plan(found, make_console())
+app.command()(plan)
 
 
 @app.command()
@@ -280,7 +243,7 @@ def demo(
         "overhear-demo"
     ),
 ) -> None:
-    """Plan, train, attack and report on bundled digits, in about two minutes."""
+    """Plan, train, attack, audit and report on bundled digits, in about two minutes."""
     from .demo import run_demo
 
     run_demo(out, make_console())
@@ -326,44 +289,6 @@ def _show_budget(found: Mapping[str, Any], asked: str, *, how: Mapping[str, str]
     print(f"rounds           {found['rounds']}, each a Poisson batch at rate {rate}")
     print(f"accountant       {how['accountant']}")
     print(f"computed         {asked.replace('_', ' ')}, {least} for the rest")
-
-
-def _show_plan(found: Mapping[str, Any], console: Console) -> None:
-    from .numbers import bound, small
-    from .tables import adversary_table, reasons
-
-    target = found["target"]
-    say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
-    if target.get("epsilon") is not None:
-        aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
-        say(console, f"Target: {aim} against {target['adversary']}")
-    console.print(adversary_table(found["adversaries"]))
-    for line in reasons(found["adversaries"]):
-        say(console, line)
-    for warning in found["warnings"]:
-        say(console, f"Warning: {warning}")
-
-
-def _show_sweep(
-    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
-) -> None:
-    from .sweep import plan_sweep
-    from .tables import sweep_markdown, sweep_tables
-
-    if json and markdown:
-        raise ValueError("--json and --markdown exclude each other; give one of them")
-    found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
-    if json:
-        print_json(found)
-    elif markdown:
-        print(sweep_markdown(found), end="")
-    else:
-        make_console().print(*sweep_tables(found), sep="\n")
-    if all(one["refused"] is not None for one in found):
-        raise ValueError(
-            f"none of the {len(found)} combinations can be planned; the first: "
-            f"{found[0]['refused']}"
-        )
 
 
 if __name__ == "__main__":  # for torchrun and for machines where scripts are not on the path

@@ -1,4 +1,4 @@
-"""The main job end to end on bundled digits: plan, train DPDL, intercept, attack, report."""
+"""The main job end to end on bundled digits: plan, train DPDL, intercept, attack, audit, report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from .audit_tables import measured_table
 from .config import RunFile
 from .tables import adversary_table, attack_table
 
@@ -50,6 +51,10 @@ presets = ["matched"]
 scenarios = ["cross-gradient", "view"]
 restarts = 1
 images = 2
+
+[audit]
+canaries = 1000
+checked_rounds = 6
 """
 
 
@@ -64,8 +69,9 @@ def run_demo(out: Path, console: Console) -> None:
         FileExistsError: the folder holds files.
     """
     from .attack import attack_run
+    from .audit import audit_folder
     from .folder import claim
-    from .progress import attack_progress, train_progress
+    from .progress import attack_progress, audit_progress, train_progress
     from .report import report_run
     from .run import train_run
 
@@ -85,6 +91,8 @@ def run_demo(out: Path, console: Console) -> None:
         summary = train_run(config, out, progress=progress)
     with attack_progress(console) as progress:
         result = attack_run(out, progress=progress)
+    with audit_progress(console) as progress:
+        audited = audit_folder(out, progress=progress)
     page = report_run(out)
     accuracy = summary["metrics"]["consensus_accuracy"]
     console.print(adversary_table(summary["adversaries"]))
@@ -92,5 +100,6 @@ def run_demo(out: Path, console: Console) -> None:
         title = f"{scenario['scenario']}, round {scenario['round']}, {scenario['preset']}"
         console.print(attack_table(scenario["rows"], title=title))
         console.print(scenario["conclusion"] + "\n")
+    console.print(measured_table(audited))
     console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
     console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")

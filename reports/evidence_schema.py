@@ -138,6 +138,7 @@ class SecondLook(Described):
 
     epsilon: NotNegative
     confidence: Fraction
+    noise_scale: NotNegative | None = None
 
 
 class AuditedMessage(Described):
@@ -169,8 +170,11 @@ class AuditedAdversary(Described):
     misses: Count | None = None
     verdict: Literal["consistent", "suspicious", "contradicted", "nothing proven", "not measured"]
     estimators: list[Estimator]
+    noise_scale: NotNegative | None = None
+    """Largest multiple of the declared noise that is not rejected; below 1 contradicts it."""
     again: SecondLook | None = None
     messages: list[AuditedMessage] = []
+    messages_again: list[AuditedMessage] = []
     words: str
 
 
@@ -188,7 +192,9 @@ class EarlierAudit(Described):
     """What an audit of the same run found before."""
 
     file: str
-    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks"]
+    canaries: Count
+    rounds: Count
+    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks", "nothing proven"]
 
 
 class Audit(Described):
@@ -200,6 +206,8 @@ class Audit(Described):
     rounds: Count | None = None
     """That were run with canaries; null or absent: all."""
     planned_rounds: Count | None = None
+    victim: Count | None = None
+    """The agent whose records alone were at stake; null: the worst agents'."""
     hosts: list[Count] = []
     """Agents that held canaries."""
     game: str = ""
@@ -209,7 +217,7 @@ class Audit(Described):
     unit: Literal["record"] = "record"
     adjacency: Adjacency
     noise_multiplier: NotNegative | None = None
-    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks"]
+    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks", "nothing proven"]
     adversaries: list[AuditedAdversary]
     checks: list[AuditCheck]
     run_file: str = ""

@@ -94,7 +94,7 @@ def mending(
     found: list[dict[str, Any]] = []
     if finite and limit is not None:
         within = rounds_within(config, plan, spent, limit=float(limit)).get(name)
-        if within is not None and within["rounds"] > 0:
+        if within is not None and _holds(config, plan, within, graph, name, float(limit)):
             found.append({"action": "rounds", **within, "status": "proven"})
         noise = _noise(config, plan, spent, name, float(limit))
         if noise is not None:
@@ -113,6 +113,31 @@ def mending(
         # A repaired run is another claim: of a heuristic figure its own is the first proven one.
         and (entry["action"] != "encrypt" or entry["epsilon"] < guarantee.epsilon * _NO_BETTER)
     ]
+
+
+def _holds(
+    config: RunFile,
+    plan: Plan,
+    within: Mapping[str, Any],
+    graph: Topology,
+    name: str,
+    limit: float,
+) -> bool:
+    """Whether a run of so many rounds, planned anew, costs no more than the limit.
+
+    A schedule or a correlation of noise may depend on the number of rounds, so that a shorter run
+    is no part of the longer one.
+    """
+    p = config.privacy
+    if p is None or within["rounds"] < 1:
+        return False
+    kept = p.model_copy(update={"epsilon": None, "noise_multiplier": plan.noise_multiplier})
+    training = config.training.model_copy(update={"rounds": within["rounds"]})
+    shorter = config.model_copy(update={"privacy": kept, "training": training})
+    try:
+        return make_plan(shorter, graph=graph).guarantee(name).epsilon <= limit
+    except (UnsupportedView, UnsupportedMechanism):
+        return False
 
 
 def _planned(action: str, config: RunFile, plan: Plan, graph: Topology) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ A page is run from top to bottom in one namespace and one folder that holds `exa
     console   `$ overhear ...` and what it prints, exit code by `; echo $?`
 
 What a console block prints as Markdown may stand behind it, between `<!-- printed -->` and
-`<!-- end -->`. What stands between `<!-- help: NAME -->` or `<!-- keys: NAME -->` and
-`<!-- end -->` is generated:
+`<!-- end -->`. What stands between `<!-- help: NAME -->`, `<!-- keys: NAME -->` or
+`<!-- api: NAME -->` and `<!-- end -->` is generated:
 
     python tests/test_docs.py --write
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import importlib
 import io
 import os
 import re
@@ -36,10 +37,11 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 HELP_COLUMNS, COLUMNS = "100", "80"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-GENERATED = re.compile(r"<!-- (help|keys): ([\w-]+) -->\n(.*?)<!-- end -->", re.S)
+GENERATED = re.compile(r"<!-- (help|keys|api): ([\w-]+) -->\n(.*?)<!-- end -->", re.S)
 PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
+SLOW = {"tutorial-attack", "tutorial-budget", "tutorial-sign"}  # they train, attack, audit
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="docs/ is not here: not a checkout")
 
@@ -139,7 +141,13 @@ def differences(page: Path) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.stem in SLOW else [], id=page.stem)
+        for page in PAGES
+    ],
+)
 def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
     import torch
 
@@ -215,7 +223,14 @@ def _values(entry: Mapping[str, Any]) -> str:
     return " ".join([entry["type"], *bounds])
 
 
-MAKERS = {"help": make_help, "keys": make_keys}
+def make_names(name: str) -> str:
+    """The public names of a part, as a table of the page."""
+    from tests.documented_names import table_of
+
+    return table_of(name)
+
+
+MAKERS = {"help": make_help, "keys": make_keys, "api": make_names}
 
 
 def generated() -> list[tuple[Path, str, str, str]]:
@@ -239,6 +254,35 @@ def test_a_generated_section_is_up_to_date(kind, name, text):
 def test_every_command_is_documented_once():
     named = [name for _, kind, name, _ in generated() if kind == "help"]
     assert sorted(named) == sorted(["overhear", *commands()])
+
+
+def test_every_command_has_a_page_of_its_own():
+    index = LINK.findall((DOCS / "commands.md").read_text(encoding="utf-8"))
+    pages = {name: page.name for page, kind, name, _ in generated() if kind == "help"}
+    assert pages == {"overhear": "commands.md", **{name: f"{name}.md" for name in commands()}}
+    assert {f"{name}.md" for name in commands()} <= set(index)
+
+
+def test_every_package_is_on_the_page_of_names_once():
+    from tests.documented_names import CHOSEN, PACKAGES
+
+    named = [name for _, kind, name, _ in generated() if kind == "api"]
+    assert sorted(named) == sorted([*PACKAGES, *CHOSEN])
+    reports = importlib.import_module("overhear.reports")
+    assert not hasattr(reports, "__all__"), "it exports names now: list it in PACKAGES"
+
+
+def test_every_documented_name_says_in_a_sentence_what_it_is():
+    rows = [line for _, kind, _, text in generated() if kind == "api" for line in text.splitlines()]
+    told = [row.split(" | ")[1] for row in rows if row.startswith("| `")]
+    assert len(told) > 100
+    assert [words for words in told if not re.fullmatch(r"\S.{8,}\.", words)] == []
+
+
+def test_the_index_leads_to_every_page():
+    index = LINK.findall((DOCS / "README.md").read_text(encoding="utf-8"))
+    missing = {page.name for page in PAGES} - {target.partition("#")[0] for target in index}
+    assert missing <= {"README.md"}
 
 
 def test_every_table_of_a_run_file_is_documented_once():
@@ -329,4 +373,5 @@ def write() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] != ["--write"]:
         sys.exit("usage: python tests/test_docs.py --write")
+    sys.path.insert(0, str(ROOT))  # for what stands beside this file
     write()

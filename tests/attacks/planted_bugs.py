@@ -149,6 +149,33 @@ def seed_reused_for_two_rounds() -> AbstractContextManager[None]:
 
 
 @contextmanager
+def _other_noise(change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """What a source draws, changed."""
+    sound = SecretRandomness.normal
+
+    def normal(self, **how):
+        return change(sound(self, **how))
+
+    with patch.object(SecretRandomness, "normal", normal):
+        yield
+
+
+def noise_repeated_in_a_row() -> AbstractContextManager[None]:
+    """The second half of every source is a copy of the first."""
+
+    def change(z: torch.Tensor) -> torch.Tensor:
+        half = z.shape[1] // 2
+        return torch.cat([z[:, :half], z[:, :half], z[:, 2 * half :]], dim=1)
+
+    return _other_noise(change)
+
+
+def noise_of_two_values() -> AbstractContextManager[None]:
+    """Every coordinate is one deviation up or down."""
+    return _other_noise(torch.sign)
+
+
+@contextmanager
 def _other_sums(wrong: Callable[..., torch.Tensor]) -> Iterator[None]:
     """Sums of gradients by `wrong(sound, models, pairs, batches, clip_norm, coefficients)`."""
     sound = PairGradients.clipped_sums
@@ -277,6 +304,16 @@ PATCHES: Mapping[str, Patch] = {
             sentence="The difference of two rounds has no noise: epsilon is infinite for a record "
             "that is in one batch alone.",
             plant=seed_reused_for_two_rounds,
+        ),
+        Patch(
+            name="noise repeated in a row",
+            sentence="The difference of two coordinates has no noise: epsilon is infinite.",
+            plant=noise_repeated_in_a_row,
+        ),
+        Patch(
+            name="noise of two values",
+            sentence="A sum that is off the grid of two values is seen: epsilon is infinite.",
+            plant=noise_of_two_values,
         ),
         Patch(
             name="clean self-gradient",

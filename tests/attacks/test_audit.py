@@ -192,7 +192,7 @@ def test_a_run_that_is_one_release_is_left_out() -> None:
     whole = _exposure(Release(1.0, 1.0, 1, 1), whole_run=True)
     assert hosts_of({"eavesdropper": [whole]}, canaries=1, encrypted=False) == {}
     given = replace(_proven(), name="eavesdropper")
-    assert "one release" in module._not_measured(given, []).words()
+    assert "one release" in module.not_measured(given, []).words()
 
 
 def test_a_confidence_that_says_nothing_is_refused() -> None:

@@ -3,9 +3,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from overhear.attacks.canary_runs import MOST, CanaryGame, play
 from overhear.privacy.adversary import EAVESDROPPER, Adversary, Sees
+from overhear.training.algorithms import ALGORITHMS
 from overhear.training.topologies import ring
 from overhear.training.trace import trace
 from tests.training import contract
@@ -66,6 +68,30 @@ def test_scores_of_sampled_rounds_are_calibrated() -> None:
     against = np.exp(found.scores[~found.included])
     error = against.std() / math.sqrt(len(against))
     assert against.mean() == pytest.approx(1.0, abs=6 * error)
+
+
+def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
+    """DP-NETFLEET's third local step: m = 1,150, errors no fewer than the proof allows.
+
+    The closed view has mu = C / sigma for each of three batches; fewer errors than that by 5
+    standard errors have probability 3e-7.
+    """
+    settings = replace(ALGORITHMS["dp-netfleet"].settings(), local_steps=3)
+    bound = contract.bound_to("dp-netfleet", GRAPH, settings=settings)
+    game = _game(
+        bound=bound,
+        traces=trace(bound.init, bound.step, graph=GRAPH, rounds=200),
+        canaries=1150,
+        rounds=1,
+        linked="eavesdropper",
+    )
+    played = play(game, generator=np.random.default_rng(9))
+    found = played.guesses["eavesdropper"]
+    errors = int(((found.scores > 0) != found.included).sum())
+    mu = math.sqrt(3) * contract.CLIP / contract.NOISE
+    least = float(ndtr(-mu / 2))
+    n = len(found.scores)
+    assert errors > n * least - 5 * math.sqrt(n * least * (1 - least))
 
 
 def test_a_single_canary_in_a_clipped_batch_is_scored() -> None:

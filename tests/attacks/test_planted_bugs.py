@@ -24,6 +24,8 @@ FOUND_BY = {
     "shuffled batches": "sampler",
     "fixed batches": "sampler",
     "one link without noise": "residuals",
+    "noise repeated in a row": "residuals",
+    "noise of two values": "residuals",
     "seed known to more than declared": "knowledge",
 }
 SHOWN_ON = {

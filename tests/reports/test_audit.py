@@ -8,10 +8,13 @@ import pytest
 
 from overhear.reports import audit as module
 from overhear.reports.audit import audit_config, audit_folder
+from overhear.reports.audit_game import game_of
+from overhear.reports.build import build
 from overhear.reports.cli import main
 from overhear.reports.config import load_run_file
 from overhear.reports.faults import ContradictedProof
-from overhear.reports.folder import check_sums
+from overhear.reports.folder import check_sums, write_sums
+from overhear.reports.plan import make_plan
 from overhear.reports.run import train_run
 from tests.attacks.planted_bugs import noise_halved
 
@@ -156,6 +159,63 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(
     assert code == 2
     assert words in said
     assert "Traceback" not in said
+
+
+def _game(run_file: Path, *overrides: str):
+    config = load_run_file(run_file, overrides)
+    built = build(config)
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    game, against = game_of(config, built, plan, multiplier=plan.noise_multiplier)
+    assert game is not None
+    return game, against
+
+
+def test_the_named_victim_holds_the_canaries(run_file: Path) -> None:
+    game, _ = _game(run_file, "graph.name=star", "privacy.victim=2")
+    assert game.hosts == [2]
+
+
+def test_a_neighbour_who_looks_on_shares_a_link_with_the_host(run_file: Path) -> None:
+    game, _ = _game(run_file, "data.agents=8", "audit.canaries=2000")
+    watched = game.onlookers["neighbour"]
+    assert len(watched) > 3
+    for host, who in watched.items():
+        (agent,) = who.agents
+        assert (agent - host) % 8 in (1, 7)
+
+
+def test_hosts_whose_scores_share_noise_have_directions_of_their_own(run_file: Path) -> None:
+    apart, _ = _game(run_file, 'privacy.adversaries=["eavesdropper", "final-models"]')
+    alone, _ = _game(run_file, 'privacy.adversaries=["eavesdropper"]')
+    assert (apart.apart, alone.apart) == (True, False)
+    owned = [range(650)[apart.own(host)] for host in apart.hosts]
+    assert len({j for of in owned for j in of}) == sum(map(len, owned))
+
+
+def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file: Path) -> None:
+    config = load_run_file(
+        run_file, ['privacy.adversary="single-message"', 'privacy.adversaries=["single-message"]']
+    )
+    found = audit_config(config)
+    assert found["verdict"] == "nothing proven"
+    assert found["canaries"] == 0
+    assert len(found["checks"]) == 4
+    assert {one["verdict"] for one in found["adversaries"]} == {"not measured"}
+
+
+def test_an_earlier_suspicion_stands_until_a_closer_look(run_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train_run(load_run_file(run_file, ["audit.canaries=40"]), folder)
+    audit_folder(folder)
+    path = folder / "audit.json"
+    held = json.loads(path.read_text(encoding="utf-8")) | {"verdict": "suspicious"}
+    path.write_text(json.dumps(held), encoding="utf-8")
+    write_sums(folder)
+    again = audit_folder(folder, again=True)
+    assert again["verdict"] == "suspicious"
+    closer = audit_folder(folder, again=True, overrides=["audit.canaries=400"])
+    assert closer["verdict"] in ("consistent", "suspicious")
+    assert [one["file"] for one in closer["earlier"]] == ["audit-1.json", "audit-2.json"]
 
 
 def test_an_audit_without_noise_is_refused(run_file: Path, capsys) -> None:

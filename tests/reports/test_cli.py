@@ -205,6 +205,7 @@ def test_plan_prints_one_json_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["adversaries"][0]["epsilon"] = math.inf
+    stub("plan_advice", "advise", lambda *_, **__: [])
     stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
     assert cli.main(["plan", str(run_file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -219,6 +220,7 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
+    stub("plan_advice", "advise", lambda *_, **__: [])
     stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
     assert cli.main(["plan", str(run_file)]) == 0
     shown = capsys.readouterr().out

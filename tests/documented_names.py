@@ -1,0 +1,72 @@
+"""The names that docs/api.md shows, and what their docstrings say first."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+PACKAGES = ("privacy", "training", "attacks")  # these export names; the others are used by module
+CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
+    "audit": {
+        "overhear.attacks.audit": ("audit", "claim_of", "hosts_of", "Audited", "Verdict"),
+        "overhear.attacks.canary_runs": ("CanaryGame",),
+        "overhear.attacks.engine_checks": ("engine_checks",),
+        "overhear.attacks.check": ("Check",),
+        "overhear.attacks.claim": ("Claim",),
+        "overhear.attacks.guesses": ("Guesses",),
+        "overhear.attacks.lower_bounds": ("LowerBound", "ideal", "total_error", "two_sided"),
+        "overhear.attacks.one_run_bounds": ("one_run_f_dp", "one_run_pure"),
+        "overhear.attacks.loss_canaries": ("loss_canaries",),
+    },
+    "reports": {
+        "overhear.reports.config": ("RunFile", "load_run_file", "run_file_schema"),
+        "overhear.reports.plan": ("Plan", "make_plan"),
+        "overhear.reports.sweep": ("plan_sweep",),
+        "overhear.reports.run": ("train_run",),
+        "overhear.reports.attack": ("attack_run",),
+        "overhear.reports.audit": ("audit_config", "audit_folder"),
+        "overhear.reports.report": ("collect", "report_run"),
+        "overhear.reports.report_schema": ("report_schema",),
+        "overhear.reports.policy": ("Policy", "load_policy", "policy_schema"),
+        "overhear.reports.checked_run": ("read_checked_run",),
+        "overhear.reports.check": ("decide",),
+        "overhear.reports.compare": ("compare_runs",),
+        "overhear.reports.cli": ("main",),
+    },
+}
+
+
+def table_of(name: str) -> str:
+    """The names that a package exports, or those of `CHOSEN`, as Markdown."""
+    whole: Mapping[str, Sequence[str] | None]
+    whole = CHOSEN.get(name) or {f"overhear.{name}": None}
+    lines = ["| name | what it is | stands in |", "| --- | --- | --- |"]
+    for place, names in whole.items():
+        module = importlib.import_module(place)
+        for public in names or module.__all__:
+            value = getattr(module, public)
+            home = getattr(value, "__module__", place) if _has_docstring(value) else place
+            told = _told(value).replace("|", "\\|")
+            lines.append(f"| `{public}` | {told} | `{home.removeprefix('overhear.')}` |")
+    return "\n".join(lines) + "\n"
+
+
+def _has_docstring(value: Any) -> bool:
+    return inspect.isclass(value) or inspect.isfunction(value)
+
+
+def _told(value: Any) -> str:
+    """The first sentence of a docstring; of a constant, what it holds."""
+    if _has_docstring(value):
+        told = (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
+        told = told.replace("``", "`").removeprefix("Return ")
+        return told[:1].upper() + told[1:]
+    if isinstance(value, (tuple, Mapping)):
+        return "Names: " + ", ".join(f"`{key}`" for key in value) + "."
+    if isinstance(value, str):
+        return f"The string `{value}`."
+    if name := getattr(value, "name", None):
+        return f"The {type(value).__name__} `{name}`."
+    return " or ".join(f"`{part.__name__}`" for part in get_args(value)) + "."
