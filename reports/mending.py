@@ -65,7 +65,13 @@ def rounds_within(
 
 
 def mending(
-    config: RunFile, plan: Plan, spent: Spent, *, graph: Topology, epsilon: Mapping[str, float]
+    config: RunFile,
+    plan: Plan,
+    spent: Spent,
+    *,
+    graph: Topology,
+    epsilon: Mapping[str, float],
+    anew: bool = True,
 ) -> list[dict[str, Any]]:
     """What would turn the verdict about the target adversary, or about the worst one without it.
 
@@ -75,6 +81,8 @@ def mending(
         spent: the ledger.
         graph: of the run.
         epsilon: accounted, by adversary.
+        anew: whether to leave out a number of rounds that, planned anew, is over the limit; else
+            the caller plans it.
 
     Returns:
         Entries with `action` ("rounds", "noise", "encrypt" or "repair"), the adversary, the
@@ -94,7 +102,11 @@ def mending(
     found: list[dict[str, Any]] = []
     if finite and limit is not None:
         within = rounds_within(config, plan, spent, limit=float(limit)).get(name)
-        if within is not None and _holds(config, plan, within, graph, name, float(limit)):
+        if within is not None and (
+            _holds(config, plan, within, graph, name, float(limit))
+            if anew
+            else within["rounds"] > 0
+        ):
             found.append({"action": "rounds", **within, "status": "proven"})
         noise = _noise(config, plan, spent, name, float(limit))
         if noise is not None:

@@ -49,6 +49,7 @@ def mended(
         Spent(header={}, entries=[{"round": n} for n in numbers], torn=False),
         graph=graph,
         epsilon={g.adversary: g.epsilon for g in plan.guarantees},
+        anew=False,  # `_fewer_rounds` plans it, and says where it is not computed
     )
     found: list[Advice] = []
     for entry in entries:
