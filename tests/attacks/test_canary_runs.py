@@ -46,6 +46,9 @@ def test_scores_are_those_of_two_normals() -> None:
     v, n = 6 * (contract.CLIP / contract.NOISE) ** 2, len(found.scores)
     signed = np.where(found.included, found.scores, -found.scores)
     assert n == 2300
+    for coin in (True, False):  # each by itself, or a threshold that is off would cancel
+        of = signed[found.included == coin]
+        assert of.mean() == pytest.approx(v / 2, abs=5 * math.sqrt(v / len(of)))
     assert signed.mean() == pytest.approx(v / 2, abs=5 * math.sqrt(v / n))
     assert signed.var() == pytest.approx(v, rel=5 * math.sqrt(2 / n))
 
