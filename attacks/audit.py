@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ class Audited:
         found = (
             f"{self.proven.name}: epsilon is at least {_least(self.measured)} {at} ({confidence})"
         )
-        proven = f"the proven {self.proven.epsilon:.3g}"
+        proven = f"the proven {_most(self.proven.epsilon)}"
         if self.verdict is Verdict.NOTHING_PROVEN:
             if math.isinf(self.proven.epsilon):
                 return f"{found}; nothing protects against it"
@@ -125,7 +125,7 @@ class Audited:
         over_links = [link for link in self.links if link.exceeded]
         if over_links:
             some = ", ".join(
-                f"{k.message} ({_least(k.measured)} > {k.proven:.3g})" for k in over_links
+                f"{k.message} ({_least(k.measured)} > {_most(k.proven)})" for k in over_links
             )
             found += f"; single messages show more than their own noise promises: {some}"
         if self.verdict is Verdict.CONSISTENT:
@@ -160,6 +160,14 @@ def _least(value: float) -> str:
     if value == 0:
         return "0"
     return format(Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(repr(value))), "f")
+
+
+def _most(value: float) -> str:
+    """A proven bound with three digits, never rounded down but for the last bits of a float."""
+    if not 0 < value < math.inf:
+        return format(value, "g")
+    nearly = Decimal(repr(value)) * (1 - Decimal("1e-12"))
+    return format(Context(prec=3, rounding=ROUND_CEILING).plus(nearly), "f")
 
 
 def audit(

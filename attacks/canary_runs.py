@@ -206,7 +206,6 @@ def _one_run(
     scorer = Scorer(
         objective,
         directions=directions,
-        hosts=game.hosts,
         onlookers=game.onlookers,
         sampling_rate=game.setting.sampling_rate,
         replace=game.replace,

@@ -90,7 +90,6 @@ class Scorer:
     Args:
         objective: what the run minimises, without canaries.
         directions: of the canaries.
-        hosts: the agents who hold canaries.
         onlookers: by adversary name and host, whose view.
         sampling_rate: of batches without a rate of their own.
         replace: whether the game is +u against -u.
@@ -107,14 +106,13 @@ class Scorer:
         objective: nn.Module | Task,
         *,
         directions: Directions,
-        hosts: Sequence[int],
         onlookers: Mapping[str, Mapping[int, Adversary]],
         sampling_rate: float,
         replace: bool,
         linked: str | None = None,
     ) -> None:
         self._oracle, self._linked = Oracle(objective), linked
-        self._directions, self._hosts, self._onlookers = directions, hosts, onlookers
+        self._directions, self._onlookers = directions, onlookers
         self._rate, self._replace = sampling_rate, replace
         self._sights: dict[tuple[int, str], Sight] = {}
         self.scores = {
@@ -175,7 +173,7 @@ class Scorer:
                 ratio = ratio - _log_mixture(-s - v / 2, q)
             if found.is_perfect:
                 shown = found.revealing @ left
-                ratio = self._decided(shown, found.revealed @ size, ratio, q)
+                ratio = self._decided(shown, found.revealed @ size, q)
             total += ratio
         return total
 
@@ -217,7 +215,7 @@ class Scorer:
                     else held_so_far.plus(mu, q, ratio)
                 )
 
-    def _decided(self, shown: Array, whole: Array, ratio: Array, q: float) -> Array:
+    def _decided(self, shown: Array, whole: Array, q: float) -> Array:
         """Where the noise cancels: what is shown is the whole canary, its opposite, or nothing."""
         of = np.abs(whole).argmax(axis=0)
         every = np.arange(whole.shape[1])
@@ -226,7 +224,6 @@ class Scorer:
         if self._replace:
             away = np.where(share < -0.5, -math.inf, 0.0)
             return np.where(share > 0.5, math.inf, away)
-        del ratio
         return np.where(share > 0.5, math.inf, out)
 
     def _planted(self, happened: HappenedRound) -> Planted:

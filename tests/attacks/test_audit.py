@@ -198,3 +198,12 @@ def test_a_run_that_is_one_release_is_left_out() -> None:
 def test_a_confidence_that_says_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"confidence=0.3 must lie in \(0.5, 1\)"):
         audit(_game(), [_proven()], generator=np.random.default_rng(0), confidence=0.3)
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [(2.0641, "2.06", "2.07"), (8.000000000000009, "8.00", "8.00"), (0.0, "0", "0")],
+)
+def test_a_measured_bound_is_rounded_down_and_a_proven_one_up(value, least, most) -> None:
+    assert module._least(value) == least
+    assert module._most(value) == most

@@ -75,7 +75,6 @@ def _scorer(objective, ways: Directions, adversary: str, *, host: int = 2, **how
     return Scorer(
         objective,
         directions=ways,
-        hosts=[host],
         onlookers={adversary: {host: who}},
         sampling_rate=0.5,
         replace=False,
