@@ -8,8 +8,9 @@ Additively Homomorphic Encryption", divide a row of W's gradient by b's entry.
 
 Where we differ from the paper: the top singular vector uses every row at once, so noise is
 averaged over the rows instead of divided by one entry; a leading value inside the noise's spectrum
-(below noise_std (sqrt(rows) + sqrt(columns))) yields nothing rather than noise; and the estimate
-is drawn towards the box's centre (or a public image) by the ratio of its variance to the prior's.
+(below noise_std (sqrt(rows) + sqrt(columns))) yields nothing rather than noise; a picture is
+denoised, since its noise is known; and the estimate is drawn towards the box's centre (or a public
+image) by the ratio of its variance to the prior's.
 
 A recovered input is accepted by `residual`, which compares the gradient it would have sent with
 the observation and does not know the truth.
@@ -25,8 +26,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ..training.models import unflatten
+from .denoise import denoise
 from .observation import Observation, sent_gradients
 from .prior import Box
+
+PICTURE = 3  # dimensions of a picture: channels, height, width
 
 
 def first_linear_input(
@@ -81,7 +85,10 @@ def first_linear_input(
         return None
     found = (direction[:-1] / direction[-1]).reshape(tuple(input_shape)).to(box.span.dtype)
     error = observation.noise_std / (strength * abs(float(direction[-1])))
-    drawn = _draw_to_prior(found, box=box, error=error, prior_image=prior_image)
+    risk = error**2
+    if error > 0 and found.ndim == PICTURE and min(found.shape[1:]) > 1:
+        found, risk, _ = denoise(found, error)
+    drawn = _draw_to_prior(found, box=box, error=error, risk=risk, prior_image=prior_image)
     return box.inputs(box.pixels(drawn).clamp(0, 1))[None]
 
 
@@ -114,13 +121,15 @@ def residual(
     return float(torch.linalg.vector_norm(candidate - observation.gradient) / size)
 
 
-def _draw_to_prior(found: Tensor, *, box: Box, error: float, prior_image: Tensor | None) -> Tensor:
+def _draw_to_prior(
+    found: Tensor, *, box: Box, error: float, risk: float, prior_image: Tensor | None
+) -> Tensor:
     if error == 0:
         return found
     centre = box.inputs(torch.full_like(found, 0.5))
     target = centre if prior_image is None else prior_image.to(found)
     # v_x and v_b carry the same noise: the quotient's error grows with the input itself.
-    noise = error**2 * (1 + found.square())
+    noise = risk + error**2 * found.square()
     spread = box.span.square() / 12  # variance of a uniform value in the box
     return target + (found - target) * spread / (spread + noise)
 

@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from .candidates import Found, Problem, squared_size
-from .exact import first_linear_input, residual
+from .exact import PICTURE, first_linear_input, residual
 from .observation import Observation, sent_gradients
 from .peeling import peel
 from .relu_batches import Separated, separate
 
+FIRST_LAYER = "first layer"  # the stage that speaks for itself under noise
 _TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search
+_TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away before
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
@@ -90,10 +92,11 @@ def _first_layer(problem: Problem) -> Found | None:
     # The prior of a search draws the brightness down, which the bias alone holds up.
     factor = math.sqrt(float(problem.box.pixels(inputs).square().sum()) + 1)
     energy = squared_size(seen) - seen.gradient.numel() * seen.noise_std**2
-    if seen.noise_std * factor > _TRUSTED * math.sqrt(max(energy, 0.0)):
+    trusted = _TRUSTED_PICTURE if len(problem.shape) == PICTURE else _TRUSTED
+    if seen.noise_std * factor > trusted * math.sqrt(max(energy, 0.0)):
         return None
     pixels = problem.box.pixels(inputs)
-    return Found(pixels=pixels, labels=problem.labels, iterations=0, stage="first layer")
+    return Found(pixels=pixels, labels=problem.labels, iterations=0, stage=FIRST_LAYER)
 
 
 def _peeled(problem: Problem) -> Found | None:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from .candidates import Found, Problem, Progress
 from .checkpoint import Checkpoint, digest
 from .descent import finishes, optimise
-from .exact_stages import Part, solve_exactly
+from .exact_stages import FIRST_LAYER, Part, solve_exactly
 from .labels import recover_labels
 from .objective import cosine_distance, whitened_residual
 from .observation import Observation, sent_gradients
@@ -226,7 +226,8 @@ def _fall_back(
     needed = 2 * math.prod(problem.shape) if seen.is_noisy else 0.0
     pixels, supported = found.pixels.clone(), [True] * seen.records
     failed = not seen.is_noisy and _angle_left(problem, found) > _FAILED
-    if prior is not None:
+    # A first layer under noise stood out of the noise's spectrum and within a predicted error.
+    if prior is not None and found.stage != FIRST_LAYER:
         for record in range(seen.records):
             gain = _distance_without(problem, found, record) - reached
             supported[record] = gain > needed or (

@@ -95,3 +95,17 @@ def test_a_batch_of_two_is_left_to_optimisation() -> None:
     model = _mlp()
     seen = _observe(model, _picture(count=2))
     assert first_linear_input(seen, model, input_shape=SHAPE, box=BOX) is None
+
+
+def test_a_picture_under_noise_is_smoothed_where_its_noise_is_known() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 256, 64), nn.ReLU(), nn.Linear(64, 10))
+    truth = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    truth = truth.repeat_interleave(4, 2).repeat_interleave(4, 3)
+    seen = _observe(model, truth, noise_std=0.003)
+    found = first_linear_input(seen, model, input_shape=(3, 16, 16), box=BOX)
+    flat = first_linear_input(seen, model, input_shape=(3 * 256,), box=BOX)
+    assert found is not None
+    assert flat is not None
+    left = (found - truth).square().mean()
+    assert left < 0.65 * (flat.view_as(truth) - truth).square().mean()

@@ -168,7 +168,7 @@ def test_an_image_that_undoes_a_wrong_label_falls_back(digits: tuple[Tensor, Ten
     images, labels = digits
     model, prior = _network("mlp"), blind_guess(images[1000:])
     seen = _observe(model, (images[1:2], labels[1:2]), clip_norm=1.0, noise_std=0.1, seed=1)
-    settings = replace(PRESETS["matched"], adam_steps=150, starts=1)
+    settings = replace(PRESETS["matched"], adam_steps=150, starts=1, exact=False)
     found = _attack(seen, model, settings, prior=prior)
     assert found.labels.tolist() == [4]  # a 1
     assert found.stage == "prior"
