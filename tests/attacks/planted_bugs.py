@@ -120,14 +120,14 @@ def clean_self_gradient() -> AbstractContextManager[None]:
 @contextmanager
 def _other_stream(of: Callable[[int, int, int], tuple[int, int, int]]) -> Iterator[None]:
     """Noise from the stream of another (round, call, row)."""
-    sound = SecretRandomness.stream
+    sound = SecretRandomness.counter
 
-    def stream(self, purpose, *, round, call, row):
+    def counter(self, purpose, *, round, call, row):
         at = (round, call, row)
         number, use, source = of(*at) if purpose is Purpose.NOISE else at
         return sound(self, purpose, round=number, call=use, row=source)
 
-    with patch.object(SecretRandomness, "stream", stream):
+    with patch.object(SecretRandomness, "counter", counter):
         yield
 
 
