@@ -5,10 +5,10 @@ Bu, Wang, Zha, Karypis, "Differentially Private Optimization on Large Model at S
 
     keep each layer's inputs a_b in the forward pass
     take u_b = d loss_b / d layer output, all layers at once      # and no parameter's gradient
-    f_b = min(1, C / |G_b|),  G_b = u_b^T a_b over all layers     # layers.squared_norms
-    row of the pair += sum_b f_b G_b                              # layers.add_sum
+    f_b = min(1, C / |G_b|),  G_b from a_b and u_b over all layers    # layers.factor
+    row of the pair += sum_b f_b G_b                              # Factors.add_sum
 
-Symbols and shapes: `overhear.training.layers`.
+Symbols and shapes: `overhear.training.layer_rules` and, for u^T a, `overhear.training.products`.
 
 Where we differ from the paper: one pass takes the data of all neighbours of a model, and the
 patches of the network's input are cut once for all models that meet it; images have their channels
@@ -29,13 +29,15 @@ from .clipping import (
     ELEMENTS_AT_ONCE,
     Coefficient,
     Examples,
-    Span,
+    Pass,
     clip_factors,
     gather,
     joined,
 )
-from .layers import Layer, add_sum, cut_patches, factor, find_layers, squared_norms
+from .layer_rules import Layer
+from .layers import factor, find_layers
 from .models import flatten, unflatten
+from .products import cut_patches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,15 +53,12 @@ class BookKeeping:
     """Layout for models whose parameters all belong to layers that `unsupported_layer` passes."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = copy.deepcopy(model)
-        for module in self._model.modules():
-            # An activation that overwrites a layer's output would overwrite what is kept.
-            if getattr(module, "inplace", False):
-                module.inplace = False  # type: ignore[assignment]  # a flag, not a submodule
+        self._model = without_overwriting(model)
         self._calls: list[_Call] = []
         for layer in find_layers(self._model):
             layer.module.register_forward_hook(_keep(layer, self._calls))
         self._elements = 0
+        self._shape: torch.Size | None = None  # of the example that was measured
         self._first: nn.Conv2d | None = None
 
     def prepare(self, examples: Examples, *, uses: int) -> Examples:
@@ -72,7 +71,7 @@ class BookKeeping:
         count = len(examples.targets)
         if examples.inputs.ndim == 4:
             examples = replace(examples, inputs=_channels_last(examples.inputs))
-        if not self._elements:
+        if examples.inputs.shape[1:] != self._shape:
             self._measure(examples.inputs[:1], examples.targets[:1])
         if self._first is None or uses <= count or count * self._elements > ELEMENTS_AT_ONCE:
             return examples
@@ -88,40 +87,62 @@ class BookKeeping:
         points: Tensor,
         *,
         examples: Examples,
-        spans: Sequence[Span],
+        passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
-        """Add the sums at one point, points (1, D), to the rows (E, D) that the spans name.
+        """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
 
         Its coefficient is one number: signals belong to no coordinate.
         """
+        (coefficient,) = coefficients
+        for work in passes:
+            self._add_one(
+                out,
+                points[0, work.owner],
+                examples=examples,
+                work=work,
+                coefficient=coefficient,
+                clip_norm=clip_norm,
+            )
+
+    def _add_one(
+        self,
+        out: Tensor,
+        flat: Tensor,
+        *,
+        examples: Examples,
+        work: Pass,
+        coefficient: Coefficient,
+        clip_norm: float | None,
+    ) -> None:
+        spans = work.spans
         inputs = gather(examples.inputs, spans)
         # Patches that do not lie side by side are faster cut anew than copied together.
         shared = None
         if examples.patches is not None and joined(spans):
             shared = gather(examples.patches, spans)
         layers = []
-        for call, signals in self._signals(points[0], inputs, gather(examples.targets, spans)):
+        for call, signals in self._signals(flat, inputs, gather(examples.targets, spans)):
             patches = shared if call.inputs is inputs else None
             layers.append(
                 factor(
                     call.layer,
                     call.inputs,
-                    signals=signals if coefficients[0] == 1 else signals * coefficients[0],
+                    signals=signals if coefficient == 1 else signals * coefficient,
                     measured=clip_norm is not None,
                     patches=patches,
                 )
             )
         factors = None
         if clip_norm is not None:
-            squares = torch.stack([squared_norms(layer) for layer in layers]).sum(0)
+            squares = torch.stack([layer.squared_norms() for layer in layers]).sum(0)
             factors = clip_factors(squares, clip_norm)  # (B,)
         begin = 0
         for span in spans:
             here = slice(begin, begin + span.stop - span.start)
             for layer in layers:
-                add_sum(out[span.row], layer, weights=factors, examples=here)
+                layer.add_sum(out[span.row], weights=factors, examples=here)
             begin = here.stop
 
     def _signals(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> list[tuple[_Call, Tensor]]:
@@ -143,12 +164,21 @@ class BookKeeping:
 
     def _measure(self, inputs: Tensor, targets: Tensor) -> None:
         """Count the elements one example keeps; find a convolution that reads the input."""
+        self._elements, self._shape = 0, inputs.shape[1:]
         for call, signals in self._signals(flatten(self._model), inputs, targets):
             found = factor(call.layer, call.inputs, signals=signals, measured=True)
-            self._elements += found.inputs.numel() + found.signals.numel()
-            self._elements += 0 if found.gradients is None else found.gradients.numel()
+            self._elements += found.elements()
             if call.inputs is inputs and isinstance(call.layer.module, nn.Conv2d):
                 self._first = call.layer.module
+
+
+def without_overwriting(model: nn.Module) -> nn.Module:
+    """A copy whose activations do not overwrite what layers read and returned."""
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]  # a flag, not a submodule
+    return model
 
 
 def _keep(

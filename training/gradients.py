@@ -13,10 +13,11 @@ with one point (K = 1) unless an algorithm clips gradients at several points as 
 | S      | returned      | (E, D)             | gradient of cross-entropy, summed over a batch |
 | C      | ``clip_norm`` | scalar             | gradient                                       |
 
-Three layouts compute the same sums. "loop" takes one example at a time; the others are tested
+Four layouts compute the same sums. "loop" takes one example at a time; the others are tested
 against it. "vmap" stacks the data of a model's neighbours and takes per-example gradients by
-`torch.func`. "book-keeping" makes one pass to the layers' outputs
-(`overhear.training.bookkeeping`).
+`torch.func`. "book-keeping" makes one pass to the layers' outputs for each model owner
+(`overhear.training.bookkeeping`), and "grouped" one for many (`overhear.training.grouped`).
+`overhear.training.layout_choice` says which one "auto" takes.
 """
 
 from __future__ import annotations
@@ -30,16 +31,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .bookkeeping import BookKeeping
-from .clipping import Coefficient, Examples, Span, check_clip_norm, plan_passes
+from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
 from .layers import unsupported_layer
+from .layout_choice import BY_LAYER, disagreement, fastest, seconds, worth_measuring
 from .layouts import Kernel, Loop, OfModel, OfTask, Vmap
 from .models import validate_model
+from .precision import full_precision
 from .tasks import Task
 
-Layout = Literal["auto", "book-keeping", "vmap", "loop"]
+Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor
 Batch = tuple[Tensor, Tensor]
+
+# Calls whose sums may wait to be checked on a device.
+_UNCHECKED_CALLS = 64
 
 
 class ClippedSums(Protocol):
@@ -64,14 +69,21 @@ class PairGradients:
     Args:
         model: Network from inputs to logits (B, classes); copied, and its values are not read. Or a
             task, whose loss takes the place of the cross-entropy and whose blocks make up D.
-        layout: "book-keeping", "vmap" or "loop". "auto" takes book-keeping if every layer with
-            parameters has a rule and it agrees with the loop on a first example, else vmap.
+        layout: "book-keeping", "grouped", "vmap" or "loop". "auto" is settled by the first work
+            that is not empty. Book-keeping and grouped serve if every layer with parameters has a
+            rule and they agree with the loop on first examples; vmap serves always. Of a small
+            work the first that serves is taken, of a larger one the fastest by a measurement. To
+            repeat a run bit by bit, give the name that its `layout` had.
         device: Where to compute; the model's device by default.
-        dtype: Working precision, float32 or float64; the model's by default.
+        dtype: Working precision, float32 or float64; the model's by default. Products in float32
+            are full ones, see `overhear.training.precision`.
+
+    Attributes:
+        measured: Seconds by layout of the pairs that "auto" measured; empty where it did not.
 
     Raises:
-        ValueError: If `validate_model` refuses the model, the layout is unknown, or book-keeping
-            is asked for and has no rule for a layer.
+        ValueError: If `validate_model` refuses the model, the layout is unknown, or a layout by
+            layer is asked for and has no rule for a layer.
 
     Examples:
         >>> engine = PairGradients(nn.Linear(2, 2), dtype=torch.float64)
@@ -97,15 +109,15 @@ class PairGradients:
         self.dtype = first.dtype if dtype is None else dtype
         if self.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"dtype={self.dtype} must be torch.float32 or torch.float64")
-        if layout not in ("auto", "book-keeping", "vmap", "loop"):
+        if layout not in ("auto", *BY_LAYER, "vmap", "loop"):
             raise ValueError(
-                f"layout={layout!r} is unknown; choose auto, book-keeping, vmap or loop"
+                f"layout={layout!r} is unknown; choose auto, {', '.join(BY_LAYER)}, vmap or loop"
             )
         reason = "a task has no layers" if network is None else unsupported_layer(network)
-        if layout == "book-keeping" and reason is not None:
-            raise ValueError(f"book-keeping has no rule: {reason}; use layout='vmap' or 'auto'")
+        if layout in BY_LAYER and reason is not None:
+            raise ValueError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
         self._asked = layout
-        self._checked = layout in ("vmap", "loop") or reason is not None
+        self._settled = layout in ("vmap", "loop") or reason is not None
         objective: OfModel | OfTask
         if network is None:
             objective = OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
@@ -114,14 +126,19 @@ class PairGradients:
             objective = OfModel(self._model)
         self.parameters = objective.size
         self._combined: Kernel = Loop(objective) if layout == "loop" else Vmap(objective)
-        self._kernel: Kernel = self._combined if self._checked else BookKeeping(self._model)
+        self._kernel: Kernel = self._combined
+        self._layout: Layout = "loop" if layout == "loop" else "vmap"
+        if not self._settled:
+            self._layout = "book-keeping" if layout == "auto" else layout
+            self._kernel = BY_LAYER[self._layout](self._model)
+        self.measured: dict[str, float] = {}
+        self._deferred = self.device.type != "cpu"
+        self._unchecked: list[tuple[Tensor, list[int], list[int]]] = []
 
     @property
     def layout(self) -> Layout:
         """The layout in use; with "auto" it is settled by the first batch that is not empty."""
-        if isinstance(self._kernel, BookKeeping):
-            return "book-keeping"
-        return "loop" if isinstance(self._kernel, Loop) else "vmap"
+        return self._layout
 
     @torch.no_grad()
     def clipped_sums(
@@ -137,7 +154,8 @@ class PairGradients:
 
         Args:
             models: Flat parameters (A, D), or (K, A, D) for K points of each model owner.
-            pairs: Model owners (E,), rows of models, and data owners (E,), positions in batches.
+            pairs: Model owners (E,), rows of models, and data owners (E,), positions in batches;
+                on the host, since reading them from a device waits for it.
             batches: Inputs (B_d, *shape) and integer targets (B_d,) of each data owner; B_d
                 differs from owner to owner and may be 0.
             clip_norm: Bound on the norm of an example's gradient; None for no clipping.
@@ -149,9 +167,13 @@ class PairGradients:
 
         Raises:
             ValueError: If a shape, an index, clip_norm or a coefficient is out of range.
-            FloatingPointError: If a sum, a gradient or its squared norm is not finite.
+            FloatingPointError: If a sum, a gradient or its squared norm is not finite. On a device
+                other than the CPU `check` raises it, and this function only after many calls
+                without one.
         """
         check_clip_norm(clip_norm)
+        if len(self._unchecked) >= _UNCHECKED_CALLS:
+            self.check()
         points = models.detach().to(self.device, self.dtype)
         points = points[None] if points.ndim == 2 else points  # (K, A, D)
         if points.ndim != 3 or points.shape[2] != self.parameters:
@@ -174,28 +196,57 @@ class PairGradients:
         if not uses:
             return out
         examples = self._stack(batches)
-        if not self._checked:
-            self._check(points[0, senders[0]], examples)
-        plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
-        kernel = self._kernel if plain else self._combined
-        examples = kernel.prepare(examples, uses=uses)
-        limit = kernel.examples_at_once()
-        for work in plan_passes(senders, receivers, sizes=sizes, limit=limit):
+        with full_precision():
+            if not self._settled:
+                self._settle(
+                    points[:1],
+                    examples,
+                    senders=senders,
+                    receivers=receivers,
+                    sizes=sizes,
+                    clip_norm=clip_norm,
+                )
+            plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
+            kernel = self._kernel if plain else self._combined
+            examples = kernel.prepare(examples, uses=uses)
             kernel.add(
                 out,
-                points[:, work.owner],
+                points,
                 examples=examples,
-                spans=work.spans,
+                passes=plan_passes(
+                    senders, receivers, sizes=sizes, limit=kernel.examples_at_once()
+                ),
                 coefficients=coefficients,
                 clip_norm=clip_norm,
             )
-        _check_finite(out, senders, receivers)
+        if self._deferred:
+            largest = torch.linalg.vector_norm(out, math.inf, dim=1)  # (E,), NaN of a row with one
+            self._unchecked.append((largest.isfinite(), senders, receivers))
+        # An entry that is not finite makes its row's sum so, and the sum needs no mask of out's
+        # size.
+        elif not bool(out.sum(1).isfinite().all()):
+            _check_finite(out.isfinite().all(1), senders, receivers)
         return out
+
+    def check(self) -> None:
+        """Wait for the device, and check the sums of all calls since the last check.
+
+        On the CPU every call has checked its own.
+
+        Raises:
+            FloatingPointError: If a sum, a gradient or its squared norm is not finite.
+        """
+        waiting, self._unchecked = self._unchecked, []
+        if waiting and not bool(torch.cat([finite for finite, _, _ in waiting]).all()):
+            for finite, senders, receivers in waiting:
+                _check_finite(finite, senders, receivers)
 
     def _fits(self, coefficient: Coefficient) -> bool:
         if isinstance(coefficient, Tensor):
             right = coefficient.shape == (self.parameters,)
-            return right and bool(coefficient.isfinite().all())
+            # On a device the sums that it enters are checked in its place.
+            held = coefficient.device.type == "cpu"
+            return right and not (held and not bool(coefficient.isfinite().all()))
         return math.isfinite(coefficient)
 
     def _stack(self, batches: Sequence[Batch]) -> Examples:
@@ -210,49 +261,47 @@ class PairGradients:
             targets=targets,
         )
 
-    def _check(self, point: Tensor, examples: Examples) -> None:
-        """Keep book-keeping only if it agrees with the loop on two examples."""
-        settled, reason = _disagreement(self._model, point, examples)
-        if reason is not None:
-            if self._asked == "book-keeping":
-                raise ValueError(f"book-keeping fails: {reason}; use layout='vmap' or 'auto'")
-            self._kernel = self._combined
-        self._checked = settled
-
-
-def _disagreement(model: nn.Module, point: Tensor, examples: Examples) -> tuple[bool, str | None]:
-    """Whether two examples settle that book-keeping serves a model, and why it does not.
-
-    The list of layers does not show parameters that are used outside their layer's call, layers
-    that are called twice, overwritten outputs and mixed examples; a comparison does.
-    """
-    model = copy.deepcopy(model).double()
-    inputs, targets = examples.inputs[:2], examples.targets[:2]
-    inputs = inputs.double() if inputs.is_floating_point() else inputs
-    few = Examples(inputs=inputs, targets=targets)
-    sums = []
-    for kernel in (Loop(OfModel(model)), BookKeeping(model)):
-        row = torch.zeros(1, len(point), device=point.device, dtype=torch.float64)
-        try:
-            kernel.add(
-                row,
-                point.double()[None],
-                examples=kernel.prepare(few, uses=0),
-                spans=[Span(row=0, start=0, stop=len(targets))],
-                coefficients=(1.0,),
-                clip_norm=1e-6,  # so small that every gradient is clipped and every norm matters
+    def _settle(
+        self,
+        points: Tensor,
+        examples: Examples,
+        *,
+        senders: list[int],
+        receivers: list[int],
+        sizes: list[int],
+        clip_norm: float | None,
+    ) -> None:
+        """Keep a layout by layer only if it agrees with the loop; let "auto" take the fastest."""
+        uses = sum(sizes[d] for d in receivers)
+        measure = self._asked == "auto" and worth_measuring(uses, parameters=self.parameters)
+        kernels: dict[str, Kernel] = {}
+        for name in BY_LAYER if measure else (self._layout,):
+            settled, reason = disagreement(
+                BY_LAYER[name], self._model, point=points[0, senders[0]], examples=examples
             )
-        except (RuntimeError, ValueError) as error:
-            if isinstance(kernel, Loop):
-                raise
-            return True, str(error)
-        sums.append(row)
-    size = float(sums[0].norm())
-    if not 0 < size < math.inf:
-        return False, None  # a vanishing or overflowing gradient shows nothing; ask the next batch
-    distance = float((sums[1] - sums[0]).norm())
-    agrees = distance <= 1e-6 * size
-    return True, None if agrees else f"its sum is off by {distance / size:.1e} of the loop's"
+            if not settled:
+                return
+            if reason is None:
+                kernels[name] = BY_LAYER[name](self._model)
+            elif self._asked == name:
+                raise ValueError(f"{name} fails: {reason}; use layout='vmap' or 'auto'")
+        self._settled = True
+        if self._asked != "auto":
+            return
+        kernels["vmap"] = self._combined
+        name = next(iter(kernels))
+        if measure and len(kernels) > 1:
+            self.measured = seconds(
+                kernels,
+                points,
+                examples=examples,
+                senders=senders,
+                receivers=receivers,
+                sizes=sizes,
+                clip_norm=clip_norm,
+            )
+            name = fastest(self.measured)
+        self._layout, self._kernel = name, kernels[name]  # type: ignore[assignment]  # a Layout
 
 
 def _initial(task: object) -> Tensor:
@@ -268,14 +317,11 @@ def _indices(values: Indices, name: str, *, bound: int) -> list[int]:
     return found
 
 
-def _check_finite(out: Tensor, senders: Sequence[int], receivers: Sequence[int]) -> None:
-    # An entry that is not finite makes its row's sum so, and the sum needs no mask of out's size.
-    if bool(out.sum(1).isfinite().all()):
-        return
-    bad: list[int] = (~out.isfinite().all(1)).nonzero().flatten().tolist()
+def _check_finite(finite: Tensor, senders: Sequence[int], receivers: Sequence[int]) -> None:
+    bad: list[int] = (~finite).nonzero().flatten().tolist()
     if bad:
         raise FloatingPointError(
-            f"{len(bad)} of {len(out)} sums are not finite, the first on the model of agent "
+            f"{len(bad)} of {len(finite)} sums are not finite, the first on the model of agent "
             f"{senders[bad[0]]} over the data of agent {receivers[bad[0]]}: a gradient or its "
             "squared norm overflows; check the inputs and the learning rate"
         )

@@ -1,7 +1,8 @@
 """The two general layouts of per-example gradients: one example at a time, and vmap.
 
-They take any deterministic network, and any task; `overhear.training.bookkeeping` is the third,
-for networks of fully connected layers and convolutions. `overhear.training.gradients` chooses.
+They take any deterministic network, and any task. `overhear.training.bookkeeping` and
+`overhear.training.grouped` are for networks of layers with a rule; `overhear.training.gradients`
+chooses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Span, clip_factors, gather
+from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors, gather
 from .models import unflatten
 from .tasks import Task
 
@@ -22,7 +23,7 @@ _GRADIENT_ELEMENTS = 2**22
 
 
 class Kernel(Protocol):
-    """A layout: it adds the clipped gradients of one pass to the rows that its spans name."""
+    """A layout: it adds the clipped gradients of passes to the rows that their spans name."""
 
     def prepare(self, examples: Examples, *, uses: int) -> Examples:
         """Do once what all passes share; ``uses`` counts the examples summed over all pairs."""
@@ -38,11 +39,11 @@ class Kernel(Protocol):
         points: Tensor,
         *,
         examples: Examples,
-        spans: Sequence[Span],
+        passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
-        """Add to out (E, D) the clipped gradients at points (K, D) of the examples under spans."""
+        """Add to out (E, D) the passes' clipped gradients at their owners' points (K, A, D)."""
         ...
 
 
@@ -120,15 +121,15 @@ class Loop:
         points: Tensor,
         *,
         examples: Examples,
-        spans: Sequence[Span],
+        passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
         """Add clipped gradients one by one."""
-        for span in spans:
+        for owner, span in ((work.owner, span) for work in passes for span in work.spans):
             for b in range(span.start, span.stop):
-                gradient = torch.zeros_like(points[0])  # (D,)
-                for coefficient, point in zip(coefficients, points, strict=True):
+                gradient = torch.zeros_like(out[0])  # (D,)
+                for coefficient, point in zip(coefficients, points[:, owner], strict=True):
                     found = self._gradient(point, examples.inputs[b], examples.targets[b])
                     gradient += coefficient * found
                 if clip_norm is not None:
@@ -156,11 +157,32 @@ class Vmap:
         points: Tensor,
         *,
         examples: Examples,
-        spans: Sequence[Span],
+        passes: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
     ) -> None:
-        """Add clipped gradients of all the spans' examples at once."""
+        """Add clipped gradients, all examples of a pass at once."""
+        for work in passes:
+            self._add_one(
+                out,
+                points[:, work.owner],
+                examples=examples,
+                work=work,
+                coefficients=coefficients,
+                clip_norm=clip_norm,
+            )
+
+    def _add_one(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        work: Pass,
+        coefficients: Sequence[Coefficient],
+        clip_norm: float | None,
+    ) -> None:
+        spans = work.spans
         x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
         per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=(None, 0, 0))
         gradients: list[Tensor] = []  # (B, d), one block a parameter

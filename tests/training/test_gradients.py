@@ -1,3 +1,5 @@
+import copy
+import functools
 import math
 
 import pytest
@@ -7,11 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from overhear.training.clipping import clip_factors
 from overhear.training.gradients import PairGradients
-from overhear.training.layers import Layer, factor, squared_norms
 from overhear.training.models import build_model, flatten
 
-LAYOUTS = ("loop", "vmap", "book-keeping")
-FAST = ("vmap", "book-keeping")
+LAYOUTS = ("loop", "vmap", "book-keeping", "grouped")
+FAST = ("vmap", "book-keeping", "grouped")
 RAGGED = (5, 0, 3, 1)
 # A ring of four with self-loops, and once a pair that is named twice.
 SENDERS = [0, 1, 3, 0, 1, 2, 1, 2, 3, 0, 2, 3, 3]
@@ -41,6 +42,17 @@ class Borrowed(nn.Module):
         return self.outer(torch.tanh(self.inner(x))) + (x @ self.inner.weight)[:, :3]
 
 
+class Text(nn.Module):
+    """The mean of a text's tokens, of which 0 is padding, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(5, 4, padding_idx=0), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.tokens(x).mean(1))
+
+
 class Sequence(nn.Module):
     """A fully connected layer over positions."""
 
@@ -63,6 +75,32 @@ SMALL = {
         (6,),
     ),
     "positions": (Sequence, (6,)),
+    "layer norm": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 4),
+            nn.LayerNorm(4),
+            nn.Tanh(),
+            nn.Linear(4, 4),
+            nn.LayerNorm(4, bias=False),
+            nn.LayerNorm(4, elementwise_affine=False),
+            nn.Linear(4, 3),
+        ),
+        (6,),
+    ),
+    "group norm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 6, 3, padding=1),
+            nn.GroupNorm(3, 6),
+            nn.ReLU(),
+            nn.Conv2d(6, 4, 3),
+            nn.GroupNorm(2, 4, affine=False),
+            nn.Tanh(),
+            nn.Flatten(),
+            nn.LazyLinear(3),
+        ),
+        (2, 5, 5),
+    ),
+    "text": (Text, (6,)),
     "wide kernel": (
         lambda: nn.Sequential(
             nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
@@ -77,7 +115,7 @@ SMALL = {
     ),
 }
 FALLBACK = {
-    "norm": (lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3)), (6,)),
+    "no rule": (lambda: nn.Sequential(nn.Linear(6, 4), nn.PReLU(), nn.Linear(4, 3)), (6,)),
     "groups": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 2, groups=2), nn.Flatten(), nn.Linear(16, 3)),
         (2, 3, 3),
@@ -90,28 +128,32 @@ FALLBACK = {
 def make(case, generator):
     build, shape = case
     model = build()
-    model(torch.zeros(2, *shape))  # lazy layers learn their shape
+    tokens = 5 if isinstance(model, Text) else None
+    batches = ragged(shape, 3, generator, tokens=tokens)
+    model(batches[0][0].to(torch.int64 if tokens else torch.float32))  # lazy layers learn a shape
     size = sum(p.numel() for p in model.parameters())
     models = 0.3 * torch.randn(4, size, generator=generator, dtype=torch.float64)  # (A, D)
-    return model, models, ragged(shape, 3, generator)
+    return model, models, batches
 
 
-def ragged(shape, classes, generator, sizes=RAGGED):
+def ragged(shape, classes, generator, sizes=RAGGED, tokens=None):
     return [
         (
-            torch.randn(n, *shape, generator=generator, dtype=torch.float64),
+            torch.randn(n, *shape, generator=generator, dtype=torch.float64)
+            if tokens is None
+            else torch.randint(tokens, (n, *shape), generator=generator),
             torch.randint(classes, (n,), generator=generator),
         )
         for n in sizes
     ]
 
 
-def oracle(model, models, batches, clip_norm, coefficients=(1.0,)):
+def oracle(model, models, batches, clip_norm, coefficients=(1.0,), pairs=PAIRS):
     """The formula by hand: backward on the module itself, no code of the engine."""
     model = model.double()
     points = models if models.ndim == 3 else models[None]
     rows = []
-    for m, d in zip(*PAIRS, strict=True):
+    for m, d in zip(*pairs, strict=True):
         row = torch.zeros(points.shape[2], dtype=torch.float64)
         for x, y in zip(*batches[d], strict=True):
             gradient = torch.zeros_like(row)
@@ -129,6 +171,35 @@ def oracle(model, models, batches, clip_norm, coefficients=(1.0,)):
     return torch.stack(rows)
 
 
+def on_lenet(generator):
+    model = build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=generator)
+    models = flatten(model).double() + 0.02 * torch.randn(4, 61_706, generator=generator).double()
+    return model, models, ragged((1, 28, 28), 10, generator), PAIRS
+
+
+def on_many(generator):
+    """Thirty small models on a ring, with 0 to 6 examples each, and one agent with 40."""
+    model = build_model("mlp", input_shape=(1, 4, 4), classes=3, generator=generator)
+    sizes = [int(n) for n in torch.randint(7, (29,), generator=generator)] + [40]
+    models = flatten(model).double() + 0.3 * torch.randn(30, flatten(model).numel()).double()
+    receivers = [d for d in range(30) for _ in range(3)]
+    senders = [(d + o) % 30 for d in range(30) for o in (-1, 0, 1)]
+    return model, models, ragged((1, 4, 4), 3, generator, sizes), (senders, receivers)
+
+
+MODELS = {name: lambda g, case=case: (*make(case, g), PAIRS) for name, case in SMALL.items()}
+MODELS |= {"lenet": on_lenet, "many": on_many}
+
+
+@functools.cache
+def case(name, clip_norm):
+    """A case with its oracle, which all layouts share."""
+    torch.manual_seed(5)
+    model, models, batches, pairs = MODELS[name](torch.Generator().manual_seed(7))
+    expected = oracle(copy.deepcopy(model), models, batches, clip_norm, (-0.7,), pairs)
+    return model, models, batches, pairs, expected
+
+
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(7)
@@ -140,25 +211,30 @@ def lenet():
     return build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=draw)
 
 
-@pytest.mark.parametrize("clip_norm", [0.4, None])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("clip_norm", [None, 1e-3, 0.4, 1e3])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_equals_one_backward_pass_an_example(layout, name, clip_norm, generator):
-    model, models, batches = make(SMALL[name], generator)
+def test_every_layout_equals_one_backward_pass_an_example(layout, name, clip_norm):
+    model, models, batches, pairs, expected = case(name, clip_norm)
     engine = PairGradients(model, layout, dtype=torch.float64)
-    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=clip_norm)
+    found = engine.clipped_sums(models, pairs, batches, clip_norm=clip_norm, coefficients=(-0.7,))
     assert engine.layout == layout
-    torch.testing.assert_close(found, oracle(model, models, batches, clip_norm), rtol=0, atol=1e-10)
+    off, size = (found - expected).norm(dim=1), expected.norm(dim=1)
+    assert (off <= 1e-10 * size).all()
+    assert size.count_nonzero() < len(size)  # an empty batch is among them
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_equals_the_oracle_on_lenet(layout, lenet, generator):
-    models = flatten(lenet).double() + 0.02 * torch.randn(4, 61_706, generator=generator).double()
-    batches = ragged((1, 28, 28), 10, generator)
-    found = PairGradients(lenet, layout, dtype=torch.float64).clipped_sums(
-        models, PAIRS, batches, clip_norm=0.7
+@pytest.mark.parametrize("layout", FAST)
+def test_single_precision_agrees_on_the_median_pair_of_lenet(layout):
+    """Every gradient is clipped here, by the slack of float32 further than in float64."""
+    model, models, batches, pairs, expected = case("lenet", 1e-3)
+    expected = expected / (1 + 16 * torch.finfo(torch.float32).eps)
+    found = PairGradients(model, layout, dtype=torch.float32).clipped_sums(
+        models, pairs, batches, clip_norm=1e-3, coefficients=(-0.7,)
     )
-    torch.testing.assert_close(found, oracle(lenet, models, batches, 0.7), rtol=0, atol=1e-10)
+    filled = expected.norm(dim=1) > 0
+    off = (found.double() - expected).norm(dim=1)[filled] / expected.norm(dim=1)[filled]
+    assert off.median() < 1e-6
 
 
 @pytest.mark.parametrize("layout", FAST)
@@ -216,16 +292,6 @@ def test_no_example_is_longer_than_the_clip_norm(layout, lenet, generator):
     norms = found.double().norm(dim=1)
     assert norms.max() <= 0.25
     assert norms.max() > 0.25 * (1 - 1e-5)
-
-
-def test_the_norm_of_a_long_gradient_is_not_short():
-    """A running float32 sum comes out 1e-4 short here, 100 times what the slack covers."""
-    draw = torch.Generator().manual_seed(0)
-    inputs, signals = (0.5 + torch.rand(2, 2, 2000, generator=draw) for _ in range(2))
-    layer = Layer(name="", module=nn.Linear(2000, 2000, bias=False), weight=0, bias=None)
-    found = factor(layer, inputs, signals=signals, measured=True)
-    exact = (signals.mT.double() @ inputs.double()).square().sum((1, 2))
-    assert (squared_norms(found) / exact - 1).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
