@@ -1,4 +1,4 @@
-"""The engine: all agents of a run in one process."""
+"""The engine: all agents of a run, in one process or spread over ranks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from .algorithms.algorithm import Bound, check_weights
 from .auroc import auroc
 from .data import poisson_batch
+from .distributed import Ranks
+from .exchange import check_same_root, gather, share_root, warm_up
+from .gathered import Gathered
 from .gradients import ClippedSums, PairGradients
 from .graph import Topology
 from .models import flatten, unflatten
@@ -87,12 +90,19 @@ class Engine:
     Args:
         setting: graph, model and data.
         bound: the algorithm with its numbers.
-        randomness: noise and batches; of the system's entropy when None.
-        taps: called with every message before it is delivered.
+        randomness: noise and batches; of the system's entropy when None, of rank 0's with ranks.
+        taps: called with every message before it is delivered; with ranks, of what this rank's
+            agents send.
+        gathered: rounds whose messages rank 0 hears whole; every rank names the same.
         gradients: in place of the setting's own layout, for audits.
+        ranks: this process among those that run the agents; each makes an engine of the same
+            setting and calls the same methods in the same order. Shards of other ranks' agents
+            give their lengths alone and stay where they are.
 
     Raises:
-        ValueError: weights or a task that do not fit the algorithm.
+        ValueError: weights or a task that do not fit the algorithm, ranks of other agents, a device
+            that they do not serve, or roots that differ from rank to rank.
+        MissingRank: some rank did not answer in time; raised by every method that exchanges rows.
     """
 
     def __init__(
@@ -102,7 +112,9 @@ class Engine:
         *,
         randomness: SecretRandomness | None = None,
         taps: Sequence[Tap] = (),
+        gathered: Gathered | None = None,
         gradients: ClippedSums | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         check_weights(setting.graph, bound.weights)
         blocks = len(setting.task.dimensions) if setting.task else 1
@@ -112,11 +124,19 @@ class Engine:
                 f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
                 "ClassWeights, and any other needs a task of parameters alone, or none"
             )
-        self.setting, self.taps = setting, tuple(taps)
-        self._bound = bound
-        self._randomness = randomness or SecretRandomness()
+        if ranks is not None:
+            if ranks.agents != setting.graph.agents:
+                raise ValueError(
+                    f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give "
+                    "both the same"
+                )
+            warm_up(ranks, device=setting.device)
+        self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
+        self.ranks, self._bound = ranks, bound
+        self._own_root = randomness is None
+        self._randomness = randomness or self._fresh()
         self._links = {
-            graph: Links(graph, device=setting.device, dtype=setting.dtype)
+            graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
             for graph in setting.graph.graphs
         }
         self._gradients: ClippedSums = gradients or PairGradients(
@@ -124,15 +144,20 @@ class Engine:
             setting.layout,  # type: ignore[arg-type] # the layout's name is checked by PairGradients
             device=setting.device,
             dtype=setting.dtype,
+            measures=ranks is None,  # ranks that measure for themselves may choose differently
         )
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
-        self._shards = [
-            Examples(s.inputs.to(setting.device, setting.dtype), s.targets.to(setting.device))
-            for s in setting.shards
-        ]
+        self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
+        self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
         self.round = 0
         self.state: Any = None
+
+    def _fresh(self) -> SecretRandomness:
+        """A new root of the system's entropy, the same on every rank."""
+        if self.ranks is None:
+            return SecretRandomness()
+        return SecretRandomness(share_root(self.ranks, device=self.setting.device))
 
     def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
         """Positions in an agent's shard of the records of one batch, drawn as the run draws them.
@@ -144,34 +169,39 @@ class Engine:
             rate: the sampling rate; None is the run's.
 
         Returns:
-            (B,) ascending, on the run's device.
+            (B,) ascending, on the host.
         """
         chosen = poisson_batch(
-            len(self._shards[agent].targets),
+            len(self.setting.shards[agent].targets),
             self.setting.sampling_rate if rate is None else rate,
             generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
         )
-        return torch.from_numpy(np.asarray(chosen, dtype=np.int64)).to(self.setting.device)
+        return torch.from_numpy(np.asarray(chosen, dtype=np.int64))
 
     def _make_round(
-        self, index: int, *, planted: Mapping[int, Examples], sources: Sources | None
+        self,
+        index: int,
+        *,
+        planted: Mapping[int, Examples],
+        sources: Sources | None,
+        heard: bool = True,
     ) -> TensorRound:
-        def draw(call: int, agent: int, rate: float | None) -> Examples:
-            if agent in planted:
-                held, at = planted[agent], None
-                batch = Examples(
-                    held.inputs.to(self.setting.device, self.setting.dtype),
-                    held.targets.to(self.setting.device),
-                )
-            else:
-                at = self.draw_batch(round=index, call=call, agent=agent, rate=rate)
-                shard = self._shards[agent]
-                batch = Examples(shard.inputs[at], shard.targets[at])
+        if sources is not None and self.ranks is not None:
+            raise ValueError(
+                "sources hold what all agents drew, which no rank has; leave out sources, or ranks"
+            )
+
+        def draw(call: int, rate: float | None) -> list[Examples]:
+            drawn = {
+                agent: self.draw_batch(round=index, call=call, agent=agent, rate=rate)
+                for agent in self._mine
+                if agent not in planted
+            }
+            at = dict(zip(drawn, self._moved(list(drawn.values())), strict=True))
+            batches = [self._batch(agent, planted=planted, at=at) for agent in self._mine]
             if sources is not None:
-                if call == len(sources.batches):
-                    sources.batches.append([])
-                sources.batches[call].append(at)
-            return batch
+                sources.batches.append([drawn.get(agent) for agent in self._mine])
+            return batches
 
         return TensorRound(
             self._links[self.setting.graph.at(index)],
@@ -182,16 +212,59 @@ class Engine:
             randomness=self._randomness,
             sizes=self.setting.task.dimensions if self.setting.task else None,
             projection=self.setting.task.project if self.setting.task else None,
-            taps=self.taps,
+            taps=self.taps if heard else (),
+            gathered=self.gathered if heard else None,
             sources=sources,
         )
 
+    def _batch(
+        self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
+    ) -> Examples:
+        if agent not in planted:
+            shard = self._shards[agent]
+            return Examples(shard.inputs[at[agent]], shard.targets[at[agent]])
+        return self._placed(planted[agent])
+
+    def _nothing(self, agent: int) -> Examples:
+        shard = self._shards[agent]
+        return Examples(shard.inputs[:0], shard.targets[:0])
+
+    def _placed(self, examples: Examples) -> Examples:
+        """Examples on the run's device and in its precision; inputs that are indices stay so."""
+        inputs, device = examples.inputs, self.setting.device
+        dtype = self.setting.dtype if inputs.is_floating_point() else None
+        return Examples(inputs.to(device, dtype), examples.targets.to(device))
+
+    def _moved(self, positions: list[Tensor]) -> list[Tensor]:
+        """All agents' positions on the run's device, by one copy that nothing waits for."""
+        if self.setting.device.type == "cpu" or not positions:
+            return positions
+        joined = torch.cat(positions)
+        if self.setting.device.type == "cuda":
+            joined = joined.pin_memory()
+        moved = joined.to(self.setting.device, non_blocking=True)
+        return list(moved.split([len(at) for at in positions]))
+
     def start(self, *, sources: Sources | None = None) -> None:
         """Run the algorithm's `init`; started again, it draws fresh noise."""
+        self._start(sources=sources, heard=True)
+
+    def _start(self, *, sources: Sources | None, heard: bool) -> None:
         if self.state is not None:
-            self._randomness = self._randomness.renewed()
-        self.state = self._bound.init(self._make_round(0, planted={}, sources=sources))
+            self._randomness = self._fresh() if self._own_root else self._randomness.renewed()
+        if self.ranks is not None:
+            check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
+        nothing = {} if heard else {a: self._nothing(a) for a in self._mine}
+        current = self._make_round(0, planted=nothing, sources=sources, heard=heard)
+        self.state = self._checked(self._bound.init(current))
         self.round = 0
+
+    def _checked(self, state: Any) -> Any:
+        """The state, once gradients that put off looking for overflow have looked."""
+        check = getattr(self._gradients, "check", None)
+        if check is not None:
+            check()
+        return state
 
     def advance(
         self, *, planted: Mapping[int, Examples] | None = None, sources: Sources | None = None
@@ -205,36 +278,60 @@ class Engine:
         if self.state is None:
             self.start()
         current = self._make_round(self.round + 1, planted=planted or {}, sources=sources)
-        self.state = self._bound.step(self.state, current)
+        self.state = self._checked(self._bound.step(self.state, current))
         self.round += 1
 
+    def _whole(self, value: Agents) -> Tensor:
+        """The rows of all agents, on every rank."""
+        rows: Tensor = value.rows
+        if self.ranks is None:
+            return rows
+        shares = [self.ranks.share(rank) for rank in range(self.ranks.size)]
+        return gather(rows, shares=shares, ranks=self.ranks)
+
+    @property
+    def layout(self) -> str:
+        """The gradient layout in use; of gradients of the caller's own "given"."""
+        return getattr(self._gradients, "layout", "given")
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """Seconds by layout where "auto" chose by a measurement."""
+        return getattr(self._gradients, "measured", {})
+
     def models(self) -> Tensor:
-        """(A, D) the models as they are now."""
-        rows: Tensor = self.state.x.rows
-        return rows
+        """(A, D) the models as they are now; with ranks all of them call, and all get them."""
+        return self._whole(self.state.x)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The state by field, on the CPU."""
+        """The state by field, on the CPU; with ranks all of them call, and all get it whole."""
         return {
-            name: (value.rows if isinstance(value, Agents) else value).detach().to("cpu", copy=True)
+            name: (self._whole(value) if isinstance(value, Agents) else value)
+            .detach()
+            .to("cpu", copy=True)
             for name, value in self.state._asdict().items()
         }
 
     def restore(self, snapshot: Mapping[str, Tensor], *, round: int) -> None:
-        """Continue from a snapshot taken after the given round.
+        """Continue from a whole snapshot taken after the given round; nothing is released by it.
 
         Raises:
             ValueError: fields or shapes that are not those of the algorithm's state.
         """
-        self.start()
-        mine = self.snapshot()
-        shapes = {name: tuple(value.shape) for name, value in mine.items()}
+        self._start(sources=None, heard=False)  # for the kind and the shapes of the state
+        held, agents = self.state._asdict(), self.setting.graph.agents
+        shapes = {
+            name: (agents, *value.rows.shape[1:])
+            if isinstance(value, Agents)
+            else tuple(value.shape)
+            for name, value in held.items()
+        }
         given = {name: tuple(value.shape) for name, value in snapshot.items()}
         if shapes != given:
             raise ValueError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
-        held = self.state._asdict()
+        mine = slice(self._mine.start, self._mine.stop)
         fields = {
-            name: Agents(value.to(self.setting.device, self.setting.dtype))
+            name: Agents(value[mine].to(self.setting.device, self.setting.dtype))
             if isinstance(held[name], Agents)
             else value.to(self.setting.device)
             for name, value in snapshot.items()

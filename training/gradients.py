@@ -77,6 +77,7 @@ class PairGradients:
         device: Where to compute; the model's device by default.
         dtype: Working precision, float32 or float64; the model's by default. Products in float32
             are full ones, see `overhear.training.precision`.
+        measures: Whether "auto" may choose by a measurement; without, the first that serves.
 
     Attributes:
         measured: Seconds by layout of the pairs that "auto" measured; empty where it did not.
@@ -100,6 +101,7 @@ class PairGradients:
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        measures: bool = True,
     ) -> None:
         network = model if isinstance(model, nn.Module) else None
         if network is not None:
@@ -116,7 +118,7 @@ class PairGradients:
         reason = "a task has no layers" if network is None else unsupported_layer(network)
         if layout in BY_LAYER and reason is not None:
             raise ValueError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
-        self._asked = layout
+        self._asked, self._measures = layout, measures
         self._settled = layout in ("vmap", "loop") or reason is not None
         objective: OfModel | OfTask
         if network is None:
@@ -273,7 +275,8 @@ class PairGradients:
     ) -> None:
         """Keep a layout by layer only if it agrees with the loop; let "auto" take the fastest."""
         uses = sum(sizes[d] for d in receivers)
-        measure = self._asked == "auto" and worth_measuring(uses, parameters=self.parameters)
+        asked = self._measures and self._asked == "auto"
+        measure = asked and worth_measuring(uses, parameters=self.parameters)
         kernels: dict[str, Kernel] = {}
         for name in BY_LAYER if measure else (self._layout,):
             settled, reason = disagreement(

@@ -40,6 +40,7 @@ __all__ = [
     "V",
     "Value",
     "check_drawn",
+    "check_table",
     "refuse_captured",
     "reply_order",
     "split_points",
@@ -90,6 +91,18 @@ def split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[A
     return split
 
 
+def check_table(table: Tensor, *, agents: int) -> None:
+    """Refuse a table of public numbers without exactly one row for each agent.
+
+    Raises:
+        ValueError: another shape than (A, w).
+    """
+    if table.ndim != 2 or len(table) != agents:
+        raise ValueError(
+            f"table of shape {tuple(table.shape)} must be ({agents}, w): one row for each agent"
+        )
+
+
 def reply_order(graph: Graph) -> Tensor:
     """(E,) for each edge d -> m the position of the edge m -> d, along which a reply came.
 
@@ -124,6 +137,13 @@ class Round(ABC):
     @abstractmethod
     def initial(self, *, block: int = 0) -> Agents:
         """(A, D) the public initial model, equal on all agents; a block of it where it has some."""
+
+    @abstractmethod
+    def of_agents(self, table: Tensor) -> Agents:
+        """The rows of a public table (A, w), one an agent, such as step sizes of their own.
+
+        A value that is scaled by it has a factor for each agent, wherever the agent runs.
+        """
 
     @abstractmethod
     def draw(self, sampling_rate: float | None = None) -> Batch:

@@ -1,4 +1,11 @@
-"""A round on real tensors, all agents in one process."""
+"""A round on real tensors, of all agents or of those that a rank holds.
+
+    A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
+
+With ranks, values hold the rows of this rank's agents, or of the edges that end at them; a value
+of the server has its row on every rank. Noise is seeded by the row's number among all rows, so a
+row has the same noise wherever it is made.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +17,13 @@ from torch import Tensor
 
 from .clipping import clipped_rows
 from .drawn import Sources, Taken, makers
+from .exchange import Arrivals, fetch, gather
+from .gathered import Gathered, whole_message
 from .gradients import ClippedSums
-from .links import Links
+from .links import Links, Route
+from .points import of_agents, same_pick, stacked
 from .randomness import SecretRandomness
-from .round import Batch, Coef, P, Round, V, refuse_captured, reply_order
+from .round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
 from .transcript import Message, Tap
 from .values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 
@@ -27,23 +37,25 @@ class Examples(NamedTuple):
     targets: Tensor
 
 
-DrawBatch = Callable[[int, int, float | None], Examples]  # (call, agent, sampling rate)
+# (call, sampling rate) -> a batch for each agent that is here
+DrawBatch = Callable[[int, float | None], Sequence[Examples]]
 
 
 class TensorRound(Round):
     """One round of a run.
 
     Args:
-        links: the graph.
+        links: the graph, and which part of it is here.
         index: the number of the round; 0 is the start.
         initial: (D,) the public initial model, its blocks side by side.
         sizes: coordinates of each block, which add up to D; one block of all D by default.
         gradients: the gradient layout.
-        draw: gives an agent's batch for a call of `draw`.
+        draw: gives the agents' batches for a call of `draw`.
         randomness: where noise comes from.
         projection: the task's, for `round.project`; None where there is no task.
         taps: called with every message before it is delivered.
-        sources: filled with what was drawn, where given.
+        gathered: rounds whose messages rank 0 hears whole.
+        sources: filled with what was drawn, where given; without ranks alone.
     """
 
     def __init__(
@@ -58,6 +70,7 @@ class TensorRound(Round):
         sizes: Sequence[int] | None = None,
         projection: Callable[[Tensor], Tensor] | None = None,
         taps: Sequence[Tap] = (),
+        gathered: Gathered | None = None,
         sources: Sources | None = None,
     ) -> None:
         self._links, self._index = links, index
@@ -65,11 +78,13 @@ class TensorRound(Round):
         self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
         self._taps, self._sources = taps, sources
+        wanted = gathered is not None and index in gathered.rounds
+        self._gathered = gathered if wanted else None
         if projection is not None:
             self._projection = projection
         self._noises = self._sends = 0
         self._drawn: list[Batch] = []
-        self._records: list[list[Examples]] = []
+        self._records: list[Sequence[Examples]] = []
         self.agents = links.agents
         self.weights = Edges(links.weights)
 
@@ -81,21 +96,25 @@ class TensorRound(Round):
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
         self._width(block)
-        return self._keep_known(Agents(self._initial[block].expand(self.agents, -1)))
+        return self._keep_known(Agents(self._initial[block].expand(len(self._links.mine), -1)))
 
     def _width(self, block: int) -> int:
         if not 0 <= block < len(self._sizes):
             raise ValueError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
         return self._sizes[block]
 
+    def of_agents(self, table: Tensor) -> Agents:
+        """See `Round.of_agents`."""
+        check_table(table, agents=self.agents)
+        mine = self._links.mine
+        like = self._initial[0]
+        return Agents(table.detach()[mine.start : mine.stop].to(like.device, like.dtype))
+
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
-        call = len(self._drawn)
-        batch = Batch(call=call, sampling_rate=sampling_rate)
+        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
         self._drawn.append(batch)
-        self._records.append(
-            [self._draw(call, agent, sampling_rate) for agent in range(self.agents)]
-        )
+        self._records.append(self._draw(batch.call, sampling_rate))
         return batch
 
     def _clipped_sums(
@@ -123,15 +142,21 @@ class TensorRound(Round):
         coefs: Sequence[Coef],
         clip_norm: float | None,
     ) -> Taken:
-        models, owners = _stacked([self._joined(point) for point in points])
+        models, owners = self._stacked(points)
         return Taken(
             models=models.clone(),
-            owners=owners,
+            owners=torch.tensor(owners, device=models.device),
             holders=self._holders(points[0][0]),
             coefs=tuple(self._by_coordinate(coef) for coef in coefs),
             batch=batch.call,
             clip_norm=clip_norm,
         )
+
+    def _stacked(self, points: Sequence[tuple[P, ...]]) -> tuple[Tensor, list[int]]:
+        """The points as models (K, M, D), and for each row of their values its position in M."""
+        models, pick = stacked([self._joined(point) for point in points])
+        owners = range(models.shape[1]) if pick is None else self._links.on_host(pick)
+        return models, list(owners)
 
     def _holders(self, value: Value) -> Tensor:
         """(rows,) who holds each row."""
@@ -142,6 +167,18 @@ class TensorRound(Round):
             return torch.tensor([SERVER], device=device)
         return torch.arange(self.agents, device=device)
 
+    def _count(self, value: Value) -> int:
+        """How many rows there are of all agents."""
+        if isinstance(value, Server):
+            return 1
+        return self._links.edge_shares[-1].stop if isinstance(value, Edges) else self.agents
+
+    def _numbers(self, value: Value) -> range:
+        """The numbers of the rows that are here among those of all agents."""
+        if isinstance(value, Server):
+            return range(1)
+        return self._links.edges if isinstance(value, Edges) else self._links.mine
+
     def _sums(
         self,
         points: Sequence[tuple[P, ...]],
@@ -150,11 +187,11 @@ class TensorRound(Round):
         coefs: Sequence[Coef],
         clip_norm: float | None,
     ) -> Tensor:
-        models, owners = _stacked([self._joined(point) for point in points])
-        holders = self._holders(points[0][0])
+        models, owners = self._stacked(points)
+        links, on_links = self._links, isinstance(points[0][0], Edges)
         return self._gradients.clipped_sums(
             models,
-            (owners, holders),
+            (owners, links.on_host(links.holders) if on_links else list(range(len(owners)))),
             self._records[batch.call],
             clip_norm=clip_norm,
             coefficients=[self._by_coordinate(coef) for coef in coefs],
@@ -190,7 +227,7 @@ class TensorRound(Round):
             )
         if len(point) == 1:
             return point[0]
-        if all(_same_pick(value, point[0]) for value in point):
+        if all(same_pick(value, point[0]) for value in point):
             return Value(torch.cat([value.base for value in point], dim=1), point[0].pick)
         return Value(torch.cat([value.rows for value in point], dim=1))
 
@@ -204,13 +241,12 @@ class TensorRound(Round):
     ) -> V:
         """See `Round.noise`; who knows a source matters to the trace alone."""
         del known_to
-        rows, call = like.rows, self._noises
+        rows, here, call = like.rows, self._numbers(like), self._noises
         self._noises += 1
-        count = rows.shape[0] if factor is None else factor.shape[1]
         z = self._randomness.normal(
             round=self._index,
             call=call,
-            rows=list(range(count)),
+            rows=list(here if factor is None else range(factor.shape[1])),
             width=rows.shape[1],
             dtype=rows.dtype,
             device=rows.device,
@@ -218,34 +254,55 @@ class TensorRound(Round):
         if self._sources is not None:
             self._sources.noise.append(z.clone())
             self._sources.makers.append(makers(self._holders(like), factor))
-        if factor is not None:  # float64, because correlated noise cancels
-            z = (factor.to(z.device, torch.float64) @ z.double()).to(z.dtype)
+        if factor is not None:
+            if len(factor) != (every := self._count(like)):
+                raise ValueError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
+            # In float64, because correlated noise cancels; and whole on every rank, because a
+            # product of fewer rows rounds otherwise.
+            mixed = factor.to(z.device, torch.float64) @ z.double()
+            z = mixed[here.start : here.stop].to(z.dtype)
         return type(like)(z.mul_(std))
 
-    def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> None:
+    def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> Message:
         message = Message(
             round=self._index, call=self._sends, kind=kind, senders=senders, links=links, rows=rows
         )
         self._sends += 1
         for tap in self._taps:
             tap(message)
+        return message
+
+    def _cross(self, operation: str, value: Value, *, kind: str) -> Tensor:
+        """Let the taps hear a message; its rows that are here."""
+        rows: Tensor = value.rows
+        route: Route = getattr(self._links.routes, operation)
+        sent = rows[: len(route.senders)]  # all of them, or none of the server's beside rank 0
+        message = self._send(kind, rows=sent, senders=route.senders, links=route.links)
+        if self._gathered is not None:
+            whole = whole_message(message, operation, links=self._links)
+            if whole is not None:
+                for tap in self._gathered.taps:
+                    tap(whole)
+        return rows
+
+    def _arrived(self, rows: Tensor, plan: Arrivals | None) -> Tensor:
+        """The rows that this rank's receivers get; all of them without ranks."""
+        ranks = self._links.ranks
+        return rows if ranks is None or plan is None else fetch(rows, plan, ranks=ranks)
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         check_holder("broadcast", value, Agents)
-        rows = value.rows
-        every = torch.arange(self.agents, device=rows.device)
-        self._send(kind, rows=rows, senders=every, links=self._links.outgoing)
-        return Edges(rows, self._links.senders)
+        rows = self._cross("broadcast", value, kind=kind)
+        return Edges(self._arrived(rows, self._links.broadcasts), self._links.heard)
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
         check_holder("reply", value, Edges)
         if self._links.back is None:
             reply_order(self._links.graph)
-        rows = value.rows
-        self._send(kind, rows=rows, senders=self._links.receivers, links=self._links.replies)
-        return Edges(rows, self._links.back)
+        rows = self._cross("reply", value, kind=kind)
+        return Edges(self._arrived(rows, self._links.replies), self._links.back)
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """See `Round.mix`."""
@@ -254,26 +311,23 @@ class TensorRound(Round):
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
         check_holder("upload", value, Agents)
-        rows = value.rows
-        every = torch.arange(self.agents, device=rows.device)
-        links = torch.stack([every, torch.full_like(every, SERVER)], dim=1)
-        self._send(kind, rows=rows, senders=every, links=links)
-        return Server(rows.mean(dim=0, keepdim=True))
+        return self._mean(self._cross("upload", value, kind=kind))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
         check_holder("download", value, Server)
-        rows = value.rows
-        every = torch.arange(self.agents, device=rows.device)
-        only = torch.zeros_like(every)  # one row for all agents
-        links = torch.stack([only, every], dim=1)
-        self._send(kind, rows=rows, senders=torch.full_like(every[:1], SERVER), links=links)
-        return Agents(rows, only)
+        return Agents(self._cross("download", value, kind=kind), self._links.only)
 
     def average(self, value: Agents) -> Server:
         """See `Round.average`."""
         check_holder("average", value, Agents)
-        return Server(value.rows.mean(dim=0, keepdim=True))
+        return self._mean(value.rows)
+
+    def _mean(self, rows: Tensor) -> Server:
+        """The mean over all agents, of the same rows in the same order on every rank."""
+        ranks, shares = self._links.ranks, self._links.agent_shares
+        every = rows if ranks is None else gather(rows, shares=shares, ranks=ranks)
+        return Server(every.contiguous().mean(dim=0, keepdim=True))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
@@ -290,7 +344,7 @@ class TensorRound(Round):
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
         check_holder("spread", value, Agents)
-        return Edges(value.rows, self._links.receivers)
+        return Edges(value.rows, self._links.holders)
 
     def bounded(
         self,
@@ -310,15 +364,14 @@ class TensorRound(Round):
         for held in private:
             check_holder("bounded", held, Agents)
         refuse_captured(fn, "bounded")
-        others = self._links.receivers != self._links.senders
-        counts = [n - 1 for n in self._links.spans]
-        seen = [value.rows[others].split(counts) for value in released]
-        own = secret.rows
+        others, counts = self._links.others, [n - 1 for n in self._links.spans]
+        seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
+        own = _apart(secret)
+        held_fixed = [_apart(value) for value in private]
         rows = [
-            fn(own[i], *(s[i] for s in seen), *(p.rows[i] for p in private))
-            for i in range(self.agents)
+            fn(own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)) for i in range(len(own))
         ]
-        result = _of_agents("bounded", rows, width=own.shape[1])
+        result = of_agents("bounded", rows, width=secret.rows.shape[1])
         if self._sources is not None:
             self._sources.contributions.append(result.rows.clone())
             self._sources.taken.append(None)
@@ -331,11 +384,9 @@ class TensorRound(Round):
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
         refuse_captured(fn, "postprocess")
-        parts = [
-            self._links.blocks(v.rows) if isinstance(v, Edges) else tuple(v.rows) for v in values
-        ]
+        parts = [self._links.blocks(v) if isinstance(v, Edges) else _apart(v) for v in values]
         rows = [fn(*p) for p in zip(*parts, strict=True)]
-        return self._keep_known(_of_agents("postprocess", rows, width=self._width(block)))
+        return self._keep_known(of_agents("postprocess", rows, width=self._width(block)))
 
     def _keep_known(self, value: Agents) -> Agents:
         if self._sources is not None:
@@ -343,30 +394,6 @@ class TensorRound(Round):
         return value
 
 
-def _of_agents(operation: str, rows: list[Tensor], *, width: int) -> Agents:
-    """What a function gave for each agent: all coordinates, for which noise is counted."""
-    wrong = [tuple(row.shape) for row in rows if tuple(row.shape) != (width,)]
-    if wrong:
-        raise UndeclaredOperation(
-            f"the function of round.{operation} returned shape {wrong[0]}; it must return "
-            f"({width},)"
-        )
-    return Agents(torch.stack(rows))
-
-
-def _stacked(points: Sequence[Value]) -> tuple[Tensor, Tensor]:
-    """The points as models (K, M, D), and for each row of their values its position in M."""
-    first = points[0]
-    shared = all(_same_pick(point, first) for point in points)
-    models = [point.base if shared else point.rows for point in points]
-    pick = first.pick if shared else None
-    owners = torch.arange(len(models[0]), device=models[0].device) if pick is None else pick
-    return models[0][None] if len(models) == 1 else torch.stack(models), owners
-
-
-def _same_pick(one: Value, other: Value) -> bool:
-    if len(one.base) != len(other.base):
-        return False
-    if one.pick is None or other.pick is None:
-        return one.pick is other.pick
-    return one.pick is other.pick or torch.equal(one.pick, other.pick)
+def _apart(value: Agents) -> list[Tensor]:
+    """The rows, each at an address of its own; see `Links.blocks`."""
+    return [row.clone() for row in value.rows]

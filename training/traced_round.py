@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .graph import Graph
 from .record import Recorder, RoundRecord
-from .round import Batch, Coef, P, Round, V, refuse_captured, reply_order
+from .round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
 from .sources import Contributions, Known, Messages, NoiseSources, SourceRows
 from .values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 
@@ -53,6 +53,11 @@ class TracedRound(Round):
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
         return self.known("initial model", block=block)
+
+    def of_agents(self, table: Tensor) -> Agents:
+        """See `Round.of_agents`; public, so it is no source."""
+        check_table(table, agents=self.agents)
+        return Agents(table.detach().double())
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""

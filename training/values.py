@@ -63,10 +63,23 @@ class Value:
         if isinstance(factor, int | float):
             return type(self)(self.base * factor, self.pick)
         if isinstance(factor, Tensor):
-            return type(self)(self.rows * factor)
+            return type(self)(self.rows * self._fitting(factor))
         raise UndeclaredOperation(
             f"{type(self).__name__} {operation} {type(factor).__name__}: {REMEDY}"
         )
+
+    def _fitting(self, factor: Tensor) -> Tensor:
+        """A public tensor that is one number, or has a row for each row of the value."""
+        if not isinstance(self.base, Tensor) or factor.ndim == 0:
+            return factor  # rows of a trace look at the shape themselves
+        count = len(self.base if self.pick is None else self.pick)
+        if factor.ndim != 2 or len(factor) != count:
+            raise UndeclaredOperation(
+                f"scaling {count} rows of {type(self).__name__} by a tensor of shape "
+                f"{tuple(factor.shape)}: a public factor is a number or one number a row, "
+                f"({count}, 1); for a table of all agents use round.of_agents(table)"
+            )
+        return factor
 
     def _addend(self, other: object, operation: str) -> tuple[Any, Any]:
         mine, theirs = self.rows, self._same(other, operation).rows

@@ -318,11 +318,3 @@ def test_metrics_of_equal_models_have_no_distance():
     assert found.consensus_distance == pytest.approx(0.0, abs=1e-12)
     assert found.consensus_accuracy == found.accuracy[0]
     assert found.consensus_loss == pytest.approx(found.loss[3], rel=1e-12)
-
-
-def test_mixing_by_sparse_product_equals_the_dense_one(monkeypatch):
-    from overhear.training import links
-
-    dense = run(engine("dpdl", ring(7)), 2)
-    monkeypatch.setattr(links, "_DENSE_ENTRIES", 0)
-    torch.testing.assert_close(run(engine("dpdl", ring(7)), 2), dense, rtol=1e-12, atol=1e-13)

@@ -127,7 +127,7 @@ def step(
             f"round {k + 1} is beyond the planned rounds={len(clip_scales)}, for which alone clip "
             "bounds and noise are set; plan more rounds"
         )
-    before, after = push_weights[[k, k + 1]].to(round.weights.rows)  # (A, 1) each
+    before, after = round.of_agents(push_weights[k]), round.of_agents(push_weights[k + 1])  # (A, 1)
     bound = None if clip_norm is None else clip_norm * clip_scales[k]
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=bound)
     noisy = (sums + round.noise(sums, std=noise_std * noise_scales[k])) / batch_size
