@@ -158,8 +158,13 @@ app.command()(plan)
 @app.command()
 def train(
     run: RunPath,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the run.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the run; new, but with --resume.")
+    ],
     overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the unfinished run in DIR.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Train, keep the ledger, and record the intercepted rounds."""
@@ -172,7 +177,18 @@ def train(
     limit = None if privacy is None else privacy.epsilon
     delta = None if privacy is None else privacy.delta
     with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
-        summary = train_run(config, out, progress=progress)
+        if resume:
+            from .resume import resume_run
+
+            told = make_console(stderr=json)
+            summary = resume_run(
+                config,
+                out,
+                progress=progress,
+                notice=lambda text: told.print(text, markup=False, soft_wrap=True),
+            )
+        else:
+            summary = train_run(config, out, progress=progress)
     if json:
         print_json(summary)
         return

@@ -286,6 +286,8 @@ class TrainingTable(Table):
     """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
     evaluate_every: Count = 0
     """Rounds between two evaluations, by default a twentieth of all; the last is evaluated too."""
+    checkpoint_every: Count = 0
+    """Rounds between two checkpoints, by default a twentieth of all; a resumed run begins there."""
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
@@ -294,8 +296,9 @@ class TrainingTable(Table):
             raise ValueError(
                 f"give sampling_rate or batch_size, exactly one of them; {found} given"
             )
-        every = self.evaluate_every or max(1, self.rounds // 20)
-        return self.model_copy(update={"evaluate_every": every})
+        often = max(1, self.rounds // 20)
+        every = {k: getattr(self, k) or often for k in ("evaluate_every", "checkpoint_every")}
+        return self.model_copy(update=every)
 
 
 class InterceptTable(Table):

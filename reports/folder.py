@@ -1,4 +1,4 @@
-"""The run folder: fixed names, nothing overwritten, no pickle."""
+"""The run folder: fixed names, nothing overwritten, no pickle; every file is whole or not there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..privacy.durable import PART, sync_folder, write_durably
+from ..privacy.ledger import read_ledger
+
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
 CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
 ATTACK, AUDIT = "attacks/attack.json", "audit.json"
 PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
+STOPPED = "stopped.json"
 _PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")
 
 
@@ -31,8 +35,11 @@ def claim(folder: Path) -> None:
         probe = folder / RUN
         probe.touch(exist_ok=False)
         probe.unlink()
+        sync_folder(folder.parent)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be written to ({error.strerror})") from error
+        raise ValueError(
+            f"{folder} cannot be written to ({error.strerror}); choose another folder for the run"
+        ) from error
 
 
 def check_unused(folder: Path) -> None:
@@ -41,10 +48,47 @@ def check_unused(folder: Path) -> None:
     Raises:
         FileExistsError: it is no folder, or holds files.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not _held(folder)):
+        return
+    if (folder / RUN).is_file() and (folder / LEDGER).is_file() and not is_finished(folder):
         raise FileExistsError(
-            f"{folder} already holds files; a run is never overwritten, choose another folder"
+            f"{folder} holds a run that is not finished; add --resume to continue it, or choose "
+            "another folder"
         )
+    raise FileExistsError(
+        f"{folder} already holds files; a run is never overwritten, choose another folder"
+    )
+
+
+def _held(folder: Path) -> list[Path]:
+    """What a folder holds, apart from what a process left that died before its first file."""
+    return [path for path in folder.iterdir() if path.suffix != PART]
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run came to its end: its last round, or where its budget stopped it.
+
+    A report on an unfinished run writes sums too, so these alone do not tell.
+    """
+    try:
+        end = last_round(folder)
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+        measured = json.loads(lines[-1])["round"] if lines else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return measured == end and checkpoint(folder, end).is_file() and (folder / SUMS).is_file()
+
+
+def last_round(folder: Path) -> int:
+    """The last round of a run: the planned one, or where its budget stopped it."""
+    if (folder / STOPPED).is_file():
+        return int(json.loads((folder / STOPPED).read_text(encoding="utf-8"))["round"])
+    return int(read_ledger(folder / LEDGER).header["planned_rounds"])
+
+
+def checkpoint(folder: Path, round: int) -> Path:
+    """Where the state after a round is kept."""
+    return folder / CHECKPOINTS / f"round-{round:06d}.safetensors"
 
 
 def require(folder: Path, name: str) -> Path:
@@ -64,9 +108,7 @@ def require(folder: Path, name: str) -> Path:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write an object as JSON, all at once; numbers that are not finite become strings."""
     text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_durably(path, text.encode())
 
 
 def finite(value: Any) -> Any:
@@ -108,10 +150,10 @@ def write_sums(folder: Path) -> dict[str, str]:
     sums = {
         path.relative_to(folder).as_posix(): digest(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != SUMS
+        if path.is_file() and path.name != SUMS and path.suffix != PART
     }
     lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
-    (folder / SUMS).write_text(lines, encoding="utf-8")
+    write_durably(folder / SUMS, lines.encode())
     return sums
 
 

@@ -1,16 +1,31 @@
-"""Train a run into a run folder, with its ledger, metrics, checkpoints and intercepted rounds."""
+"""Train a run into a run folder, with its ledger, metrics, checkpoints and intercepted rounds.
+
+What is on the disk when is the order that a crash may break at any place:
+
+    run.toml, environment.json, the ledger with its header
+    for each round:  its line in the ledger, synced
+                     the round itself, whose messages leave
+                     its transcript, the checkpoint after it, its metrics
+    the sums, which make the run a finished one
+"""
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import safetensors
 
+from ..privacy.durable import sync_folder, write_durably
 from ..privacy.ledger import Ledger
 from ..training.accounting import run_epsilon
+from ..training.checkpoint import Checkpoint, save_checkpoint
 from ..training.engine import Engine, Metrics, evaluate
 from ..training.randomness import SecretRandomness
 from ..training.tensor_round import Examples
@@ -22,10 +37,36 @@ from .plan import Plan, make_plan
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
+_PERIODIC = 2  # checkpoints that are kept beside those of intercepted rounds
+_HALF_SAVED = "part"  # in the folder of transcripts
+
 
 def snapshot_round(intercepted: int) -> int:
     """The round after which the state is kept, so that a re-enactment sees the round before too."""
     return max(intercepted - 2, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """One process's part of a run.
+
+    Attributes:
+        config: the run file.
+        built: its objects.
+        plan: its plan.
+        out: the run folder.
+        progress: called with (round, rounds, epsilon of the target adversary, metrics).
+        last: the last round, which is the planned one unless the budget ends before it.
+        released: the number of each round that the ledger names already.
+    """
+
+    config: RunFile
+    built: Built
+    plan: Plan
+    out: Path
+    progress: Progress | None = None
+    last: int
+    released: Sequence[int] = ()
 
 
 def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -> dict[str, Any]:
@@ -42,21 +83,38 @@ def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -
     Raises:
         FileExistsError: the folder holds a run.
         ValueError: what the run file asks for cannot be done.
+        OSError: the system refuses a file; what was released is in the ledger.
     """
     run_folder.check_unused(out)
+    session = plan_session(config, out, progress=progress)
+    run_folder.claim(out)
+    with stated(out):
+        write_durably(out / run_folder.RUN, config.to_toml().encode(), new=True)
+        return first_session(session)
+
+
+def plan_session(config: RunFile, out: Path, *, progress: Progress | None = None) -> Session:
+    """A session of the whole run; nothing is written."""
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
-    run_folder.claim(out)
-    (out / run_folder.RUN).write_text(config.to_toml(), encoding="utf-8")
+    return Session(
+        config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
+    )
+
+
+def first_session(session: Session) -> dict[str, Any]:
+    """Train in a folder that has its run file and nothing released yet; a summary as train_run."""
+    built, plan, out = session.built, session.plan, session.out
     run_folder.write_json(
         out / run_folder.ENVIRONMENT, run_folder.environment(str(built.setting.device))
     )
+    algorithm = session.config.algorithm
     ledger = Ledger(
         out / run_folder.LEDGER,
         {
             "run_file": run_folder.digest(out / run_folder.RUN),
-            "algorithm": config.algorithm.name,
-            "form": config.algorithm.form,
+            "algorithm": algorithm.name,
+            "form": algorithm.form,
             "agents": built.setting.graph.agents,
             "clip_norm": run_folder.finite(
                 float("inf") if built.clip_norm is None else built.clip_norm
@@ -67,85 +125,166 @@ def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -
         },
     )
     try:
-        last = _train(config, built, plan, out=out, ledger=ledger, progress=progress)
+        return run_session(session, ledger=ledger, start=None)
     finally:
         ledger.close()
-    run_folder.write_sums(out)
+
+
+def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> dict[str, Any]:
+    """Train from a checkpoint, or from the start, to the last round; then close the folder.
+
+    Args:
+        session: of a folder with a run file.
+        ledger: open, its last entry that of where this begins.
+        start: the state to go on from.
+    """
+    last = _rounds(session, ledger=ledger, start=start)
+    _prune(session, newest=0)
+    run_folder.write_sums(session.out)
+    return summary(session, last._asdict())
+
+
+def summary(session: Session, metrics: dict[str, Any]) -> dict[str, Any]:
+    """What a run was: noise multiplier, epsilon by adversary, and the last metrics."""
     return {
-        "out": str(out),
-        "noise_multiplier": plan.noise_multiplier,
-        "adversaries": plan.to_json()["adversaries"],
-        "metrics": run_folder.finite(last._asdict()),
+        "out": str(session.out),
+        "noise_multiplier": session.plan.noise_multiplier,
+        "adversaries": session.plan.to_json()["adversaries"],
+        "metrics": run_folder.finite(metrics),
     }
 
 
-def _train(
-    config: RunFile,
-    built: Built,
-    plan: Plan,
-    *,
-    out: Path,
-    ledger: Ledger,
-    progress: Progress | None,
-) -> Metrics:
+@contextmanager
+def stated(out: Path) -> Iterator[None]:
+    """Errors of the system while a run writes, with the file and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, FileExistsError):  # says all there is to say
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "make room" if full else "mend that"
+        path = error.filename or out
+        raise OSError(
+            error.errno,
+            f"{error.strerror}; what was released is in the ledger: {remedy}, then continue the "
+            "run with --resume",
+            str(path),
+        ) from error
+
+
+def _rounds(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> Metrics:
+    config, built, out = session.config, session.built, session.out
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
-    seed = config.training.evaluation_noise_seed
     engine = Engine(
         built.setting,
-        built.bound(plan.noise_multiplier),
-        randomness=SecretRandomness(seed),
-        taps=[transcript],
+        built.bound(session.plan.noise_multiplier),
+        randomness=SecretRandomness(config.training.evaluation_noise_seed),
     )
-    releases = [{"kind": kind} for kind in plan.message_kinds]
-    ledger.append(0, [])  # the start
-    engine.start()
-    keep = {snapshot_round(r) for r in config.intercept.rounds}
-    rounds, every = config.training.rounds, config.training.evaluate_every
-    every = every or max(1, rounds // 20)
+    released = list(session.released)
+    if start is None:
+        engine.taps = (transcript,)
+        ledger.append(0, [])
+        engine.start()
+        released.append(0)
+    else:
+        engine.restore(start.state, round=start.round)  # its own start is sent to nobody
+        engine.taps = (transcript,)
+    releases = [{"kind": kind} for kind in session.plan.message_kinds]
+    every, rounds = config.training.evaluate_every, config.training.rounds
     test = Examples(built.data.test_inputs, built.data.test_targets)
-    with (out / run_folder.METRICS).open("x", encoding="utf-8") as lines:
+    (out / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
+    with (out / run_folder.METRICS).open("a", encoding="utf-8") as lines:
+        sync_folder(out)
         while True:
             at = engine.round
-            if at in keep or at == rounds:
-                _save_snapshot(out, at, engine.snapshot())
+            if _is_kept(session, at) or at % config.training.checkpoint_every == 0:
+                _save(session, engine)
             metrics = None
-            if at % every == 0 or at == rounds:
+            if at % every == 0 or at == session.last:
                 metrics = evaluate(built.setting.model, engine.models(), test, round=at)
                 lines.write(json.dumps(run_folder.finite(metrics._asdict())) + "\n")
                 lines.flush()
-            if progress is not None:
-                progress(at, rounds, _spent(config, plan, at) if metrics else None, metrics)
-            if at == rounds and metrics is not None:
+                os.fsync(lines.fileno())
+            if session.progress is not None:
+                spent = _spent(session, released) if metrics else None
+                session.progress(at, rounds, spent, metrics)
+            if at == session.last and metrics is not None:
                 return metrics
             ledger.append(at + 1, releases)  # on the disk before anything of the round leaves
+            released.append(at + 1)
             engine.advance()
             if engine.round in config.intercept.rounds:
-                transcript.save(out / run_folder.TRANSCRIPT)
-                transcript.clear()
+                _save_transcript(transcript, out / run_folder.TRANSCRIPT)
 
 
 def _victim(config: RunFile) -> int:
     return 0 if config.privacy is None or config.privacy.victim is None else config.privacy.victim
 
 
-def _spent(config: RunFile, plan: Plan, rounds: int) -> float | None:
-    p = config.privacy
-    if p is None or rounds == 0:
+def _spent(session: Session, released: Sequence[int]) -> float | None:
+    p = session.config.privacy
+    numbers = [number for number in released if number > 0]
+    if p is None or not numbers:
         return None
+    repeated = len(set(numbers)) < len(numbers)
     return run_epsilon(
-        plan.exposures[p.adversary],
-        noise_multiplier=plan.noise_multiplier,
+        session.plan.exposures[p.adversary],
+        noise_multiplier=session.plan.noise_multiplier,
         delta=p.delta,
         adjacency=p.adjacency,
         accountant=p.accountant,
-        rounds=rounds,
+        rounds=list(released) if repeated else len(numbers),
     )
 
 
-def _save_snapshot(out: Path, at: int, snapshot: Mapping[str, Tensor]) -> None:
-    from safetensors.torch import save_file
+def _is_kept(session: Session, round: int) -> bool:
+    """Whether the state after a round is kept when newer ones are there."""
+    intercepted = session.config.intercept.rounds
+    return round == session.last or round in {snapshot_round(number) for number in intercepted}
 
-    path = out / run_folder.CHECKPOINTS / f"round-{at:06d}.safetensors"
-    path.parent.mkdir(exist_ok=True)
-    save_file({name: value.contiguous() for name, value in snapshot.items()}, path)
+
+def _save(session: Session, engine: Engine) -> None:
+    """Keep the state; of those that are for going on alone, the newest."""
+    facts = {"run_file": run_folder.digest(session.out / run_folder.RUN)}
+    found = Checkpoint(round=engine.round, state=engine.snapshot(), facts=facts)
+    save_checkpoint(run_folder.checkpoint(session.out, engine.round), found)
+    _prune(session, newest=_PERIODIC)
+
+
+def _prune(session: Session, *, newest: int) -> None:
+    paths = sorted((session.out / run_folder.CHECKPOINTS).glob("round-*.safetensors"))
+    periodic = [p for p in paths if not _is_kept(session, int(p.stem.removeprefix("round-")))]
+    for path in periodic[: len(periodic) - newest]:
+        path.unlink()
+
+
+def forget_half_saved(transcripts: Path) -> None:
+    """Remove what a process left that died while it saved a transcript."""
+    half = transcripts / _HALF_SAVED
+    if half.is_dir():
+        for path in half.iterdir():
+            path.unlink()
+        half.rmdir()
+
+
+def _save_transcript(transcript: Transcript, folder: Path) -> None:
+    """Put what was intercepted into its place when it is whole, and forget it."""
+    half = folder / _HALF_SAVED
+    forget_half_saved(folder)
+    try:
+        written = transcript.save(half)
+    except safetensors.SafetensorError as error:
+        reason = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
+        raise OSError(reason, os.strerror(reason), str(half)) from error
+    for path in written:
+        if (folder / path.name).exists():
+            raise FileExistsError(f"{folder / path.name} exists; a transcript is never overwritten")
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+        path.replace(folder / path.name)
+    half.rmdir()
+    sync_folder(folder)
+    sync_folder(folder.parent)
+    transcript.clear()

@@ -1,0 +1,315 @@
+"""Continue a run that was cut off, from its newest checkpoint that is whole.
+
+Rounds after the checkpoint that the ledger names are released again, with fresh noise and batches:
+new releases, which the ledger counts beside the old ones. Two things keep that honest. Where all
+rounds are one release to some adversary, none may repeat, and the run is not continued. Where
+[privacy] has a target, the rounds end before the release that would exceed it.
+
+A sum of releases that is bounded before the run is what the target was calibrated for. Where every
+round costs the same, that is a number of releases, and it does not matter which of them repeat, nor
+that what cut the run off may depend on the data: fewer new rounds are left, and no release more.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..privacy.durable import PART, sync_folder, write_durably
+from ..privacy.ledger import Ledger, Spent, read_ledger
+from ..privacy.view import UnsupportedView
+from ..training.accounting import accounted, run_epsilon
+from ..training.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
+from . import folder as run_folder
+from .config import RunFile, load_run_file
+from .numbers import bound, small
+from .plan import Plan
+from .run import (
+    Progress,
+    Session,
+    first_session,
+    forget_half_saved,
+    plan_session,
+    run_session,
+    stated,
+    summary,
+)
+
+Notice = Callable[[str], None]
+
+_DERIVED = (run_folder.PRIVACY, run_folder.REPORT, run_folder.SUMS, run_folder.STOPPED)
+
+
+def resume_run(
+    config: RunFile, out: Path, *, progress: Progress | None = None, notice: Notice | None = None
+) -> dict[str, Any]:
+    """Continue a run to its end; a finished one is left as it is.
+
+    Args:
+        config: the run file, which must be that of the folder.
+        out: the folder of `train_run`.
+        progress: as for `train_run`.
+        notice: called with sentences for the reader: where the run goes on, and what it repeats.
+
+    Returns:
+        As `train_run`; with `stopped` if the budget ended the run early.
+
+    Raises:
+        FileNotFoundError: the folder holds no run.
+        LedgerInUse: another process trains into it.
+        UnsupportedView: a round would be released again where none may repeat.
+        ValueError: another run file, or no checkpoint that is whole.
+        OSError: the system refuses a file; what was released is in the ledger.
+    """
+    say = notice or _keep_silent
+    if not (out / run_folder.RUN).is_file():
+        raise FileNotFoundError(
+            f"{out} holds no {run_folder.RUN}, so there is no run to continue; leave --resume out "
+            "to start one"
+        )
+    _check_same(config, out)
+    if run_folder.is_finished(out):
+        return _finished(config, out, say)
+    session = plan_session(config, out, progress=progress)
+    with stated(out):
+        if not (out / run_folder.LEDGER).exists():
+            say(f"{out} has no ledger, so nothing was released; the run begins.")
+            return first_session(session)
+        ledger = Ledger.reopen(out / run_folder.LEDGER)
+        try:
+            if run_folder.is_finished(out):  # by the process that had it open before us
+                return _finished(config, out, say)
+            return _continue(session, ledger, say)
+        finally:
+            ledger.close()
+
+
+def _continue(session: Session, ledger: Ledger, say: Notice) -> dict[str, Any]:
+    out, plan = session.out, session.plan
+    spent = read_ledger(out / run_folder.LEDGER)
+    _check_header(out, spent, plan)
+    released = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
+    start, broken = _newest(out, spent, say)
+    after = -1 if start is None else start.round
+    _check_begun(out, released, after)
+    repeated = sorted({number for number in released if number > after})
+    _check_repeats(session, repeated)
+    last = affordable_round(session, released, after=after)
+    say(_where(session, after, repeated))
+    _tidy(out, after=after, ledger=spent, broken=broken)
+    ledger.resume(after)
+    stopped = _stop(session, last) if last < plan.rounds else None
+    found = run_session(replace(session, last=last, released=released), ledger=ledger, start=start)
+    if stopped is not None:
+        say(stopped["because"])
+        found["stopped"] = stopped
+    return found
+
+
+def affordable_round(session: Session, released: Sequence[int], *, after: int) -> int:
+    """The last round that can be released within the target, when going on after a round.
+
+    Args:
+        session: its plan, and its target if it has one.
+        released: the number of each release that the ledger names.
+        after: the round of the checkpoint; -1 is before the start.
+
+    Returns:
+        The planned last round, or an earlier one, at the least `after`.
+
+    Raises:
+        ValueError: the run would begin anew, and its start alone exceeds the target.
+    """
+    p, plan = session.config.privacy, session.plan
+    if p is None or p.epsilon is None:
+        return plan.rounds
+    target, exposure = p.epsilon, plan.exposures[p.adversary]
+
+    def exceeds(last: int) -> bool:
+        every = accounted(exposure, [*released, *range(after + 1, last + 1)])
+        if every == exposure:  # no more than planned, which is within the target
+            return False
+        epsilon = run_epsilon(
+            every,
+            noise_multiplier=plan.noise_multiplier,
+            delta=p.delta,
+            adjacency=p.adjacency,
+            accountant=p.accountant,
+        )
+        return epsilon > target
+
+    ahead = range(after + 1, plan.rounds + 1)
+    last = after + bisect.bisect_left(ahead, True, key=exceeds)
+    if last < 0:
+        raise ValueError(
+            f"the start of this run was released before, and once more would exceed epsilon="
+            f"{target:g} of {p.adversary}; start a new run in another folder"
+        )
+    return last
+
+
+def _stop(session: Session, last: int) -> dict[str, Any]:
+    """Write down where the budget ends the run, before the rounds that are left of it."""
+    p, plan = session.config.privacy, session.plan
+    if p is None or p.epsilon is None:
+        raise ValueError("a run without a target epsilon has no budget that could end it")
+    epsilon = plan.guarantee(p.adversary).epsilon
+    found = {
+        "round": last,
+        "rounds": plan.rounds,
+        "adversary": p.adversary,
+        "epsilon": epsilon,
+        "target": p.epsilon,
+        "delta": p.delta,
+        "because": (
+            f"Stopped after round {last} of {plan.rounds}: rounds that were released twice have "
+            f"used up the rest. One more release would exceed the target of {p.adversary}; spent "
+            f"is epsilon {bound(epsilon)} of {p.epsilon:g} at delta {small(p.delta)}."
+        ),
+    }
+    run_folder.write_json(session.out / run_folder.STOPPED, found)
+    return found
+
+
+def _finished(config: RunFile, out: Path, say: Notice) -> dict[str, Any]:
+    say(f"The run in {out} is finished; nothing was changed.")
+    last = (out / run_folder.METRICS).read_text(encoding="utf-8").splitlines()[-1]
+    found = summary(plan_session(config, out), json.loads(last))
+    if (out / run_folder.STOPPED).is_file():
+        found["stopped"] = json.loads((out / run_folder.STOPPED).read_text(encoding="utf-8"))
+    return found
+
+
+def _where(session: Session, after: int, repeated: Sequence[int]) -> str:
+    rounds = session.plan.rounds
+    begun = f"The run in {session.out} goes on after round {after} of {rounds}."
+    if after < 0:
+        begun = f"The run in {session.out} begins anew: no round was released."
+    again = [number for number in repeated if number > 0]
+    if not again:
+        return begun
+    which = f"Round {again[0]} was"
+    if len(again) > 1:
+        which = f"Rounds {again[0]} to {again[-1]} were"
+    return f"{begun} {which} released before; released again, each counts twice."
+
+
+def _check_same(config: RunFile, out: Path) -> None:
+    """The run file must be that of the folder; the first key that differs is named."""
+    kept = load_run_file(out / run_folder.RUN)
+    if kept == config:
+        return
+    for table in type(config).model_fields:
+        mine, theirs = (getattr(run, table) for run in (config, kept))
+        given, held = ({} if t is None else t.entries() for t in (mine, theirs))
+        for key in [*given, *(k for k in held if k not in given)]:
+            if given.get(key) != held.get(key):
+                raise ValueError(
+                    f"[{table}] {key}={given.get(key)!r} differs from {held.get(key)!r} in "
+                    f"{out / run_folder.RUN}; a run is continued as it was begun, so give that "
+                    "file, or choose another folder for a new run"
+                )
+    raise ValueError(f"the run file differs from {out / run_folder.RUN}; give that file")
+
+
+def _check_header(out: Path, spent: Spent, plan: Plan) -> None:
+    if spent.header.get("run_file") != run_folder.digest(out / run_folder.RUN):
+        raise ValueError(
+            f"{out / run_folder.RUN} is not the run file that the ledger was written for; put the "
+            "original back, or start a new run in another folder"
+        )
+    for name in ("noise_multiplier", "sampling_rate"):
+        planned, written = float(getattr(plan, name)), float(spent.header[name])
+        if abs(planned - written) > 1e-9 * max(1.0, abs(planned)):
+            raise ValueError(
+                f"the run was begun with {name}={written:g}, and now {planned:g} would be used; "
+                "continue it with the version and the data that it was begun with"
+            )
+
+
+def _newest(out: Path, spent: Spent, say: Notice) -> tuple[Checkpoint | None, list[Path]]:
+    """The newest checkpoint that is whole and of this run, and those that are newer but not."""
+    broken: list[Path] = []
+    for path in sorted((out / run_folder.CHECKPOINTS).glob("round-*.safetensors"), reverse=True):
+        try:
+            found = load_checkpoint(path)
+        except BrokenCheckpoint as error:
+            say(f"Skipped: {error}.")
+            broken.append(path)
+            continue
+        if found.facts.get("run_file") == spent.header["run_file"]:
+            return found, broken
+        say(f"Skipped: {path} belongs to another run.")
+        broken.append(path)
+    return None, broken
+
+
+def _check_begun(out: Path, released: Sequence[int], after: int) -> None:
+    """The checkpoint and the ledger must be of one run, and rounds need one to go on from."""
+    rounds = sum(number > 0 for number in released)
+    if after < 0 and rounds:
+        raise ValueError(
+            f"{out} has no checkpoint that is whole, but its ledger names {rounds} releases, so "
+            "the run cannot be continued; put back a copy of a checkpoint, or start a new run in "
+            "another folder: what this one released stays spent, and `overhear report` counts it"
+        )
+    if after > max(released, default=-1):
+        raise ValueError(
+            f"the newest checkpoint of {out} is of round {after}, but its ledger ends at round "
+            f"{max(released, default=0)}; the folder's files do not belong together, start a new "
+            "run in another folder"
+        )
+
+
+def _check_repeats(session: Session, repeated: Sequence[int]) -> None:
+    """Refuse a repetition that nobody can account for, before anything is released."""
+    for exposure in session.plan.exposures.values():
+        if exposure.whole_run and repeated:
+            raise UnsupportedView(
+                f"round {repeated[0]} was released already, and would be once more; for "
+                f"{exposure.adversary.name} all rounds are one release in which none may repeat, "
+                "so start a new run in another folder"
+            )
+
+
+def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> None:
+    """Take what is of the rounds after the checkpoint out of the way; done twice, it does no more.
+
+    Transcripts show what was released, so they are kept aside: those in place are of the rounds
+    from which the final models come.
+    """
+    for name in _DERIVED:
+        (out / name).unlink(missing_ok=True)
+    for path in [*out.glob(f"*{PART}"), *(out / run_folder.CHECKPOINTS).glob(f"*{PART}")]:
+        path.unlink()
+    for path in broken:
+        path.replace(path.with_name(path.name.replace("round-", "broken-")))
+    metrics = out / run_folder.METRICS
+    if metrics.exists():
+        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = [line for line in lines if _round_of(line) < after]
+        write_durably(metrics, "".join(f"{line}\n" for line in kept).encode())
+    transcripts = out / run_folder.TRANSCRIPT
+    forget_half_saved(transcripts)
+    for path in sorted(transcripts.glob("round-*.safetensors")):
+        if int(path.stem.removeprefix("round-")) > after:
+            aside = transcripts / f"discarded-{len(ledger.resumed_after) + 1}"
+            aside.mkdir(exist_ok=True)
+            path.replace(aside / path.name)
+            sync_folder(transcripts)
+
+
+def _round_of(line: str) -> float:
+    """The round of a line of metrics; of one that was cut off infinity."""
+    try:
+        return float(json.loads(line)["round"])
+    except (ValueError, LookupError, TypeError):
+        return float("inf")
+
+
+def _keep_silent(_: str) -> None:
+    pass
