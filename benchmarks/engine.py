@@ -3,16 +3,18 @@
     OMP_NUM_THREADS=1 python benchmarks/engine.py            # the table below takes minutes
     OMP_NUM_THREADS=1 python benchmarks/engine.py --quick    # two rounds, no loop
 
-LeNet (61,706 parameters, 1x28x28), 10 agents, 32 examples each, float32. A round is the clipped
-gradient sum of every pair: 30 pairs on a ring, 100 on a full graph, self-loops included. All rows
-are measured in turn within each round of measurement; the table has the median over the rounds of
-the process's CPU time with one thread. "Plain" rows give up the clip: the same sums by one forward
-and one backward a pair, and only one sum a model owner. With CUDA a column of wall time follows.
+LeNet (61,706 parameters) and a network of wider convolutions ("cnn"), 1x28x28, 10 agents, 32
+examples each, float32. A round is the clipped gradient sum of every pair: 30 pairs on a ring, 100
+on a full graph, self-loops included. All rows are measured in turn within each round of
+measurement; the table has the median over the rounds of the process's CPU time with one thread.
+"Plain" rows give up the clip: the same sums by one forward and one backward a pair, and only one
+sum a model owner. With CUDA a column of wall time follows. Whole rounds: benchmarks/rounds.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 import warnings
@@ -119,10 +121,10 @@ def stacked(model: nn.Module, models: Tensor, pairs: Pairs, batches: Batches) ->
     return out
 
 
-def rows(graph: str, *, device: str, quick: bool) -> dict[str, Round]:
+def rows(network: str, graph: str, *, device: str, quick: bool) -> dict[str, Round]:
     """What is measured, by its name in the table."""
     generator = torch.Generator().manual_seed(0)
-    model = build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=generator)
+    model = build_model(network, input_shape=(1, 28, 28), classes=10, generator=generator)
     model.to(device)
     start = flatten(model)
     noise = 0.02 * torch.randn(AGENTS, len(start), generator=generator)
@@ -145,6 +147,7 @@ def rows(graph: str, *, device: str, quick: bool) -> dict[str, Round]:
         "opacus GradSampleModule, a pair": lambda: grad_sample(model, models, pairs, batches),
         "opacus ghost clipping, a pair": lambda: ghost(model, models, pairs, batches),
         "vmap by model owner": layout("vmap"),
+        "grouped over model owners": layout("grouped"),
         "book-keeping by model owner": layout("book-keeping"),
         "plain, a pair": lambda: plain(model, models, pairs, batches),
         "plain, only the sum by owner": lambda: stacked(model, models, pairs, batches),
@@ -173,25 +176,27 @@ def cuda_clock() -> float:
 def compare(runs: dict[str, Round]) -> float:
     """Largest distance of a median pair between the clipped layouts, relative to its norm."""
     ours = runs["book-keeping by model owner"]()
-    others = [runs[n]() for n in runs if n.startswith(("opacus", "vmap"))]
+    others = [runs[n]() for n in runs if n.startswith(("opacus", "vmap", "grouped"))]
     return max(float(((x - ours).norm(dim=1) / ours.norm(dim=1)).median()) for x in others)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="two rounds, without the loop")
-    quick = parser.parse_args().quick
+    parser.add_argument("--model", choices=("lenet", "cnn"), help="one network")
+    chosen = parser.parse_args()
+    quick, networks = chosen.quick, [chosen.model] if chosen.model else ["lenet", "cnn"]
     warnings.filterwarnings("ignore", message="Full backward hook")
     torch.set_num_threads(1)
     devices = [("cpu", time.process_time, "CPU ms")]
     if torch.cuda.is_available():
         devices.append(("cuda", cuda_clock, "CUDA wall ms"))
     for device, clock, unit in devices:
-        for graph in ("ring", "full"):
-            runs = rows(graph, device=device, quick=quick)
+        for network, graph in itertools.product(networks, ("ring", "full")):
+            runs = rows(network, graph, device=device, quick=quick)
             found = measure(runs, rounds=2 if quick else 7, clock=clock)
             ours = found["book-keeping by model owner"]
-            print(f"\n| {graph}, {len(edges(graph)[0])} pairs | {unit} | times ours |")
+            print(f"\n| {network}, {graph}, {len(edges(graph)[0])} pairs | {unit} | times ours |")
             print("|---|---:|---:|")
             for name, milliseconds in found.items():
                 print(f"| {name} | {milliseconds:.0f} | {milliseconds / ours:.2f} |")

@@ -29,8 +29,8 @@ BY_LAYER: Mapping[str, Callable[[nn.Module], Kernel]] = {
     "grouped": Grouped,
 }
 
-# Examples times parameters, over all pairs: below, any layout takes less than about .1 s.
-_WORTH_MEASURING = 2**25
+# Examples times parameters, over all pairs: below, any layout takes less than about .05 s.
+_WORTH_MEASURING = 2**22
 _MEASURED_PAIRS, _MEASURED_WORK = 64, 2**26
 # A later layout must take less than this share of the first one's time: noise shall not choose.
 _SHARE = 0.8
