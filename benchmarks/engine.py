@@ -28,6 +28,7 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from overhear.training.allocator import keep_freed_memory
 from overhear.training.gradients import PairGradients
 from overhear.training.models import build_model, flatten, unflatten
 
@@ -188,6 +189,7 @@ def main() -> None:
     quick, networks = chosen.quick, [chosen.model] if chosen.model else ["lenet", "cnn"]
     warnings.filterwarnings("ignore", message="Full backward hook")
     torch.set_num_threads(1)
+    keep_freed_memory()
     devices = [("cpu", time.process_time, "CPU ms")]
     if torch.cuda.is_available():
         devices.append(("cuda", cuda_clock, "CUDA wall ms"))

@@ -31,6 +31,7 @@ from engine import plain
 from torch import Tensor, nn
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind
+from overhear.training.allocator import keep_freed_memory
 from overhear.training.distributed import Ranks
 from overhear.training.engine import Engine, Setting
 from overhear.training.gradients import PairGradients
@@ -166,6 +167,7 @@ def engine_of(
 def cost(case: Case) -> Cost:
     """Measure one case in this process."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     now = clock(case.device)
     engine, gradients, noise = engine_of(case, now)
     engine.start()
@@ -278,6 +280,7 @@ def processes(*, quick: bool) -> None:
 def wall(case: Case, rank: int, size: int, threads: int, store: str) -> float:
     """Median wall milliseconds of a round, on one of the ranks of a run."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
     ranks = None
     if size > 1:
         dist.init_process_group(
