@@ -1,8 +1,8 @@
 """Where a long search writes down how far it is, so that it can go on after an interruption.
 
 A checkpoint is one safetensors file of the search's tensors, with a digest of its problem: the
-observation, the settings and what the attacker knows. It is written beside its place and then
-moved there, so that an interruption leaves either the old file or the new one. Floating-point
+observation, the settings and what the attacker knows. It is written beside its place, synced and
+then moved there, so that a crash leaves either the old file or the new one. Floating-point
 values are kept bit by bit: a search that goes on ends where it would have ended.
 """
 
@@ -15,8 +15,10 @@ from pathlib import Path
 
 import safetensors
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
+
+from ..privacy.durable import write_durably
 
 
 def digest(*facts: object) -> str:
@@ -55,11 +57,13 @@ class Checkpoint:
     problem: str
 
     def save(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put the tensors in the place of what the file held."""
-        beside = self.path.with_name(self.path.name + ".part")
+        """Put the tensors in the place of what the file held.
+
+        Raises:
+            OSError: the system refuses; the error names the file, which is as it was.
+        """
         kept = {name: value.detach().contiguous().clone() for name, value in tensors.items()}
-        save_file(kept, beside, metadata={"problem": self.problem})
-        beside.replace(self.path)
+        write_durably(self.path, save(kept, metadata={"problem": self.problem}))
 
     def load(self) -> dict[str, Tensor] | None:
         """The tensors last saved, or None where there is no file.

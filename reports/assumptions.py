@@ -39,8 +39,9 @@ class Facts:
     """What the run's own files say.
 
     Attributes:
-        planned, released: rounds in the run file and in the ledger.
-        torn: whether the ledger's last line was cut off.
+        planned, released: rounds in the run file, and releases of rounds in the ledger.
+        repeated: how many of these are of a round that was released before.
+        torn: whether a line of the ledger was cut off.
         seed: the evaluation_noise_seed, None for the system's entropy.
         duplicates: records that equal another one.
         records: how many there are.
@@ -52,6 +53,7 @@ class Facts:
 
     planned: int
     released: int
+    repeated: int
     torn: bool
     seed: int | None
     duplicates: int
@@ -173,15 +175,17 @@ def _from_ledger(facts: Facts) -> Sequence[dict[str, str]]:
     return (
         {
             "name": "rounds",
-            "text": f"No more rounds than the {facts.planned} planned were released.",
+            "text": f"No more than the {facts.planned} planned rounds were released, counting one "
+            "that was released again as another.",
             "status": "verified" if within else "gap",
-            "how": f"the ledger names {facts.released}",
+            "how": f"the ledger names {facts.released}"
+            + (f", {facts.repeated} of them again" if facts.repeated else ""),
         },
         {
             "name": "ledger",
             "text": "The ledger is complete, and was written for this run file.",
             "status": "gap" if facts.torn else "verified",
-            "how": "its last line was cut off; the release that it announces is counted"
+            "how": "a line was cut off; the release that it announces is counted"
             if facts.torn
             else "every line is whole, and its header has the digest of run.toml",
         },

@@ -83,10 +83,11 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> di
     if done.exists():
         run_folder.check_sums(folder)
         return _held(done)
-    if folder.exists() and not (folder / run_folder.SUMS).exists():
+    if folder.exists() and not run_folder.is_finished(folder):
         raise FileExistsError(
-            f"{folder} holds a run that did not finish, with a ledger of what it released; move "
-            "it away to train again"
+            f"{folder} holds a run that did not finish, with a ledger of what it released; "
+            f"`overhear train {kept} --out {folder} --resume` continues it, then repeat this "
+            "command"
         )
     if not folder.exists():
         train_run(

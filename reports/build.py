@@ -146,6 +146,7 @@ def build(config: RunFile) -> Built:
             shards=shards,
             sampling_rate=rate,
             device=_device(config.training.device),
+            layout=config.training.layout,
             task=_task(config, model, classes=data.classes),
         ),
         algorithm=ALGORITHMS[config.algorithm.name],

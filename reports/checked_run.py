@@ -74,6 +74,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         run_folder.PRIVACY,
         run_folder.ATTACK,
         run_folder.AUDIT,
+        run_folder.STOPPED,
     )
     _check_listed(folder, used)
     attack = read_evidence(folder / run_folder.ATTACK, Attack)

@@ -282,6 +282,10 @@ class TrainingTable(Table):
     """Of data and model only; noise and batches come from the system's entropy."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the gradients are computed."""
+    noise: Literal["standard", "hardened"] = "standard"
+    """Hardened noise is a sum of four draws, which nobody can list; it takes 5 times as long."""
+    layout: Literal["auto", "book-keeping", "grouped", "vmap", "loop"] = "auto"
+    """How gradients are computed; layouts differ in speed and in rounding, not in privacy."""
     evaluation_noise_seed: Index | None = None
     """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
     evaluate_every: Count = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from . import folder as run_folder
 from .checked_run import CheckedRun
 from .finding import Finding, Outcome
 from .limit_check import adversary_key, figure_row
@@ -25,7 +26,7 @@ def check_evidence(policy: Policy, run: CheckedRun) -> Iterator[Finding]:
     if wanted.complete_run:
         planned = run.report["run"]["rounds"]
         yield _finding(
-            "complete run", _unfinished(run), right=f"the ledger holds all {planned} planned rounds"
+            "complete run", _incomplete(run), right=f"the ledger holds all {planned} planned rounds"
         )
     if wanted.wants_audit:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
@@ -56,18 +57,28 @@ def _finding(what: str, wrong: str | None, *, right: str) -> Finding:
     )
 
 
-def _unfinished(run: CheckedRun) -> str | None:
-    """What the ledger lacks."""
-    planned = int(run.report["run"]["rounds"])
+def _incomplete(run: CheckedRun) -> str | None:
+    """What the run lacks, and whether it can be had."""
+    facts = run.report["run"]
+    planned, stopped = int(facts["rounds"]), facts["stopped"]
     missing = planned - len(set(run.spent.numbers) & set(range(1, planned + 1)))
-    waive = (
-        "train it again, or set complete_run = false, since the planned rounds are accounted for "
-        "either way"
+    waive = "or set complete_run = false, since the planned rounds are accounted for either way"
+    again = (
+        f"continue it with `overhear train {run.folder}/{run_folder.RUN} --out {run.folder} "
+        f"--resume`, {waive}"
     )
+    if stopped is not None and facts["finished"]:
+        return (
+            f"the budget ended the run after round {stopped['round']} of {planned}: rounds that "
+            f"were released more than once have used up the rest, and it cannot be continued; "
+            f"train a new run, {waive}"
+        )
     if run.spent.torn:
-        return f"the last line of the ledger is torn, so the run was cut off; {waive}"
+        return f"the last line of the ledger is torn, so the run was cut off; {again}"
     if missing:
-        return f"{missing} of {planned} planned rounds are not in the ledger; {waive}"
+        return f"{missing} of {planned} planned rounds are not in the ledger; {again}"
+    if not facts["finished"]:
+        return f"the run was cut off in its last round; {again}"
     return None
 
 

@@ -44,6 +44,7 @@ def rounds_within(
     """
     released = [number for number in spent.numbers if number > 0]
     numbers = released + [n for n in range(1, plan.rounds + 1) if n > len(released)]
+    starts = [0] * spent.numbers.count(0)  # a start that was released twice costs twice
     known: dict[tuple[Any, ...], dict[str, Any] | None] = {}
     found = {}
     for name, exposure in plan.exposures.items():
@@ -54,7 +55,7 @@ def rounds_within(
                     exposure,
                     noise_multiplier=plan.noise_multiplier,
                     delta=plan.target["delta"],
-                    rounds=numbers[:rounds],
+                    rounds=[*starts, *numbers[:rounds]],
                     **_how(config),
                 )
 

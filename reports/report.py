@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..privacy.durable import write_durably
 from ..privacy.ledger import Spent, read_ledger
 from ..training.accounting import accounted, run_epsilon
 from ..training.exposure import Exposure, Release
@@ -22,7 +24,7 @@ from .html import render
 from .mending import mending, rounds_within
 from .plan import Plan, make_plan
 from .risk_words import risk_by_adversary
-from .run_facts import run_facts, traffic, utility
+from .run_facts import course, run_facts, traffic, utility
 
 SCHEMA = 1
 _POINTS = 12  # of epsilon by round
@@ -40,14 +42,14 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
         The path of report.html.
 
     Raises:
-        FileNotFoundError: no run is in the folder.
-        ValueError: the ledger belongs to another run file.
+        FileNotFoundError: no run is in the folder, or one that released nothing.
+        ValueError: the ledger or stopped.json belongs to another run file.
     """
     report = collect(folder)
     pictures = _pictures(folder, report["attack"], show_records=show_records)
     page = render(report, images=pictures)
     run_folder.write_json(folder / run_folder.PRIVACY, report)
-    (folder / run_folder.REPORT).write_text(page, encoding="utf-8")
+    write_durably(folder / run_folder.REPORT, page.encode())
     run_folder.write_sums(folder)
     return folder / run_folder.REPORT
 
@@ -66,15 +68,23 @@ def _pictures(
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """The object of privacy.json."""
+    """The object of privacy.json, of a run that is finished or not."""
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     run_folder.check_sums(folder)
-    spent = read_ledger(run_folder.require(folder, run_folder.LEDGER))
+    if not (folder / run_folder.LEDGER).exists():
+        raise FileNotFoundError(
+            f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
+            f"report; `overhear train {folder / run_folder.RUN} --out {folder} --resume` begins "
+            "the run"
+        )
+    spent = read_ledger(folder / run_folder.LEDGER)
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     _check_ledger(folder, spent, plan)
     attack, audit = read_attack(folder), read_audit(folder)
-    run = run_facts(config, built, plan, spent=spent, sent=traffic(built, plan))
+    metrics = _metrics(folder)
+    came = course(folder, plan, spent=spent, metrics=metrics)
+    run = run_facts(config, built, plan, came=came, sent=traffic(built, plan))
     ledger = _ledger(config, plan, spent)
     limit = plan.target["epsilon"]
     return {
@@ -97,7 +107,7 @@ def collect(folder: Path) -> dict[str, Any]:
         "mending": mending(
             config, plan, spent, graph=built.setting.graph, epsilon=ledger["epsilon"]
         ),
-        "utility": utility(_metrics(folder)),
+        "utility": utility(metrics),
         "attack": attack,
         "audit": audit,
         "measured": measured(audit),
@@ -110,7 +120,8 @@ def _facts(built: Built, run: Mapping[str, Any], spent: Spent) -> Facts:
     return Facts(
         planned=spent.header["planned_rounds"],
         released=spent.rounds,
-        torn=spent.torn,
+        repeated=sum(times - 1 for number, times in _repeated(spent) if number > 0),
+        torn=spent.torn or any(entry.get("torn", False) for entry in spent.entries),
         seed=run["evaluation_noise_seed"],
         duplicates=run["duplicate_records"],
         records=run["records"],
@@ -163,8 +174,10 @@ def _ledger(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
     """
     return {
         "rounds": spent.rounds,
-        "rounds_accounted": max(spent.rounds - spent.torn, plan.rounds) + spent.torn,
+        "rounds_accounted": _rounds_accounted(plan, spent),
         "entries": len(spent.entries),
+        "resumed_after": list(spent.resumed_after),
+        "repeated": _repeated(spent),
         "torn": spent.torn,
         "epsilon": {
             name: _epsilon(config, plan, accounted(exposure, spent.numbers, torn=spent.torn))
@@ -177,9 +190,29 @@ def _ledger(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
     }
 
 
+def _repeated(spent: Spent) -> list[tuple[int, int]]:
+    """(round, how often) of what was released more than once; 0 is the start."""
+    return [(number, n) for number, n in sorted(Counter(spent.numbers).items()) if n > 1]
+
+
+def _rounds_accounted(plan: Plan, spent: Spent) -> int:
+    """The rounds that every figure covers, where an adversary's exposure tells rounds apart."""
+    counted = [
+        _rounds_of(accounted(exposure, spent.numbers))
+        for exposure in plan.exposures.values()
+        if _rounds_of(exposure) == plan.rounds
+    ]
+    return min(counted, default=max(spent.rounds - spent.torn, plan.rounds)) + spent.torn
+
+
+def _rounds_of(exposure: Exposure) -> int:
+    """The rounds of its releases; those that begin with the same round are of the same rounds."""
+    return sum({r.first: r.rounds for r in exposure.releases if r.first > 0}.values())
+
+
 def _epsilon_by_round(config: RunFile, plan: Plan, spent: Spent) -> dict[str, Any]:
-    released = [number for number in spent.numbers if number > 0]
-    last = len(released)
+    ends = [at for at, number in enumerate(spent.numbers, start=1) if number > 0]
+    last = len(ends)
     points = sorted({1, *(max(1, round(last * k / _POINTS)) for k in range(1, _POINTS + 1))})
     points *= bool(last)
     known: dict[tuple[tuple[Release, ...], int], float] = {}
@@ -189,14 +222,15 @@ def _epsilon_by_round(config: RunFile, plan: Plan, spent: Spent) -> dict[str, An
         for at in points:
             key = (exposure.releases, at)  # equal releases cost the same
             if key not in known:
-                known[key] = _epsilon(config, plan, exposure, rounds=released[:at])
+                known[key] = _epsilon(config, plan, exposure, rounds=spent.numbers[: ends[at - 1]])
             line.append((at, known[key]))
         found[name] = line
     return found
 
 
 def _metrics(folder: Path) -> list[dict[str, Any]]:
-    text = run_folder.require(folder, run_folder.METRICS).read_text(encoding="utf-8")
+    path = folder / run_folder.METRICS
+    text = path.read_text(encoding="utf-8") if path.exists() else ""  # cut off before the start
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
@@ -206,6 +240,7 @@ def _reproduce(folder: Path) -> dict[str, Any]:
         run_folder.RUN: ["overhear plan run.toml", "overhear train run.toml --out DIR"],
         run_folder.LEDGER: [],
         run_folder.METRICS: [],
+        run_folder.STOPPED: [],
         run_folder.ATTACK: ["overhear attack DIR"],
         run_folder.AUDIT: ["overhear audit DIR"],
     }

@@ -46,7 +46,8 @@ def _verdict(report: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"Run {markdown_text(run['name'])}: {markdown_text(run['algorithm'])} "
         f"({run['form']}), {run['agents']} agents on {markdown_text(run['graph'])}, links "
-        f"{run['links']}, {run['rounds']} rounds, {run['rounds_done']} in the ledger.\n"
+        f"{run['links']}, {run['rounds_done']} of {run['rounds']} rounds, "
+        f"{report['ledger']['rounds']} releases of rounds.\n"
     )
 
 

@@ -35,6 +35,21 @@ class Tool(Described):
     version: str
 
 
+class Stopped(Described):
+    """Where its budget ends a run that releases rounds more than once."""
+
+    round: Count
+    """The last one."""
+    rounds: Count
+    """Planned."""
+    adversary: str
+    epsilon: NotNegative
+    """As planned, at `delta`."""
+    target: NotNegative
+    delta: Delta
+    because: str
+
+
 class Run(Described):
     """The run, as it was configured."""
 
@@ -64,7 +79,12 @@ class Run(Described):
     rounds: Count
     """Planned."""
     rounds_done: Count
-    """In the ledger; a torn line counts."""
+    """Different rounds that the ledger names, a torn line counted; of a run that its budget ended
+    those up to its end."""
+    finished: bool
+    """Whether it came to its last round: the planned one, or where its budget ended it."""
+    stopped: Stopped | None
+    """Where its budget ends it early, as stopped.json says; null where it runs to its end."""
     sampling_rate: Fraction
     clip_norm: NotNegative
     noise_multiplier: NotNegative
@@ -132,9 +152,15 @@ class Released(Described):
     """What the ledger says was released."""
 
     rounds: Count
+    """Releases in all: a round that was released again counts again, and a torn line counts."""
     rounds_accounted: Count
     """At least those that were planned: what stopped a run may depend on the data."""
     entries: Count
+    resumed_after: list[Annotated[int, Field(ge=-1)]]
+    """The rounds after which the run was resumed, in order; -1: it began anew."""
+    repeated: list[tuple[Count, Annotated[int, Field(ge=2)]]]
+    """(round, how often it was released) of rounds that were released more than once; 0 is the
+    start."""
     torn: bool
     """Whether the last line was cut off; it counts as released."""
     epsilon: dict[str, NotNegative]

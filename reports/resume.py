@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..privacy.durable import PART, sync_folder, write_durably
 from ..privacy.ledger import Ledger, Spent, read_ledger
@@ -31,6 +31,7 @@ from .plan import Plan
 from .run import (
     Progress,
     Session,
+    agreed,
     first_session,
     forget_half_saved,
     plan_session,
@@ -39,13 +40,21 @@ from .run import (
     summary,
 )
 
+if TYPE_CHECKING:
+    from .lead import Lead
+
 Notice = Callable[[str], None]
 
 _DERIVED = (run_folder.PRIVACY, run_folder.REPORT, run_folder.SUMS, run_folder.STOPPED)
 
 
 def resume_run(
-    config: RunFile, out: Path, *, progress: Progress | None = None, notice: Notice | None = None
+    config: RunFile,
+    out: Path,
+    *,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+    lead: Lead | None = None,
 ) -> dict[str, Any]:
     """Continue a run to its end; a finished one is left as it is.
 
@@ -54,6 +63,7 @@ def resume_run(
         out: the folder of `train_run`.
         progress: as for `train_run`.
         notice: called with sentences for the reader: where the run goes on, and what it repeats.
+        lead: as for `train_run`; there may be another number of ranks than the run began with.
 
     Returns:
         As `train_run`; with `stopped` if the budget ended the run early.
@@ -74,7 +84,7 @@ def resume_run(
     _check_same(config, out)
     if run_folder.is_finished(out):
         return _finished(config, out, say)
-    session = plan_session(config, out, progress=progress)
+    session = agreed(plan_session(config, out, progress=progress), lead)
     with stated(out):
         if not (out / run_folder.LEDGER).exists():
             say(f"{out} has no ledger, so nothing was released; the run begins.")

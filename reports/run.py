@@ -16,9 +16,9 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 
@@ -26,7 +26,9 @@ from ..privacy.durable import sync_folder, write_durably
 from ..privacy.ledger import Ledger
 from ..training.accounting import run_epsilon
 from ..training.checkpoint import Checkpoint, save_checkpoint
+from ..training.distributed import Ranks
 from ..training.engine import Engine, Metrics, evaluate
+from ..training.gathered import Gathered
 from ..training.randomness import SecretRandomness
 from ..training.tensor_round import Examples
 from ..training.transcript import Transcript
@@ -34,6 +36,9 @@ from . import folder as run_folder
 from .build import Built, build
 from .config import RunFile
 from .plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from .lead import Lead, LedEngine
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
@@ -58,6 +63,7 @@ class Session:
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
         last: the last round, which is the planned one unless the budget ends before it.
         released: the number of each round that the ledger names already.
+        lead: of the other ranks, where this process is rank 0 of several.
     """
 
     config: RunFile
@@ -67,15 +73,19 @@ class Session:
     progress: Progress | None = None
     last: int
     released: Sequence[int] = ()
+    lead: Lead | None = None
 
 
-def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -> dict[str, Any]:
+def train_run(
+    config: RunFile, out: Path, *, progress: Progress | None = None, lead: Lead | None = None
+) -> dict[str, Any]:
     """Plan, train, and leave everything that attack and report need in a new folder.
 
     Args:
         config: the run file.
         out: the folder; it must be empty or not exist.
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
+        lead: of the other ranks, where this process is rank 0 of several.
 
     Returns:
         Noise multiplier, epsilon by adversary, and the last metrics.
@@ -83,10 +93,10 @@ def train_run(config: RunFile, out: Path, *, progress: Progress | None = None) -
     Raises:
         FileExistsError: the folder holds a run.
         ValueError: what the run file asks for cannot be done.
-        OSError: the system refuses a file; what was released is in the ledger.
+        OSError: the system refuses a file, or a rank is gone; what was released is in the ledger.
     """
     run_folder.check_unused(out)
-    session = plan_session(config, out, progress=progress)
+    session = agreed(plan_session(config, out, progress=progress), lead)
     run_folder.claim(out)
     with stated(out):
         write_durably(out / run_folder.RUN, config.to_toml().encode(), new=True)
@@ -99,6 +109,30 @@ def plan_session(config: RunFile, out: Path, *, progress: Progress | None = None
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     return Session(
         config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
+    )
+
+
+def agreed(session: Session, lead: Lead | None) -> Session:
+    """The session, once the other ranks, if there are any, have planned the same."""
+    if lead is not None:
+        lead.agree(session)
+    return replace(session, lead=lead)
+
+
+def make_engine(
+    session: Session,
+    *,
+    randomness: SecretRandomness,
+    gathered: Gathered | None = None,
+    ranks: Ranks | None = None,
+) -> Engine:
+    """The engine of a session, or this rank's part of it."""
+    return Engine(
+        session.built.setting,
+        session.built.bound(session.plan.noise_multiplier),
+        randomness=randomness,
+        gathered=gathered,
+        ranks=ranks,
     )
 
 
@@ -177,20 +211,15 @@ def _rounds(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> Me
     config, built, out = session.config, session.built, session.out
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
-    engine = Engine(
-        built.setting,
-        built.bound(session.plan.noise_multiplier),
-        randomness=SecretRandomness(config.training.evaluation_noise_seed),
-    )
+    layout = config.training.layout if start is None else _layout_of(start, config)
+    engine = _engine(session, layout=layout, transcript=transcript)
     released = list(session.released)
     if start is None:
-        engine.taps = (transcript,)
         ledger.append(0, [])
         engine.start()
         released.append(0)
     else:
         engine.restore(start.state, round=start.round)  # its own start is sent to nobody
-        engine.taps = (transcript,)
     releases = [{"kind": kind} for kind in session.plan.message_kinds]
     every, rounds = config.training.evaluate_every, config.training.rounds
     test = Examples(built.data.test_inputs, built.data.test_targets)
@@ -211,12 +240,46 @@ def _rounds(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> Me
                 spent = _spent(session, released) if metrics else None
                 session.progress(at, rounds, spent, metrics)
             if at == session.last and metrics is not None:
+                _tell_layout(session, engine)
                 return metrics
             ledger.append(at + 1, releases)  # on the disk before anything of the round leaves
             released.append(at + 1)
             engine.advance()
             if engine.round in config.intercept.rounds:
                 _save_transcript(transcript, out / run_folder.TRANSCRIPT)
+
+
+def _engine(session: Session, *, layout: str, transcript: Transcript) -> Engine | LedEngine:
+    """The engine, with a tap that keeps what is to be intercepted."""
+    if session.lead is not None:
+        return session.lead.make_engine(session, layout=layout, transcript=transcript)
+    training = session.config.training
+    built = replace(session.built, setting=replace(session.built.setting, layout=layout))
+    engine = make_engine(
+        replace(session, built=built),
+        randomness=SecretRandomness(
+            training.evaluation_noise_seed, hardened=training.noise == "hardened"
+        ),
+    )
+    engine.taps = (transcript,)
+    return engine
+
+
+def _layout_of(start: Checkpoint, config: RunFile) -> str:
+    """The layout with which a run goes on: that of its rounds, since layouts differ in rounding.
+
+    Before the first round none is settled.
+    """
+    held = start.facts.get("layout") if start.round > 0 else None
+    return config.training.layout if held is None else held
+
+
+def _tell_layout(session: Session, engine: Engine | LedEngine) -> None:
+    """Complete the facts of the environment by what the rounds have settled."""
+    path = session.out / run_folder.ENVIRONMENT
+    told = json.loads(path.read_text(encoding="utf-8"))
+    ranks = 1 if session.lead is None else session.lead.place.size
+    run_folder.write_json(path, {**told, "layout": engine.layout, "ranks": ranks})
 
 
 def _victim(config: RunFile) -> int:
@@ -245,9 +308,13 @@ def _is_kept(session: Session, round: int) -> bool:
     return round == session.last or round in {snapshot_round(number) for number in intercepted}
 
 
-def _save(session: Session, engine: Engine) -> None:
+def _save(session: Session, engine: Engine | LedEngine) -> None:
     """Keep the state; of those that are for going on alone, the newest."""
-    facts = {"run_file": run_folder.digest(session.out / run_folder.RUN)}
+    facts = {
+        "run_file": run_folder.digest(session.out / run_folder.RUN),
+        "layout": engine.layout,
+        "measured": json.dumps(dict(engine.measured)),
+    }
     found = Checkpoint(round=engine.round, state=engine.snapshot(), facts=facts)
     save_checkpoint(run_folder.checkpoint(session.out, engine.round), found)
     _prune(session, newest=_PERIODIC)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from ..privacy.ledger import Spent
 from ..training.graph import Topology
 from ..training.trace import trace
 from ..training.values import SERVER
+from . import folder as run_folder
 from .build import Built
 from .config import RunFile
 from .plan import Plan
+from .report_schema import Stopped
 
-__all__ = ["Traffic", "duplicates", "run_facts", "traffic", "utility"]
+__all__ = ["Course", "Traffic", "course", "duplicates", "run_facts", "traffic", "utility"]
 
 _MOST_LINKS = 1000
+_TOLERANCE = 1e-6  # of the same arithmetic on another machine
 
 
 class Traffic(NamedTuple):
@@ -26,8 +33,68 @@ class Traffic(NamedTuple):
     links: bool
 
 
+class Course(NamedTuple):
+    """How far a run came, and where its budget ends it if that is before the planned end."""
+
+    done: int
+    finished: bool
+    stopped: Stopped | None
+
+
+def course(
+    folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[Mapping[str, Any]]
+) -> Course:
+    """How far the run of a folder came, by its ledger, its evaluations and its stopped.json.
+
+    Args:
+        folder: the run folder.
+        plan: its plan.
+        spent: its ledger.
+        metrics: the lines of metrics.jsonl.
+
+    Raises:
+        ValueError: stopped.json cannot be read, or is not that of this run.
+    """
+    stopped = _stopped(folder / run_folder.STOPPED, plan, spent)
+    end = plan.rounds if stopped is None else stopped.round
+    named = {*spent.numbers, *(() if spent.torn_round is None else (spent.torn_round,))}
+    # Rounds past the end were released, and discarded with their models.
+    done = sum(0 < number <= end for number in named)
+    return Course(
+        done=done,
+        finished=done == end and bool(metrics) and metrics[-1]["round"] == end,
+        stopped=stopped,
+    )
+
+
+def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
+    if not path.exists():
+        return None
+    try:
+        found = Stopped.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(str(part) for part in first["loc"])
+        raise ValueError(f"{path} cannot be read: {place}: {first['msg']}") from error
+    target = {"epsilon": found.target, "delta": found.delta, "adversary": found.adversary}
+    of_run = (
+        (found.rounds, target) == (plan.rounds, plan.target)
+        and found.round <= plan.rounds
+        and spent.resumed_after  # without a resumption the planned rounds are within the target
+        and math.isclose(
+            float(found.epsilon), plan.guarantee(found.adversary).epsilon, rel_tol=_TOLERANCE
+        )
+    )
+    if not of_run:
+        raise ValueError(
+            f"{path} does not fit the plan and the ledger of this run; the folder's files do not "
+            "belong together"
+        )
+    return found
+
+
 def run_facts(
-    config: RunFile, built: Built, plan: Plan, *, spent: Spent, sent: Traffic
+    config: RunFile, built: Built, plan: Plan, *, came: Course, sent: Traffic
 ) -> dict[str, Any]:
     """The "run" of privacy.json; of a large network the links of the agent at stake alone.
 
@@ -35,7 +102,7 @@ def run_facts(
         config: the run file.
         built: its objects.
         plan: its plan.
-        spent: its ledger.
+        came: how far.
         sent: between whom.
     """
     graph = built.setting.graph
@@ -58,7 +125,9 @@ def run_facts(
         "model": config.model.name,
         "parameters": sum(p.numel() for p in built.setting.model.parameters()),
         "rounds": plan.rounds,
-        "rounds_done": spent.rounds,
+        "rounds_done": came.done,
+        "finished": came.finished,
+        "stopped": None if came.stopped is None else came.stopped.model_dump(),
         "sampling_rate": plan.sampling_rate,
         "clip_norm": "inf" if built.clip_norm is None else built.clip_norm,
         "noise_multiplier": plan.noise_multiplier,

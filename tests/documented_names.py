@@ -7,8 +7,14 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-PACKAGES = ("privacy", "training", "attacks")  # these export names; the others are used by module
+PACKAGES = ("privacy", "attacks")  # shown is what these export; of the others what is chosen here
 CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
+    "training": {
+        "overhear.training": (),  # all that it exports
+        "overhear.training.distributed": ("Ranks", "MissingRank"),
+        "overhear.training.exchange": ("share_root",),
+        "overhear.training.gathered": ("Gathered",),
+    },
     "audit": {
         "overhear.attacks.audit": ("audit", "claim_of", "hosts_of", "Audited", "Verdict"),
         "overhear.attacks.canary_runs": ("CanaryGame",),
@@ -25,6 +31,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.reports.plan": ("Plan", "make_plan"),
         "overhear.reports.sweep": ("plan_sweep",),
         "overhear.reports.run": ("train_run",),
+        "overhear.reports.resume": ("resume_run",),
         "overhear.reports.attack": ("attack_run",),
         "overhear.reports.audit": ("audit_config", "audit_folder"),
         "overhear.reports.report": ("collect", "report_run"),

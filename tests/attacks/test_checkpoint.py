@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,24 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     path.write_text("no tensors here")
     with pytest.raises(ValueError, match="is no checkpoint"):
         Checkpoint(path=path, problem="p").load()
+
+
+def test_a_full_disk_leaves_what_was_saved_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Checkpoint(path=tmp_path / "search", problem="p")
+    place.save({"a": torch.zeros(1)})
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device.*search"):
+        place.save({"a": torch.ones(1)})
+    found = place.load()
+    assert found is not None
+    assert found["a"] == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["search"]
 
 
 def test_removing_twice_is_no_error(tmp_path: Path) -> None:

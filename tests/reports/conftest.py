@@ -193,6 +193,8 @@ def sample_report() -> dict[str, Any]:
             "parameters": 2410,
             "rounds": 200,
             "rounds_done": 200,
+            "finished": True,
+            "stopped": None,
             "sampling_rate": 0.02,
             "clip_norm": 1.0,
             "noise_multiplier": 2.5134,
@@ -216,6 +218,8 @@ def sample_report() -> dict[str, Any]:
             "rounds_accounted": 200,
             "rounds": 200,
             "entries": 200,
+            "resumed_after": [],
+            "repeated": [],
             "torn": False,
             "epsilon": {
                 "eavesdropper": spent,

@@ -12,6 +12,7 @@ from tests.reports.conftest import sample_audit
 FACTS = Facts(
     planned=200,
     released=200,
+    repeated=0,
     torn=False,
     seed=None,
     duplicates=0,

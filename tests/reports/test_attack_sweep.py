@@ -86,7 +86,7 @@ def test_an_unfinished_training_is_never_overwritten(swept, tmp_path):
     done = folder / "out" / "00"
     (tmp_path / "00").mkdir()
     (tmp_path / "00" / "run.toml").write_text((done / "run.toml").read_text())
-    with pytest.raises(FileExistsError, match="ledger of what it released"):
+    with pytest.raises(FileExistsError, match=r"`overhear train .*/run\.toml --out .* --resume`"):
         attack_sweep(folder / "run.toml", tmp_path, sweeps=["graph.name=ring"])
 
 

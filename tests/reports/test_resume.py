@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import hashlib
 import json
-import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,94 +12,41 @@ import torch
 
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.privacy.ledger import Ledger, LedgerInUse
-from overhear.reports import cli, resume, run
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.faults import is_stated, sentence
+from overhear.reports import cli, resume
+from overhear.reports.config import load_run_file
 from overhear.reports.folder import is_finished
 from overhear.reports.report import collect
 from overhear.reports.resume import affordable_round, resume_run
-from overhear.reports.run import Session, plan_session, train_run
+from overhear.reports.run import plan_session, train_run
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.checkpoint import load_checkpoint
 from overhear.training.transcript import Transcript
+from tests.reports.interrupted import (
+    NO_TARGET,
+    CutOffError,
+    cut_off,
+    cut_off_at,
+    everything,
+    plan_once,
+    write_run_file,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN = """
-[data]
-name = "digits"
-agents = 3
-[model]
-name = "linear"
-[algorithm]
-name = "dp-dpsgd"
-[privacy]
-epsilon = 4
-delta = 1e-4
-[training]
-rounds = 12
-sampling_rate = 0.1
-checkpoint_every = 4
-evaluate_every = 2
-[intercept]
-rounds = [3, 6]
-[attack]
-rounds = [3]
-"""
-NO_TARGET = "privacy.noise_multiplier=1.5"
 SEEDED = "training.evaluation_noise_seed=1"
 
 
-class CutOffError(Exception):
-    pass
-
-
-PLANNED: dict[str, Session] = {}
-
-
 @pytest.fixture(autouse=True)
-def plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal run files are planned once, which takes longer than to train them."""
-
-    def planned(config: RunFile, out: Path, *, progress: Any = None) -> Session:
-        key = config.to_toml()
-        if key not in PLANNED:
-            PLANNED[key] = plan_session(config, out)
-        return dataclasses.replace(PLANNED[key], out=out, progress=progress)
-
-    for module in (run, resume):
-        monkeypatch.setattr(module, "plan_session", planned)
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_once(monkeypatch)
 
 
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
-    path = tmp_path / "run.toml"
-    path.write_text(RUN, encoding="utf-8")
-    return path
-
-
-def cut_off_at(round: int) -> Any:
-    def progress(at: int, *_: object) -> None:
-        if at == round:
-            raise CutOffError
-
-    return progress
-
-
-def cut_off(run_file: Path, *changes: str, at: int = 6) -> tuple[RunFile, Path]:
-    """A run that died when round `at` was done; its newest checkpoint is of a multiple of 4."""
-    config, out = load_run_file(run_file, list(changes)), run_file.parent / "out"
-    with pytest.raises(CutOffError):
-        train_run(config, out, progress=cut_off_at(at))
-    return config, out
+    return write_run_file(tmp_path)
 
 
 def final(out: Path, round: int = 12) -> torch.Tensor:
     return load_checkpoint(out / f"checkpoints/round-{round:06d}.safetensors").state["x"]
-
-
-def everything(out: Path) -> dict[str, str]:
-    files = [path for path in out.rglob("*") if path.is_file()]
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_a_seeded_run_that_was_cut_off_ends_with_the_same_models_bit_for_bit(run_file):
@@ -355,83 +298,3 @@ def test_noise_that_is_released_again_is_fresh(run_file):
     again = Transcript.load(out / "transcript")
     for one, other in zip(first.of(round=6), again.of(round=6), strict=True):
         assert not torch.equal(one.rows, other.rows)
-
-
-class Disk:
-    """Takes a number of writes, syncs and renamings, half of the next one, and then no more."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, takes: int) -> None:
-        self.takes, self.calls = takes, 0
-        for name in ("write", "fsync", "replace", "link"):
-            monkeypatch.setattr(os, name, self._counted(name, getattr(os, name)))
-
-    def _counted(self, name: str, call: Any) -> Any:
-        def counted(*given: Any, **named: Any) -> Any:
-            self.calls += 1
-            if self.calls == self.takes + 1 and name == "write":
-                return call(given[0], given[1][: len(given[1]) // 2])
-            if self.calls > self.takes:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return call(*given, **named)
-
-        return counted
-
-
-def refusal(config: RunFile, out: Path) -> str | None:
-    """What a run says that cannot go on; None if it is trained."""
-    try:
-        train_run(config, out)
-    except (OSError, ValueError) as error:
-        return sentence(error) if is_stated(error) else "a crash"
-    return None
-
-
-def check_full_disk(config: RunFile, out: Path, *, takes: int) -> bool:
-    """A run on a disk that is full after so many calls; whether it was cut off."""
-    seen: Counter[int] = Counter()
-    keep, last = Transcript.__call__, [-1]
-
-    def tap(self: Transcript, message: Any) -> None:
-        seen[message.round] += message.round != last[0]
-        last[0] = message.round
-        keep(self, message)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Transcript, "__call__", tap)
-        Disk(patched, takes=takes)
-        said = refusal(config, out)
-    if said is None:
-        return False
-    told = "No space left on device; what was released is in the ledger: make room"
-    assert told in said or "cannot be written to (No space left on device)" in said
-    assert str(out) in said
-    if (out / "ledger.jsonl").exists():
-        spent = read_ledger(out / "ledger.jsonl")
-        assert not seen - Counter(spent.numbers)
-    else:
-        assert not seen
-    if (out / "run.toml").exists():
-        resume_run(config, out)
-    else:
-        train_run(config, out)
-    assert is_finished(out)
-    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] <= 4
-    return True
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_at_any_moment_loses_nothing(run_file):
-    few = ["training.rounds=3", "training.checkpoint_every=1", "training.evaluate_every=1"]
-    config = load_run_file(run_file, [*few, "intercept.rounds=[2]", "attack.rounds=[2]"])
-    takes = 0
-    while check_full_disk(config, run_file.parent / f"out-{takes}", takes=takes):
-        takes += 3  # a write, its sync and the naming alternate, so each comes to be the one
-    assert takes > 40
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
-def test_a_folder_that_is_read_only_is_named(run_file, capsys):
-    out = run_file.parent / "out"
-    out.mkdir(mode=0o500)
-    assert cli.main(["train", str(run_file), "--out", str(out)]) == 2
-    assert f"{out} cannot be written to (Permission denied)" in capsys.readouterr().err

@@ -104,10 +104,10 @@ def test_an_adversary_that_learns_more_than_the_target_is_named(report: Report) 
 
 
 def test_an_unfinished_run_and_a_torn_ledger_are_named(report: Report) -> None:
-    report["run"]["rounds_done"] = 150
+    report["run"] |= {"rounds_done": 150, "finished": False}
     report["ledger"]["torn"] = True
-    stopped, torn = verdict(report).notes
-    assert "stopped after" in stopped
+    cut_off, torn = verdict(report).notes
+    assert "The run is not finished: " in cut_off
     assert "torn" in torn
 
 
