@@ -30,7 +30,8 @@ from overhear.reports.build import Built, build
 from overhear.reports.config import RunFile
 from overhear.reports.plan import Plan, make_plan
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.engine import Engine, evaluate
+from overhear.training.engine import Engine
+from overhear.training.evaluation import evaluate
 from overhear.training.models import unflatten
 from overhear.training.tensor_round import Examples
 

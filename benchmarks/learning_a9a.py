@@ -37,7 +37,8 @@ from overhear.privacy import noise_floor
 from overhear.reports.build import Built, build
 from overhear.reports.config import RunFile
 from overhear.reports.plan import Plan, make_plan
-from overhear.training.engine import Engine, Metrics, evaluate
+from overhear.training.engine import Engine
+from overhear.training.evaluation import Metrics, evaluate
 from overhear.training.randomness import SecretRandomness
 from overhear.training.tensor_round import Examples
 

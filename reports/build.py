@@ -15,6 +15,7 @@ from ..training.algorithms.algorithm import Bound
 from ..training.data import Dataset, load_dataset, partition
 from ..training.engine import Setting
 from ..training.graph import Topology
+from ..training.layout_choice import BY_LAYER, unknown_forward
 from ..training.models import build_model, validate_model
 from ..training.tasks import ClassWeights, Task
 from ..training.tensor_round import Examples
@@ -114,6 +115,16 @@ class Built:
         return 0.0 if self.clip_norm is None else noise_multiplier * self.clip_norm
 
 
+def _check_layout(config: RunFile, model: nn.Module) -> None:
+    """Refuse a layout by layers where one record might change the gradient of another."""
+    layout = config.training.layout
+    if layout in BY_LAYER and (reason := unknown_forward(model)) is not None:
+        raise ValueError(
+            f"[training] layout={layout!r} takes examples together, and nothing shows that they do "
+            f"not mix in this model: {reason}; use layout = \"vmap\", or leave it out"
+        )
+
+
 def build(config: RunFile) -> Built:
     """Load the data, make the graph, the partition and the model."""
     graph = graph_of(config)
@@ -135,6 +146,7 @@ def build(config: RunFile) -> Built:
         generator=torch.Generator().manual_seed(seed),
     )
     validate_model(model)
+    _check_layout(config, model)
     shards = [
         Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
     ]

@@ -83,6 +83,11 @@ _WORDS = {
 }
 
 
+def _unread(path: str) -> str:
+    """A path without what a pipeline reads as its command, where a wrapped line begins with it."""
+    return path.replace("::", ":\\x3a")
+
+
 def _show(decision: Decision, folder: Path, policy: Path) -> None:
     from rich.padding import Padding
     from rich.text import Text
@@ -99,5 +104,5 @@ def _show(decision: Decision, folder: Path, policy: Path) -> None:
     say(
         console,
         f"{_WORDS[decision.exit_code]} ({passed} of {len(decision.findings)} requirements of "
-        f"{plain(policy)} passed, for {plain(folder)}).",
+        f"{_unread(plain(policy))} passed, for {_unread(plain(folder))}).",
     )

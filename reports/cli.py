@@ -190,6 +190,9 @@ def train(
         given += ["--resume"] * resume + ["--json"] * json + [f"--rank-timeout={rank_timeout}"]
         code = launch(["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout)
         raise typer.Exit(code)
+    from ..training.allocator import keep_freed_memory
+
+    keep_freed_memory()
     if place is None or place.size == 1:
         _train(run, out, overrides or (), resume=resume, json=json)
         return

@@ -153,6 +153,11 @@ class LedEngine:
         return self._engine.round
 
     @property
+    def settled(self) -> bool:
+        """Whether the layout of rank 0 is final."""
+        return self._engine.settled
+
+    @property
     def layout(self) -> str:
         """The gradient layout in use on rank 0."""
         return self._engine.layout

@@ -86,6 +86,10 @@ def facts_of(session: Session) -> dict[str, str]:
     hashed = hashlib.sha256()
     for one in targets:
         hashed.update(f"{len(one)} ".encode() + one.numpy().tobytes())
+    edges = hashlib.sha256()
+    for graph in session.built.setting.graph.graphs:
+        for array in (graph.receivers, graph.senders, graph.edge_weights):
+            edges.update(array.tobytes())
     packages = run_folder.environment("")["packages"]
     return {
         "run file": hashlib.sha256(session.config.to_toml().encode()).hexdigest(),
@@ -93,6 +97,7 @@ def facts_of(session: Session) -> dict[str, str]:
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
         "initial model": hashlib.sha256(model.numpy().tobytes()).hexdigest(),
         "records": hashed.hexdigest(),
+        "graph": edges.hexdigest(),
     }
 
 

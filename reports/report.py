@@ -23,6 +23,7 @@ from .evidence import measured, read_attack, read_audit
 from .html import render
 from .mending import mending, rounds_within
 from .plan import Plan, make_plan
+from .resume import check_exposures, check_nothing_released
 from .risk_words import risk_by_adversary
 from .run_facts import course, run_facts, traffic, utility
 
@@ -72,6 +73,7 @@ def collect(folder: Path) -> dict[str, Any]:
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     run_folder.check_sums(folder)
     if not (folder / run_folder.LEDGER).exists():
+        check_nothing_released(folder)
         raise FileNotFoundError(
             f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
             f"report; `overhear train {folder / run_folder.RUN} --out {folder} --resume` begins "
@@ -149,6 +151,7 @@ def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
                 f"the ledger was written with {name}={released:g}, but run.toml gives "
                 f"{planned:g}; the folder's files do not belong together"
             )
+    check_exposures(spent, plan)
 
 
 def _epsilon(

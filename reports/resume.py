@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import bisect
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from ..privacy.ledger import Ledger, Spent, read_ledger
 from ..privacy.view import UnsupportedView
 from ..training.accounting import accounted, run_epsilon
 from ..training.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
+from ..training.exposure import Release
 from . import folder as run_folder
 from .config import RunFile, load_run_file
 from .numbers import bound, small
@@ -32,6 +34,7 @@ from .run import (
     Progress,
     Session,
     agreed,
+    exposure_facts,
     first_session,
     forget_half_saved,
     plan_session,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 Notice = Callable[[str], None]
 
 _DERIVED = (run_folder.PRIVACY, run_folder.REPORT, run_folder.SUMS, run_folder.STOPPED)
+_BEHIND_LEDGER = (run_folder.CHECKPOINTS, run_folder.TRANSCRIPT, run_folder.METRICS, *_DERIVED)
 
 
 def resume_run(
@@ -72,7 +76,8 @@ def resume_run(
         FileNotFoundError: the folder holds no run.
         LedgerInUse: another process trains into it.
         UnsupportedView: a round would be released again where none may repeat.
-        ValueError: another run file, or no checkpoint that is whole.
+        ValueError: another run file, another cost of its rounds, no checkpoint that is whole, or a
+            ledger that is missing.
         OSError: the system refuses a file; what was released is in the ledger.
     """
     say = notice or _keep_silent
@@ -82,11 +87,14 @@ def resume_run(
             "to start one"
         )
     _check_same(config, out)
+    begun = (out / run_folder.LEDGER).exists()
+    if not begun:
+        check_nothing_released(out)
     if run_folder.is_finished(out):
         return _finished(config, out, say)
     session = agreed(plan_session(config, out, progress=progress), lead)
     with stated(out):
-        if not (out / run_folder.LEDGER).exists():
+        if not begun:
             say(f"{out} has no ledger, so nothing was released; the run begins.")
             return first_session(session)
         ledger = Ledger.reopen(out / run_folder.LEDGER)
@@ -113,7 +121,8 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> dict[str, Any]:
     _tidy(out, after=after, ledger=spent, broken=broken)
     ledger.resume(after)
     stopped = _stop(session, last) if last < plan.rounds else None
-    found = run_session(replace(session, last=last, released=released), ledger=ledger, start=start)
+    session = replace(session, last=last, released=released, run=spent.header["run"])
+    found = run_session(session, ledger=ledger, start=start)
     if stopped is not None:
         say(stopped["because"])
         found["stopped"] = stopped
@@ -199,6 +208,8 @@ def _where(session: Session, after: int, repeated: Sequence[int]) -> str:
     begun = f"The run in {session.out} goes on after round {after} of {rounds}."
     if after < 0:
         begun = f"The run in {session.out} begins anew: no round was released."
+        if repeated:  # the start: after a round a run does not begin anew
+            begun += " Its start was released before; released again, it counts twice."
     again = [number for number in repeated if number > 0]
     if not again:
         return begun
@@ -226,6 +237,19 @@ def _check_same(config: RunFile, out: Path) -> None:
     raise ValueError(f"the run file differs from {out / run_folder.RUN}; give that file")
 
 
+def check_nothing_released(out: Path) -> None:
+    """Without a ledger a run may begin only where nothing is that is written after one."""
+    for name in _BEHIND_LEDGER:
+        path = out / name
+        if any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size:
+            raise ValueError(
+                f"{out} has {name} but no {run_folder.LEDGER}: the ledger is missing, so what this "
+                "run released is unknown and it can be neither continued nor reported; put the "
+                "ledger back, or start a new run in another folder and take what this one released "
+                "as not protected"
+            )
+
+
 def _check_header(out: Path, spent: Spent, plan: Plan) -> None:
     if spent.header.get("run_file") != run_folder.digest(out / run_folder.RUN):
         raise ValueError(
@@ -239,6 +263,52 @@ def _check_header(out: Path, spent: Spent, plan: Plan) -> None:
                 f"the run was begun with {name}={written:g}, and now {planned:g} would be used; "
                 "continue it with the version and the data that it was begun with"
             )
+    check_exposures(spent, plan)
+
+
+def check_exposures(spent: Spent, plan: Plan) -> None:
+    """Refuse a plan whose rounds cost something else than those that the ledger announces.
+
+    Args:
+        spent: the ledger of a run.
+        plan: of the same run file, with the graph and the data as they are today.
+
+    Raises:
+        ValueError: they differ, with the adversary and both figures; or the ledger has none.
+    """
+    held, planned = spent.header.get("exposures"), exposure_facts(plan)
+    if held is None:
+        raise ValueError(
+            "the ledger lacks what each adversary is exposed to, so what was released cannot be "
+            "accounted for; use the version that wrote it, or start a new run"
+        )
+    for name in {**planned, **held}:
+        begun, now = _costs(held.get(name)), _costs(planned.get(name))
+        for what in {**begun, **now}:
+            if not _is_close(begun.get(what), now.get(what)):
+                raise ValueError(
+                    f"for {name} the run was begun with {what} {begun.get(what)}, but the files "
+                    f"there are now give {now.get(what)}; put the graph, the data and the version "
+                    "back that it was begun with"
+                )
+
+
+def _costs(exposure: Mapping[str, Any] | None) -> dict[str, Any]:
+    """One adversary's entry of `exposure_facts`, each figure by its words."""
+    if exposure is None:
+        return {}
+    found = {"whole_run": exposure["whole_run"], "number of releases": len(exposure["releases"])}
+    for at, release in enumerate(exposure["releases"], start=1):
+        figures = zip(Release._fields, release, strict=True)
+        found |= {f"{name} of release {at}": figure for name, figure in figures}
+    return found
+
+
+def _is_close(begun: Any, now: Any) -> bool:
+    """Whether two figures are equal but for the rounding of another machine."""
+    if begun is None or now is None:
+        return False
+    return math.isclose(float(begun), float(now), rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _newest(out: Path, spent: Spent, say: Notice) -> tuple[Checkpoint | None, list[Path]]:
@@ -251,7 +321,7 @@ def _newest(out: Path, spent: Spent, say: Notice) -> tuple[Checkpoint | None, li
             say(f"Skipped: {error}.")
             broken.append(path)
             continue
-        if found.facts.get("run_file") == spent.header["run_file"]:
+        if all(found.facts.get(name) == spent.header[name] for name in ("run", "run_file")):
             return found, broken
         say(f"Skipped: {path} belongs to another run.")
         broken.append(path)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,7 +28,8 @@ from ..privacy.ledger import Ledger
 from ..training.accounting import run_epsilon
 from ..training.checkpoint import Checkpoint, save_checkpoint
 from ..training.distributed import Ranks
-from ..training.engine import Engine, Metrics, evaluate
+from ..training.engine import Engine
+from ..training.evaluation import Metrics, evaluate
 from ..training.gathered import Gathered
 from ..training.randomness import SecretRandomness
 from ..training.tensor_round import Examples
@@ -64,6 +66,7 @@ class Session:
         last: the last round, which is the planned one unless the budget ends before it.
         released: the number of each round that the ledger names already.
         lead: of the other ranks, where this process is rank 0 of several.
+        run: what tells this run from others of the same run file, in its ledger and checkpoints.
     """
 
     config: RunFile
@@ -74,6 +77,7 @@ class Session:
     last: int
     released: Sequence[int] = ()
     lead: Lead | None = None
+    run: str = ""
 
 
 def train_run(
@@ -142,10 +146,11 @@ def first_session(session: Session) -> dict[str, Any]:
     run_folder.write_json(
         out / run_folder.ENVIRONMENT, run_folder.environment(str(built.setting.device))
     )
-    algorithm = session.config.algorithm
+    algorithm, run = session.config.algorithm, secrets.token_hex(16)
     ledger = Ledger(
         out / run_folder.LEDGER,
         {
+            "run": run,
             "run_file": run_folder.digest(out / run_folder.RUN),
             "algorithm": algorithm.name,
             "form": algorithm.form,
@@ -156,12 +161,27 @@ def first_session(session: Session) -> dict[str, Any]:
             "noise_multiplier": plan.noise_multiplier,
             "sampling_rate": plan.sampling_rate,
             "planned_rounds": plan.rounds,
+            "exposures": exposure_facts(plan),
         },
     )
     try:
-        return run_session(session, ledger=ledger, start=None)
+        return run_session(replace(session, run=run), ledger=ledger, start=None)
     finally:
         ledger.close()
+
+
+def exposure_facts(plan: Plan) -> dict[str, Any]:
+    """What a record is exposed to, by adversary, as the header of the ledger has it.
+
+    The run file names the graph and the data, but does not hold them; what they cost is here.
+    """
+    return {
+        name: {
+            "whole_run": exposure.whole_run,
+            "releases": [run_folder.finite(release) for release in exposure.releases],
+        }
+        for name, exposure in plan.exposures.items()
+    }
 
 
 def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> dict[str, Any]:
@@ -311,8 +331,9 @@ def _is_kept(session: Session, round: int) -> bool:
 def _save(session: Session, engine: Engine | LedEngine) -> None:
     """Keep the state; of those that are for going on alone, the newest."""
     facts = {
+        "run": session.run,
         "run_file": run_folder.digest(session.out / run_folder.RUN),
-        "layout": engine.layout,
+        "layout": engine.layout if engine.settled else "auto",
         "measured": json.dumps(dict(engine.measured)),
     }
     found = Checkpoint(round=engine.round, state=engine.snapshot(), facts=facts)

@@ -5,7 +5,8 @@ from .algorithms import ALGORITHMS, Algorithm, Form, bind
 from .all_rounds import all_rounds_exposures, streamed_view
 from .auroc import auroc
 from .data import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
-from .engine import Engine, Metrics, Setting, evaluate
+from .engine import Engine, Setting
+from .evaluation import Metrics, evaluate
 from .exposure import Exposure, exposures, exposures_by_victim
 from .gradients import PairGradients
 from .graph import Graph, GraphSequence, Topology

@@ -124,14 +124,15 @@ class BookKeeping:
             shared = gather(examples.patches, spans)
         layers = []
         for call, signals in self._signals(flat, inputs, gather(examples.targets, spans)):
-            patches = shared if call.inputs is inputs else None
+            # Another convolution of the same input has patches of its own.
+            own = call.inputs is inputs and call.layer.module is self._first
             layers.append(
                 factor(
                     call.layer,
                     call.inputs,
                     signals=signals if coefficient == 1 else signals * coefficient,
                     measured=clip_norm is not None,
-                    patches=patches,
+                    patches=shared if own else None,
                 )
             )
         factors = None
@@ -164,7 +165,7 @@ class BookKeeping:
 
     def _measure(self, inputs: Tensor, targets: Tensor) -> None:
         """Count the elements one example keeps; find a convolution that reads the input."""
-        self._elements, self._shape = 0, inputs.shape[1:]
+        self._elements, self._shape, self._first = 0, inputs.shape[1:], None
         for call, signals in self._signals(flatten(self._model), inputs, targets):
             found = factor(call.layer, call.inputs, signals=signals, measured=True)
             self._elements += found.elements()

@@ -8,8 +8,10 @@
 | u      | ``signals`` | (B, P, O) | gradient of the loss by the layer's output |
 | V, O   |             |           | tokens and their width                     |
 
-A token that occurs at several positions of an example is summed before it is squared. The sums and
-not a Gram matrix of positions make the norm: its terms may cancel in float32.
+A token that occurs at several positions of an example is summed once, at its first position, and
+these sums make the norm and the row: signals that nearly cancel leave a sum of rounding, which is
+another in another order, and what is measured is what is added. A Gram matrix of positions is no
+substitute: its terms may cancel in float32.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from .layer_rules import Cells, Layer, Part
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lookup:
-    """Tokens, and signals that are zero where a token is the padding."""
+    """Tokens, and signals that are zero where a token is the padding.
+
+    Where a norm is asked for, the signals are those of each example's tokens, at the first position
+    of each and zero at the others.
+    """
 
     layer: Layer
     rows: int  # V
@@ -32,16 +38,13 @@ class Lookup:
     signals: Tensor  # (B, P, O)
 
     def elements(self) -> int:
-        """See `Factors.elements`; norms compare all positions."""
+        """See `Factors.elements`; where a norm is asked for, all positions are compared."""
         positions = self.tokens.shape[1]
         return 2 * self.signals.numel() + self.tokens.numel() * (1 + 2 * positions)
 
     def squared_norms(self) -> Tensor:
         """See `Factors.squared_norms`."""
-        same = self.tokens[:, :, None] == self.tokens[:, None, :]  # (B, P, P)
-        summed = same.to(self.signals.dtype) @ self.signals  # (B, P, O), of the token at each
-        first = ~same.tril(-1).any(2)  # (B, P): the token occurs at no earlier position
-        return torch.where(first, summed.square().sum(2), 0.0).sum(1)
+        return self.signals.square().sum((1, 2))
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""
@@ -62,7 +65,7 @@ class Lookup:
         return [(self.layer.weight, found.reshape(count, -1))]
 
 
-def lookup(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Lookup:
+def lookup(layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool) -> Lookup:
     """The gradient of an embedding; see `layers.factor`."""
     module = layer.module
     if not isinstance(module, nn.Embedding):
@@ -72,6 +75,8 @@ def lookup(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Lookup:
     if module.padding_idx is not None:
         # Chosen, not multiplied: a signal that is not finite must not reach the padding's row.
         signals = torch.where((tokens == module.padding_idx)[..., None], 0.0, signals)
+    if measured:
+        signals = _at_first(signals, tokens)
     return Lookup(layer=layer, rows=module.num_embeddings, tokens=tokens, signals=signals)
 
 
@@ -80,6 +85,13 @@ def unsupported_embedding(module: nn.Embedding) -> str | None:
     if module.sparse or module.scale_grad_by_freq or module.max_norm is not None:
         return "is sparse, scales gradients by frequency or has a max_norm"
     return None
+
+
+def _at_first(signals: Tensor, tokens: Tensor) -> Tensor:
+    """Sums (B, P, O) of each example's signals by token, at the token's first position."""
+    same = tokens[:, :, None] == tokens[:, None, :]  # (B, P, P)
+    first = ~same.tril(-1).any(2)  # (B, P): the token occurs at no earlier position
+    return torch.where(first[..., None], same.to(signals.dtype) @ signals, 0.0)
 
 
 def _by_token(signals: Tensor, tokens: Tensor, *, rows: int) -> Tensor:

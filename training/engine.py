@@ -4,47 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .algorithms.algorithm import Bound, check_weights
-from .auroc import auroc
 from .data import poisson_batch
 from .distributed import Ranks
 from .exchange import check_same_root, gather, share_root, warm_up
 from .gathered import Gathered
 from .gradients import ClippedSums, PairGradients
 from .graph import Topology
-from .models import flatten, unflatten
+from .models import flatten
 from .randomness import Purpose, SecretRandomness
 from .round import Agents
 from .tasks import Task
 from .tensor_round import Examples, Links, Sources, TensorRound
 from .transcript import Tap
-
-
-class Metrics(NamedTuple):
-    """Test metrics of a round.
-
-    Attributes:
-        round: the round after which they were taken.
-        accuracy, loss: (A,) of each agent's model.
-        consensus_accuracy, consensus_loss: of the mean model.
-        consensus_distance: root mean squared distance of the models from their mean.
-        auroc, consensus_auroc: of two classes, class 1 being the positive one; None of more.
-    """
-
-    round: int
-    accuracy: tuple[float, ...]
-    loss: tuple[float, ...]
-    consensus_accuracy: float
-    consensus_loss: float
-    consensus_distance: float
-    auroc: tuple[float, ...] | None = None
-    consensus_auroc: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +130,7 @@ class Engine:
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
         self.round = 0
         self.state: Any = None
+        self._failed = False
 
     def _fresh(self) -> SecretRandomness:
         """A new root of the system's entropy, the same on every rank."""
@@ -256,7 +235,9 @@ class Engine:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
         nothing = {} if heard else {a: self._nothing(a) for a in self._mine}
         current = self._make_round(0, planted=nothing, sources=sources, heard=heard)
+        self._failed = True
         self.state = self._checked(self._bound.init(current))
+        self._failed = False
         self.round = 0
 
     def _checked(self, state: Any) -> Any:
@@ -274,11 +255,22 @@ class Engine:
         Args:
             planted: agents whose batch is given instead of drawn, for attacks and audits.
             sources: filled with what the round drew.
+
+        Raises:
+            RuntimeError: the round failed before, after some of its messages may have left: once
+                more under the same noise, it would uncover what the noise hides.
         """
         if self.state is None:
             self.start()
+        if self._failed:
+            raise RuntimeError(
+                f"round {self.round + 1} failed when it was tried, and would be released under "
+                "the same noise; make a new engine and restore a snapshot"
+            )
         current = self._make_round(self.round + 1, planted=planted or {}, sources=sources)
+        self._failed = True
         self.state = self._checked(self._bound.step(self.state, current))
+        self._failed = False
         self.round += 1
 
     def _whole(self, value: Agents) -> Tensor:
@@ -293,6 +285,11 @@ class Engine:
     def layout(self) -> str:
         """The gradient layout in use; of gradients of the caller's own "given"."""
         return getattr(self._gradients, "layout", "given")
+
+    @property
+    def settled(self) -> bool:
+        """Whether the gradient layout is final."""
+        return getattr(self._gradients, "settled", True)
 
     @property
     def measured(self) -> Mapping[str, float]:
@@ -338,57 +335,3 @@ class Engine:
         }
         self.state = self.state._replace(**fields)
         self.round = round
-
-
-def evaluate(
-    model: nn.Module,
-    models: Tensor,
-    examples: Examples,
-    *,
-    round: int,
-    batch: int = 2048,
-) -> Metrics:
-    """Loss, accuracy and, of two classes, AUROC of every agent's model and of their mean.
-
-    Args:
-        model: the network; its own parameters are not used.
-        models: (A, D) flat parameters.
-        examples: test inputs and targets.
-        round: the number that the metrics carry.
-        batch: examples at once.
-    """
-    mean = models.mean(dim=0)
-    distance = float((models - mean).square().sum(dim=1).mean().sqrt())
-    own = [_score(model, flat, examples, batch=batch) for flat in models]
-    consensus = _score(model, mean, examples, batch=batch)
-    return Metrics(
-        round=round,
-        accuracy=tuple(s.accuracy for s in own),
-        loss=tuple(s.loss for s in own),
-        consensus_accuracy=consensus.accuracy,
-        consensus_loss=consensus.loss,
-        consensus_distance=distance,
-        auroc=tuple(s.auroc for s in own if s.auroc is not None) or None,
-        consensus_auroc=consensus.auroc,
-    )
-
-
-class _Score(NamedTuple):
-    accuracy: float
-    loss: float
-    auroc: float | None
-
-
-@torch.no_grad()
-def _score(model: nn.Module, flat: Tensor, examples: Examples, *, batch: int) -> _Score:
-    parameters = {name: value.to(flat.device) for name, value in unflatten(model, flat).items()}
-    right, loss, margins = 0.0, 0.0, list[Tensor]()
-    for x, y in zip(examples.inputs.split(batch), examples.targets.split(batch), strict=True):
-        inputs, targets = x.to(flat.device, flat.dtype), y.to(flat.device)
-        logits = torch.func.functional_call(model, parameters, (inputs,))
-        loss += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
-        right += float((logits.argmax(dim=1) == targets).sum())
-        if logits.shape[1] == 2:
-            margins.append(logits[:, 1] - logits[:, 0])
-    area = auroc(torch.cat(margins), examples.targets == 1) if margins else None
-    return _Score(right / len(examples.targets), loss / len(examples.targets), area)

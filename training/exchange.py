@@ -11,6 +11,7 @@ collective of all ranks (`warm_up`).
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -229,8 +230,21 @@ def _missing(suspect: int, ranks: Ranks) -> MissingRank:
     """The rank that is really missing: the suspect, or the one that the suspect waits for in turn.
 
     A rank that stops tells the store for whom it waited, so that the ranks that waited for it name
-    the rank at the end of the chain. Without a store the suspect is named.
+    the rank at the end of the chain. Without a store, or if its host hangs, the suspect is named.
     """
+    named = [suspect]
+    asking = threading.Thread(target=_follow_chain, args=(suspect, ranks, named), daemon=True)
+    asking.start()  # calls of a store whose host hangs do not return
+    asking.join(3 * _GRACE)
+    return MissingRank(
+        f"{ranks.names(named[-1])} did not answer within {ranks.timeout:g} s, or its process is "
+        "gone: no round goes on without all of its agents; see what that rank printed, then start "
+        "all ranks again from the last checkpoint"
+    )
+
+
+def _follow_chain(suspect: int, ranks: Ranks, found: list[int]) -> None:
+    """Add the rank at the end of the chain to what was found."""
     named, chain = suspect, {ranks.rank}
     try:
         store = dist.distributed_c10d._get_default_store()  # there is no public way to it
@@ -242,17 +256,11 @@ def _missing(suspect: int, ranks: Ranks) -> MissingRank:
             while not store.check([f"{key}{named}"]) and time.monotonic() < until:
                 time.sleep(0.02)
             if not store.check([f"{key}{named}"]):
-                break
+                found.append(named)
+                return
             named = int(store.get(f"{key}{named}"))
-        else:
-            named = suspect  # they wait for one another
     except (RuntimeError, ValueError):
-        named = suspect
-    return MissingRank(
-        f"{ranks.names(named)} did not answer within {ranks.timeout:g} s, or its process is gone: "
-        "no round goes on without all of its agents; see what that rank printed, then start all "
-        "ranks again from the last checkpoint"
-    )
+        return  # of ranks that wait for one another, or without a store, the suspect stays
 
 
 def warm_up(ranks: Ranks, *, device: torch.device) -> None:
@@ -296,7 +304,7 @@ def share_root(ranks: Ranks, *, root: int | None = None, device: torch.device | 
 def check_same_root(randomness: SecretRandomness, *, ranks: Ranks, device: torch.device) -> None:
     """Refuse ranks whose randomness differs: shared noise would not be the noise of the proof.
 
-    A number is compared that no run draws, of a stream beyond every round.
+    A number is compared that no run draws, of a stream beyond every round, and the hardening.
 
     Args:
         randomness: of this rank.
@@ -304,17 +312,19 @@ def check_same_root(randomness: SecretRandomness, *, ranks: Ranks, device: torch
         device: where rows are.
 
     Raises:
-        ValueError: ranks with different roots.
+        ValueError: ranks with different roots, or of which some harden their noise.
         MissingRank: a rank did not answer in time.
     """
     last = 2**32 - 1
     stream = randomness.stream(Purpose.BATCH, round=last, call=last, row=last)
-    mine = torch.tensor([[int(stream.integers(2**63))]], device=device)
+    number = 2 * int(stream.integers(2**62)) + randomness.hardened
+    mine = torch.tensor([[number]], device=device)
     shares = [range(rank, rank + 1) for rank in range(ranks.size)]
     found = gather(mine, shares=shares, ranks=ranks).flatten().tolist()
     other = [rank for rank, number in enumerate(found) if number != found[0]]
     if other:
         raise ValueError(
-            f"rank {other[0]} has another root than rank 0, so noise that agents share would "
-            "differ; leave out randomness, or give every rank SecretRandomness(share_root(ranks))"
+            f"rank {other[0]} has another root than rank 0, or hardens its noise otherwise, so "
+            "noise that agents share would differ; leave out randomness, or give every rank "
+            "SecretRandomness(share_root(ranks))"
         )

@@ -33,7 +33,14 @@ from torch import Tensor, nn
 
 from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
 from .layers import unsupported_layer
-from .layout_choice import BY_LAYER, disagreement, fastest, seconds, worth_measuring
+from .layout_choice import (
+    BY_LAYER,
+    disagreement,
+    fastest,
+    seconds,
+    unknown_forward,
+    worth_measuring,
+)
 from .layouts import Kernel, Loop, OfModel, OfTask, Vmap
 from .models import validate_model
 from .precision import full_precision
@@ -70,10 +77,13 @@ class PairGradients:
         model: Network from inputs to logits (B, classes); copied, and its values are not read. Or a
             task, whose loss takes the place of the cross-entropy and whose blocks make up D.
         layout: "book-keeping", "grouped", "vmap" or "loop". "auto" is settled by the first work
-            that is not empty. Book-keeping and grouped serve if every layer with parameters has a
-            rule and they agree with the loop on first examples; vmap serves always. Of a small
-            work the first that serves is taken, of a larger one the fastest by a measurement. To
-            repeat a run bit by bit, give the name that its `layout` had.
+            whose gradients do not vanish. Book-keeping and grouped serve if examples cannot meet in
+            the network (`layout_choice.unknown_forward`), every layer with parameters has a rule
+            and they agree with the loop on first examples and probes; vmap serves otherwise. Of a
+            small work the first that serves is taken, of a larger one the fastest by a
+            measurement. To repeat a run bit by bit, give the name that its `layout` had. A layout
+            by layer that is asked for by name rests, for a network with a forward of its own, on
+            the comparison alone, and that a record changes a sum by at most C on the caller.
         device: Where to compute; the model's device by default.
         dtype: Working precision, float32 or float64; the model's by default. Products in float32
             are full ones, see `overhear.training.precision`.
@@ -119,6 +129,8 @@ class PairGradients:
         if layout in BY_LAYER and reason is not None:
             raise ValueError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
         self._asked, self._measures = layout, measures
+        if reason is None and network is not None and layout == "auto":
+            reason = unknown_forward(network)
         self._settled = layout in ("vmap", "loop") or reason is not None
         objective: OfModel | OfTask
         if network is None:
@@ -130,17 +142,21 @@ class PairGradients:
         self._combined: Kernel = Loop(objective) if layout == "loop" else Vmap(objective)
         self._kernel: Kernel = self._combined
         self._layout: Layout = "loop" if layout == "loop" else "vmap"
-        if not self._settled:
-            self._layout = "book-keeping" if layout == "auto" else layout
-            self._kernel = BY_LAYER[self._layout](self._model)
+        if layout in BY_LAYER:
+            self._layout, self._kernel = layout, BY_LAYER[layout](self._model)
         self.measured: dict[str, float] = {}
         self._deferred = self.device.type != "cpu"
         self._unchecked: list[tuple[Tensor, list[int], list[int]]] = []
 
     @property
     def layout(self) -> Layout:
-        """The layout in use; with "auto" it is settled by the first batch that is not empty."""
+        """The layout asked for; with "auto" the one in use, vmap until one is settled."""
         return self._layout
+
+    @property
+    def settled(self) -> bool:
+        """Whether the layout is final; until then, sums are those of vmap."""
+        return self._settled
 
     @torch.no_grad()
     def clipped_sums(
@@ -209,7 +225,7 @@ class PairGradients:
                     clip_norm=clip_norm,
                 )
             plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
-            kernel = self._kernel if plain else self._combined
+            kernel = self._kernel if plain and self._settled else self._combined
             examples = kernel.prepare(examples, uses=uses)
             kernel.add(
                 out,
@@ -278,7 +294,8 @@ class PairGradients:
         asked = self._measures and self._asked == "auto"
         measure = asked and worth_measuring(uses, parameters=self.parameters)
         kernels: dict[str, Kernel] = {}
-        for name in BY_LAYER if measure else (self._layout,):
+        names = tuple(BY_LAYER) if self._asked == "auto" else (self._asked,)
+        for name in names if measure else names[:1]:
             settled, reason = disagreement(
                 BY_LAYER[name], self._model, point=points[0, senders[0]], examples=examples
             )

@@ -105,5 +105,5 @@ def factor(
         case nn.LayerNorm():
             return layer_affine(layer, inputs, signals=signals)
         case nn.Embedding():
-            return lookup(layer, inputs, signals=signals)
+            return lookup(layer, inputs, signals=signals, measured=measured)
     raise TypeError(f"layer {layer.name!r} ({type(layer.module).__name__}) has no rule")

@@ -273,7 +273,7 @@ def test_a_hostile_folder_is_shown_harmless(
     assert cli.main([*arguments, "--junit", str(junit)]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
-    assert not [line for line in shown.splitlines() if line.startswith("::")]
+    assert "::" not in shown  # wherever a line is wrapped
     (suite,) = ET.fromstring(junit.read_bytes())  # noqa: S314 - our own file
     assert suite.attrib["name"].endswith("<b>[red]\\x1b[2J\\n::error::&\"'|")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from overhear.privacy.ledger import Ledger, read_ledger
+from overhear.privacy.ledger import Ledger, Spent, read_ledger
 from overhear.reports import cli
 from overhear.reports.check import decide
 from overhear.reports.checked_run import read_checked_run
@@ -19,17 +20,19 @@ from overhear.reports.policy import Policy
 from overhear.reports.report import collect
 from overhear.reports.report_markdown import report_markdown
 from overhear.reports.report_schema import report_schema
-from overhear.reports.resume import resume_run
+from overhear.reports.resume import check_exposures, resume_run
 from overhear.reports.run import plan_session, train_run
 from overhear.reports.run_facts import course
 from overhear.reports.verdict import Outcome as Verdict
 from overhear.reports.verdict import verdict
 from overhear.reports.verdict_notes import verdict_notes
+from overhear.training.exposure import Release
 from tests.reports.interrupted import (
     NO_TARGET,
     CutOffError,
     cut_off,
     cut_off_at,
+    everything,
     plan_once,
     write_run_file,
 )
@@ -241,14 +244,30 @@ def of_example(name: str, *changes: str) -> RunFile:
     return load_run_file(path, [*few, *changes])
 
 
-def test_a_start_that_was_released_twice_is_in_the_curve_twice(tmp_path: Path) -> None:
-    config, out = of_example("dpmixsgd-digits.toml", "training.rounds=2"), tmp_path / "out"
-    with pytest.raises(CutOffError):
-        train_run(config, out, progress=cut_off_at(0))
-    for path in (out / "checkpoints").iterdir():
-        path.unlink()
-    resume_run(config, out)
+def test_a_start_that_was_released_twice_costs_twice(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = ("training.rounds=2", "intercept.rounds=[]", "attack.rounds=[]")
+    mixing = ("algorithm.name=dpmixsgd", "algorithm.form=repaired", "model.task=class-weights")
+    config, out = load_run_file(run_file, [*mixing, *few, NO_TARGET]), run_file.parent / "out"
+
+    def fail(*_: object) -> None:
+        raise CutOffError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("overhear.reports.run.save_checkpoint", fail)
+        with pytest.raises(CutOffError):
+            train_run(config, out)
+    said: list[str] = []
+    resume_run(config, out, notice=said.append)
+    assert said == [
+        f"The run in {out} begins anew: no round was released. Its start was released before; "
+        "released again, it counts twice."
+    ]
+    assert read_ledger(out / "ledger.jsonl").numbers == [0, 0, 1, 2]
+    planned = plan_session(config, out).plan.guarantee("eavesdropper").epsilon
     report = collect(out)
+    assert report["ledger"]["epsilon"]["eavesdropper"] > 1.05 * planned
     assert report["ledger"]["repeated"] == [(0, 2)]
     assert "Released more than once: the start." in "".join(verdict_text(report))
     for name, line in report["epsilon_by_round"].items():
@@ -299,3 +318,72 @@ def test_rounds_that_follow_each_other_are_named_as_one_stretch(
 def test_a_resumption_that_repeats_nothing_says_so(report: dict[str, Any]) -> None:
     report["ledger"]["resumed_after"] = [4]
     assert verdict_text(report) == ["The run was resumed once, and no round was released again."]
+
+
+def test_a_graph_file_that_became_another_graph_is_refused(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("run", "resume"):  # each time from the file
+        monkeypatch.setattr(f"overhear.reports.{module}.plan_session", plan_session)
+    path = run_file.parent / "graph.json"
+    full = json.dumps({"agents": 4, "edges": [[i, j] for i in range(4) for j in range(i)]})
+    path.write_text(full, encoding="utf-8")
+    graph = ["graph.name=file", f'graph.path="{path}"', "data.agents=4", "algorithm.name=dpdl"]
+    config, out = cut_off(run_file, *graph, NO_TARGET)
+    whole = collect(out)["ledger"]["epsilon"]["eavesdropper"]
+    ring = {"agents": 4, "edges": [[i, (i + 1) % 4] for i in range(4)]}
+    path.write_text(json.dumps(ring), encoding="utf-8")
+    assert plan_session(config, out).plan.guarantee("eavesdropper").epsilon < 0.9 * whole
+    before = everything(out)
+    said = (
+        r"for eavesdropper the run was begun with joint_sensitivity of release 1 2\.0, but .* "
+        r"give 1\.73.*; put the graph, the data and the version back"
+    )
+    with pytest.raises(ValueError, match=said):
+        resume_run(config, out)
+    with pytest.raises(ValueError, match=said):
+        collect(out)
+    assert everything(out) == before
+    path.write_text(full, encoding="utf-8")
+    resume_run(config, out)
+
+
+def with_eavesdropper(spent: Spent, exposure: dict[str, Any]) -> Spent:
+    exposures = {**spent.header["exposures"], "eavesdropper": exposure}
+    return dataclasses.replace(spent, header={**spent.header, "exposures": exposures})
+
+
+def test_every_figure_of_an_exposure_is_that_of_the_ledger(run_file: Path) -> None:
+    config, out = cut_off(run_file, NO_TARGET)
+    spent, plan = read_ledger(out / "ledger.jsonl"), plan_session(config, out).plan
+    held = spent.header["exposures"]["eavesdropper"]
+    [release] = held["releases"]
+    check_exposures(spent, plan)
+    nearly = [release[0] * (1 + 1e-12), *release[1:]]
+    check_exposures(with_eavesdropper(spent, held | {"releases": [nearly]}), plan)
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"releases": [[f * (1 + (k == at) * 1e-8) for k, f in enumerate(release)]]}, name)
+        for at, name in enumerate(Release._fields)
+    ]
+    others += [({"releases": [release, release]}, "number of releases 2, but .* give 1")]
+    others += [({"releases": [["inf", *release[1:]]]}, "joint_sensitivity of release 1 inf")]
+    others += [({"whole_run": True}, "whole_run True, but .* give False")]
+    for change, said in others:
+        with pytest.raises(ValueError, match=f"for eavesdropper the run was begun with {said}"):
+            check_exposures(with_eavesdropper(spent, held | change), plan)
+    both = {**spent.header["exposures"], "coalition:0,1": held}
+    for header, said in (
+        ({}, "lacks what each adversary is exposed to"),
+        ({"exposures": {}}, "whole_run None, but .* give False"),
+        ({"exposures": both}, "for coalition:0,1 the run was begun with whole_run False"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            check_exposures(dataclasses.replace(spent, header=header), plan)
+
+
+def test_an_infinite_exposure_is_the_same_when_a_run_goes_on(run_file: Path) -> None:
+    open_ = ("algorithm.name=dsgd", "privacy.noise_multiplier=0", "privacy.clip_norm=inf")
+    out = resumed(run_file, *open_)
+    header = read_ledger(out / "ledger.jsonl").header
+    assert header["exposures"]["eavesdropper"]["releases"][0][0] == "inf"
+    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] == float("inf")

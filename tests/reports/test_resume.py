@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.privacy.ledger import Ledger, LedgerInUse
-from overhear.reports import cli, resume
+from overhear.reports import cli, resume, run
 from overhear.reports.config import load_run_file
 from overhear.reports.folder import is_finished
 from overhear.reports.report import collect
@@ -140,7 +141,6 @@ def test_where_rounds_differ_none_is_repeated_within_a_target(tmp_path):
 
 
 def test_no_round_is_released_again_where_all_are_one_release(run_file, monkeypatch):
-    config, out = cut_off(run_file, NO_TARGET)
     planned = resume.plan_session
 
     def one_release(*given: Any, **named: Any) -> Any:
@@ -149,7 +149,9 @@ def test_no_round_is_released_again_where_all_are_one_release(run_file, monkeypa
         plan = dataclasses.replace(session.plan, exposures=every)
         return dataclasses.replace(session, plan=plan)
 
-    monkeypatch.setattr(resume, "plan_session", one_release)
+    for module in (run, resume):
+        monkeypatch.setattr(module, "plan_session", one_release)
+    config, out = cut_off(run_file, NO_TARGET)
     before = everything(out)
     with pytest.raises(UnsupportedView, match=r"round 5 was released already.*new run"):
         resume_run(config, out)
@@ -195,12 +197,37 @@ def test_checkpoints_of_another_run_are_not_continued(run_file):
     config, out = cut_off(run_file, NO_TARGET)
     other = load_run_file(run_file, [NO_TARGET, "training.seed=5"])
     train_run(other, out.with_name("other"))
-    for path in (out / "checkpoints").glob("*"):
-        path.unlink()
-    held = out.with_name("other") / "checkpoints/round-000012.safetensors"
-    (out / "checkpoints" / held.name).write_bytes(held.read_bytes())
+    take_checkpoints_of(out.with_name("other"), out)
     with pytest.raises(ValueError, match="no checkpoint that is whole"):
         resume_run(config, out)
+
+
+def take_checkpoints_of(other: Path, out: Path) -> None:
+    for path in (out / "checkpoints").glob("*"):
+        path.unlink()
+    for path in (other / "checkpoints").glob("*"):
+        (out / "checkpoints" / path.name).write_bytes(path.read_bytes())
+
+
+def test_checkpoints_of_another_run_of_the_same_run_file_are_not_continued(run_file):
+    config, out = cut_off(run_file, NO_TARGET)
+    with pytest.raises(CutOffError):
+        train_run(config, out.with_name("other"), progress=cut_off_at(4))
+    take_checkpoints_of(out.with_name("other"), out)
+    said: list[str] = []
+    with pytest.raises(ValueError, match="no checkpoint that is whole"):
+        resume_run(config, out, notice=said.append)
+    assert said[0] == (
+        f"Skipped: {out}/checkpoints/round-000004.safetensors belongs to another run."
+    )
+
+
+def test_a_run_that_was_resumed_goes_on_from_the_checkpoints_of_its_resumption(run_file):
+    config, out = cut_off(run_file, NO_TARGET)
+    with pytest.raises(CutOffError):
+        resume_run(config, out, progress=cut_off_at(9))
+    resume_run(config, out)
+    assert read_ledger(out / "ledger.jsonl").resumed_after == (4, 8)
 
 
 def test_a_checkpoint_of_a_round_that_the_ledger_lacks_is_refused(run_file):
@@ -254,14 +281,67 @@ def test_a_run_that_died_before_its_ledger_begins(run_file):
     assert read_ledger(out / "ledger.jsonl").numbers == list(range(13))
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "transcript", "metrics.jsonl", "stopped.json"])
+def test_a_run_whose_ledger_is_missing_does_not_begin_again(run_file, name):
+    config, out = load_run_file(run_file), run_file.parent / "out"
+    out.mkdir()
+    (out / "run.toml").write_text(config.to_toml())
+    path = out / name if "." in name else out / name / "round-000001.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+    before = everything(out)
+    with pytest.raises(ValueError, match=rf"has {name} but no ledger.jsonl.*unknown.*new run in"):
+        resume_run(config, out)
+    assert everything(out) == before
+
+
+def test_without_its_ledger_a_finished_run_is_not_said_to_be_one(run_file, capsys):
+    out = run_file.parent / "out"
+    resume_run(cut_off(run_file)[0], out)
+    (out / "ledger.jsonl").unlink()
+    assert cli.main(["train", str(run_file), "--out", str(out), "--resume"]) == 2
+    assert "the ledger is missing" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_run_that_died_in_its_start_begins_anew(run_file):
     config, out = cut_off(run_file, at=0)
     for path in (out / "checkpoints").glob("*"):
         path.unlink()
-    resume_run(config, out)
+    said: list[str] = []
+    resume_run(config, out, notice=said.append)
+    assert said == [
+        f"The run in {out} begins anew: no round was released. Its start was released before; "
+        "released again, it counts twice."
+    ]
     spent = read_ledger(out / "ledger.jsonl")
     assert (spent.numbers, spent.resumed_after) == ([0, *range(13)], (-1,))
     assert collect(out)["ledger"]["epsilon"]["eavesdropper"] <= 4
+
+
+def test_a_torn_line_is_a_release_that_a_target_pays_for(run_file):
+    config, out = cut_off(run_file)
+    with (out / "ledger.jsonl").open("a") as file:
+        file.write('{"round": 7, "rel')
+    assert resume_run(config, out)["stopped"]["round"] == 9
+    assert len(read_ledger(out / "ledger.jsonl").numbers) == 1 + 12
+    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] <= 4
+
+
+def edit_header(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    first, *lines = (out / "ledger.jsonl").read_text().splitlines(keepends=True)
+    header = json.loads(first)
+    change(header)
+    (out / "ledger.jsonl").write_text("".join([json.dumps(header) + "\n", *lines]))
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "sampling_rate"])
+def test_a_run_is_not_continued_with_another_noise_or_rate(run_file, name):
+    config, out = cut_off(run_file, NO_TARGET)
+    edit_header(out, lambda header: header.update({name: 1.001 * header[name]}))
+    before = everything(out)
+    with pytest.raises(ValueError, match=f"begun with {name}=.*the data that it was begun with"):
+        resume_run(config, out)
+    assert everything(out) == before
 
 
 def test_two_processes_do_not_train_into_one_folder(run_file, capsys):

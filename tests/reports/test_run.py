@@ -12,7 +12,7 @@ import torch
 
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.reports.attack import attack_run
-from overhear.reports.config import load_run_file
+from overhear.reports.config import RunFile, load_run_file
 from overhear.reports.folder import write_sums
 from overhear.reports.plan import make_plan
 from overhear.reports.report import report_run
@@ -309,3 +309,27 @@ def test_every_victim_of_the_run_file_is_attacked(run_file, tmp_path):
     train_run(config, tmp_path / "out")
     result = attack_run(tmp_path / "out")
     assert {s["victim"] for s in result["scenarios"]} == {0, 3}
+
+
+def test_a_layout_by_layers_is_refused_for_a_forward_that_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from torch import nn\n\n\nclass Own(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.out = nn.Linear(64, 10)\n\n"
+        "    def forward(self, x):\n        return self.out(x.flatten(1))\n\n\n"
+        "def build():\n    return Own()\n"
+    )
+    (tmp_path / "own_network.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    table = {
+        "data": {"name": "digits", "agents": 3},
+        "model": {"name": "own_network:build"},
+        "algorithm": {"name": "dp-dpsgd"},
+        "privacy": {"noise_multiplier": 1.0, "delta": 1e-5},
+        "training": {"rounds": 1, "sampling_rate": 0.1, "layout": "grouped"},
+    }
+    with pytest.raises(ValueError, match=r"nothing shows that they do not mix.*use layout"):
+        train_run(RunFile.model_validate(table), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

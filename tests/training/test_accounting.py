@@ -265,6 +265,16 @@ def test_the_ledger_counts_rounds_by_number_where_they_differ():
         accounted(every, [4])
 
 
+def test_a_start_that_was_released_twice_costs_twice():
+    start, rounds = Release(2.0, 1.0, 1, 1, 0), Release(1.0, 0.1, 9, 1, 1)
+    every = Exposure(EAVESDROPPER, 0, (start, rounds), Status.PROVEN, "a test")
+    twice = every._replace(releases=(start._replace(rounds=2), rounds))
+    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    assert accounted(every, [0, 0, 1, 2]) == twice
+    assert run_epsilon(every, rounds=[0, 0, *range(1, 10)], **args) == run_epsilon(twice, **args)
+    assert run_epsilon(twice, **args) > 1.3 * run_epsilon(every, **args)
+
+
 def test_a_run_that_stopped_early_is_accounted_as_planned():
     found = exposed(traces(ring(10), rounds=50), "eavesdropper")["eavesdropper"]
     assert accounted(found, list(range(1, 18))) == found

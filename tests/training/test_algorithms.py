@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
-from overhear.training.engine import Engine, evaluate
+from overhear.training.engine import Engine
+from overhear.training.evaluation import evaluate
 from overhear.training.gradients import PairGradients
 from overhear.training.graph import Graph
 from overhear.training.models import flatten

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from overhear.training.auroc import auroc
-from overhear.training.engine import evaluate
+from overhear.training.evaluation import evaluate
 from overhear.training.models import flatten
 from overhear.training.tensor_round import Examples
 

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -66,7 +67,7 @@ def test_inputs_that_are_indices_stay_indices():
     engine.start()
     before = engine.models().clone()
     engine.advance(planted={0: shards[1]})
-    assert engine.layout == "book-keeping"
+    assert engine.layout == "vmap"  # a forward of its own
     assert not torch.equal(engine.models(), before)
 
 
@@ -88,3 +89,22 @@ def test_a_transcript_that_names_no_round_keeps_nothing():
     engine.start()
     engine.advance()
     assert len(transcript) == 0
+
+
+def test_a_round_that_failed_is_not_released_again_under_the_same_noise():
+    graph = ring(4)
+
+    def breaks(message):
+        if message.round == 2:
+            raise OSError("the disk is full")
+
+    engine = Engine(setting(graph), bound_to("dpdl", graph), taps=[breaks])
+    engine.start()
+    engine.advance()
+    for error in (OSError, RuntimeError, RuntimeError):
+        with pytest.raises(error):
+            engine.advance()
+    assert engine.round == 1
+    engine.taps = ()
+    engine.start()  # of the system's entropy: fresh noise
+    engine.advance()

@@ -96,6 +96,24 @@ def test_a_repeated_token_whose_signals_nearly_cancel_keeps_its_norm():
     assert float(found.squared_norms()) == pytest.approx(1e-4, rel=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_row_of_signals_that_nearly_cancel_is_as_long_as_its_norm_says(seed):
+    """Sums in another order differ by .06 here, the rounding of 1e6 in float32."""
+    draw = torch.Generator().manual_seed(seed)
+    signals = torch.randn(1, 6, 3, generator=draw)
+    signals[:, 0], signals[:, 1] = 1e6 * signals[:, 0], -1e6 * signals[:, 0]
+    signals = signals[:, torch.randperm(6, generator=draw)]
+    (layer,) = find_layers(nn.Embedding(2, 3))
+    found = factor(layer, torch.zeros(1, 6, dtype=torch.int64), signals=signals, measured=True)
+    norm = float(found.squared_norms().double().sqrt())
+    weights = torch.tensor([1 / norm])
+    row = torch.zeros(6)
+    found.add_sum(row, weights=weights, examples=slice(0, 1))
+    ((_, cell),) = found.sums(Cells(shape=(1, 1), index=None, weights=weights[None]))
+    for length in (row.double().norm(), cell.double().norm()):
+        assert float(length) == pytest.approx(1.0, abs=1e-6)
+
+
 def test_a_signal_at_the_padding_counts_nowhere():
     (layer,) = find_layers(nn.Embedding(3, 2, padding_idx=1))
     signals = torch.tensor([[[3.0, 4.0], [math.nan, 1.0]]])
