@@ -319,7 +319,7 @@ def test_a_layout_by_layers_is_refused_for_a_forward_that_nobody_knows(
         "    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(64, 10)\n\n"
         "    def forward(self, x):\n        return self.out(x.flatten(1))\n\n\n"
-        "def build():\n    return Own()\n"
+        "def build(input_shape, classes):\n    return Own()\n"
     )
     (tmp_path / "own_network.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
