@@ -121,7 +121,7 @@ def _check_layout(config: RunFile, model: nn.Module) -> None:
     if layout in BY_LAYER and (reason := unknown_forward(model)) is not None:
         raise ValueError(
             f"[training] layout={layout!r} takes examples together, and nothing shows that they do "
-            f"not mix in this model: {reason}; use layout = \"vmap\", or leave it out"
+            f'not mix in this model: {reason}; use layout = "vmap", or leave it out'
         )
 
 
