@@ -49,7 +49,7 @@ CLIP_NORM, NOISE_STD = 0.5, 0.5
 class Case(NamedTuple):
     """One row of a table."""
 
-    model: str
+    model: str  # a network's name, or "mlp-H" with H hidden units
     graph: str
     agents: int
     examples: int
@@ -120,10 +120,18 @@ def topology(name: str, agents: int) -> Graph:
     return Graph(name=name, weights=mixing_weights(name, adjacency, scheme="metropolis"))
 
 
+def network(name: str, *, generator: torch.Generator) -> nn.Module:
+    """The network of a case."""
+    kind, _, width = name.partition("-")
+    if not width:
+        return build_model(kind, input_shape=SHAPES[kind], classes=10, generator=generator)
+    return nn.Sequential(nn.Linear(64, int(width)), nn.ReLU(), nn.Linear(int(width), 10))
+
+
 def setting_of(case: Case) -> Setting:
     """Random records and a model for a case."""
     generator = torch.Generator().manual_seed(0)
-    shape = SHAPES[case.model]
+    shape = SHAPES[case.model.partition("-")[0]]
     shards = [
         Examples(
             torch.randn(case.examples, *shape, generator=generator),
@@ -133,7 +141,7 @@ def setting_of(case: Case) -> Setting:
     ]
     return Setting(
         graph=topology(case.graph, case.agents),
-        model=build_model(case.model, input_shape=shape, classes=10, generator=generator),
+        model=network(case.model, generator=generator),
         shards=shards,
         sampling_rate=1.0,
         device=torch.device(case.device),
@@ -240,19 +248,33 @@ def growth(*, quick: bool) -> None:
         )
         print(" against 10 agents | peak MiB |\n|---|---:|---:|---:|---:|")
         _grow([Case("mlp", graph, n, 8, 5 if quick else 9) for n in counts], by="agents")
+    print("\n| MLP 64-H-10, ring of 10, 32 examples | CPU ms a round | a parameter |", end="")
+    print(" against the first | peak MiB |\n|---|---:|---:|---:|---:|")
+    widths = (32, 512) if quick else (32, 128, 512, 2048)
+    _grow(
+        [Case(f"mlp-{h}", "ring", 10, 32, 3 if quick else 9) for h in widths],
+        by="parameters",
+    )
     print("\n| LeNet, ring of 10 | CPU ms a round | an example | against the first | peak MiB |")
     print("|---|---:|---:|---:|---:|")
     _grow([Case("lenet", "ring", 10, b, 2 if quick else 5) for b in (8, 32, 128)], by="examples")
 
 
+def parameters(case: Case) -> int:
+    """D of a case."""
+    made = network(case.model, generator=torch.Generator().manual_seed(0))
+    return sum(p.numel() for p in made.parameters())
+
+
 def _grow(cases: Sequence[Case], *, by: str) -> None:
     first = 0.0
     for case in cases:
-        found, count = alone(case), getattr(case, by)
+        found = alone(case)
+        count = parameters(case) if by == "parameters" else getattr(case, by)
         share = found.total / count
         first = first or share
         print(
-            f"| {by} {count} | {found.total:.1f} | {share:.3f} | {share / first:.2f} | "
+            f"| {by} {count} | {found.total:.1f} | {share:.3g} | {share / first:.2f} | "
             f"{found.memory:.0f} |",
             flush=True,
         )
