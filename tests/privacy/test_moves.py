@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overhear.privacy.moves import largest_move
@@ -31,16 +31,21 @@ def searched(M: np.ndarray, vectors: np.ndarray, rng: np.random.Generator) -> fl
         x = rng.normal(size=(k, k))
         for v in np.unique(vectors):
             x[vectors == v] /= np.linalg.norm(x[vectors == v])
-        for _ in range(600):
+        found = 0.0
+        for _ in range(20_000):  # some climb slowly: 2.6e-5 short after 600
             for v in np.unique(vectors):
                 pull = M[vectors == v] @ x
                 x[vectors == v] = pull / np.linalg.norm(pull)
-        best = max(best, float(np.trace(x.T @ M @ x)))
+            before, found = found, float(np.trace(x.T @ M @ x))
+            if found - before <= 1e-10 * found:
+                break
+        best = max(best, found)
     return best
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 4), blocks=st.integers(1, 3))
+@example(seed=42242973, count=3, blocks=2)
 def test_no_vectors_move_further_and_some_move_as_far(seed, count, blocks):
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(blocks, count, count + 1)) * rng.uniform(0.3, 2.0, (blocks, 1, 1))
