@@ -27,7 +27,7 @@ from .plan_command import plan
 from .terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
-    from .lead import Lead
+    from .ranks import Group
 
 __all__ = ["app", "main"]
 
@@ -174,8 +174,8 @@ def train(
     ] = None,
     rank_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="Within which the processes must answer."),
-    ] = 60.0,
+        typer.Option(metavar="SECONDS", min=1, help="That a process may keep the others waiting."),
+    ] = 300.0,
     json: Json = False,
 ) -> None:
     """Train, keep the ledger, and record the intercepted rounds.
@@ -198,13 +198,10 @@ def train(
         return
     place.check_size(ranks)
     hold_on()
-    from .follow import follow, plan_rank
-    from .lead import lead
+    from .ranks import joined
 
-    if place.rank > 0:
-        follow(place, lambda: plan_rank(run, out, overrides or (), place), timeout=rank_timeout)
-    with lead(place, timeout=rank_timeout) as found:
-        _train(run, out, overrides or (), resume=resume, json=json, lead=found)
+    with joined(place, timeout=rank_timeout) as group:
+        _train(run, out, overrides or (), resume=resume, json=json, group=group)
 
 
 def _train(
@@ -214,21 +211,23 @@ def _train(
     *,
     resume: bool,
     json: bool,
-    lead: Lead | None = None,
+    group: Group | None = None,
 ) -> None:
     from .config import load_run_file
     from .progress import train_progress
-    from .run import train_run
+    from .run import join_run, train_run
 
     config = load_run_file(run, overrides)
-    if lead is not None:
+    if group is not None:
         from .ranks import take_device
 
-        take_device(config.training.device, lead.place)
+        take_device(config.training.device, group.place)
+        if group.place.rank > 0:
+            join_run(config, out, group=group)
+            return
     privacy = config.privacy
     limit = None if privacy is None else privacy.epsilon
     delta = None if privacy is None else privacy.delta
-    led: dict[str, Any] = {} if lead is None else {"lead": lead}
     with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
         if resume:
             from .resume import resume_run
@@ -239,10 +238,10 @@ def _train(
                 out,
                 progress=progress,
                 notice=lambda text: told.print(text, markup=False, soft_wrap=True),
-                **led,
+                group=group,
             )
         else:
-            summary = train_run(config, out, progress=progress, **led)
+            summary = train_run(config, out, progress=progress, group=group)
     if json:
         print_json(summary)
         return

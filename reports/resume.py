@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..privacy.durable import PART, sync_folder, write_durably
 from ..privacy.ledger import Ledger, Spent, read_ledger
@@ -30,6 +30,7 @@ from . import folder as run_folder
 from .config import RunFile, load_run_file
 from .numbers import bound, small
 from .plan import Plan
+from .ranks import Group
 from .run import (
     Progress,
     Session,
@@ -39,12 +40,8 @@ from .run import (
     forget_half_saved,
     plan_session,
     run_session,
-    stated,
     summary,
 )
-
-if TYPE_CHECKING:
-    from .lead import Lead
 
 Notice = Callable[[str], None]
 
@@ -58,7 +55,7 @@ def resume_run(
     *,
     progress: Progress | None = None,
     notice: Notice | None = None,
-    lead: Lead | None = None,
+    group: Group | None = None,
 ) -> dict[str, Any]:
     """Continue a run to its end; a finished one is left as it is.
 
@@ -67,7 +64,7 @@ def resume_run(
         out: the folder of `train_run`.
         progress: as for `train_run`.
         notice: called with sentences for the reader: where the run goes on, and what it repeats.
-        lead: as for `train_run`; there may be another number of ranks than the run began with.
+        group: as for `train_run`; there may be another number of ranks than the run began with.
 
     Returns:
         As `train_run`; with `stopped` if the budget ended the run early.
@@ -90,17 +87,17 @@ def resume_run(
     begun = (out / run_folder.LEDGER).exists()
     if not begun:
         check_nothing_released(out)
+    session = agreed(plan_session(config, out, progress=progress), group)
     if run_folder.is_finished(out):
-        return _finished(config, out, say)
-    session = agreed(plan_session(config, out, progress=progress), lead)
-    with stated(out):
+        return _finished(session, say)
+    with run_folder.stated(out):
         if not begun:
             say(f"{out} has no ledger, so nothing was released; the run begins.")
             return first_session(session)
         ledger = Ledger.reopen(out / run_folder.LEDGER)
         try:
             if run_folder.is_finished(out):  # by the process that had it open before us
-                return _finished(config, out, say)
+                return _finished(session, say)
             return _continue(session, ledger, say)
         finally:
             ledger.close()
@@ -194,10 +191,13 @@ def _stop(session: Session, last: int) -> dict[str, Any]:
     return found
 
 
-def _finished(config: RunFile, out: Path, say: Notice) -> dict[str, Any]:
+def _finished(session: Session, say: Notice) -> dict[str, Any]:
+    out = session.out
+    if session.group is not None:
+        session.group.share_start(None)
     say(f"The run in {out} is finished; nothing was changed.")
     last = (out / run_folder.METRICS).read_text(encoding="utf-8").splitlines()[-1]
-    found = summary(plan_session(config, out), json.loads(last))
+    found = summary(session, json.loads(last))
     if (out / run_folder.STOPPED).is_file():
         found["stopped"] = json.loads((out / run_folder.STOPPED).read_text(encoding="utf-8"))
     return found
