@@ -18,10 +18,10 @@ the others wait must fit into it: writing a checkpoint, a transcript and the led
 no such thing, since every rank evaluates; they all have the models, and nothing else to do. A rank
 that was only slow is named too, with the option that gives it longer.
 
-**Failing together.** The first rank that fails says why and leaves its exit code at the store; the
-others miss it, find the code, and end with it in silence. The store is of the process that started
-the ranks (`launch`, torchrun), so it is there whichever rank is gone; where rank 0 has to keep it,
-rank 0 ends last.
+**Failing together.** The first rank that fails leaves its exit code at the store and says why; the
+others find the code, rank 0 once it misses that rank and the rest at once, and end with it in
+silence. The process that started the ranks (`launch`, torchrun) keeps the store, so it is there
+whichever rank is gone; where rank 0 has to keep it, rank 0 ends last.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ __all__ = ["Group", "Start", "check_same_facts", "facts_of", "joined", "take_dev
 _CRASH, _FAILED, _INTERRUPTED = 1, 2, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
-_POLL = 0.05
+_POLL = 0.1
+_FIRST = "failed"  # where the store has the rank that failed first, and its exit code
 
 
 def take_device(name: str, place: Place) -> None:
@@ -150,12 +151,15 @@ class Group:
     def __init__(self, place: Place, store: Store, *, timeout: float) -> None:
         self.place, self.timeout, self._store = place, timeout, store
         self.ranks: Ranks | None = None
+        self._finished = threading.Event()
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         """Wait until all ranks have planned the run, and compare what they are about to compute.
 
         Args:
-            config, built, plan: of this rank.
+            config: the run file.
+            built: its objects on this rank.
+            plan: its plan.
 
         Raises:
             ValueError: this rank would compute something else than rank 0, or there are more ranks
@@ -215,6 +219,7 @@ class Group:
         """Let the others end with rank 0, once it has closed the folder; it misses nobody then."""
         with contextlib.suppress(MissingRank) if self.place.rank == 0 else contextlib.nullcontext():
             self.barrier()
+        self._finished.set()
         dist.destroy_process_group()
 
     def fail(self, error: BaseException) -> NoReturn:
@@ -245,9 +250,9 @@ class Group:
 
         def ask() -> None:
             with contextlib.suppress(RuntimeError):
-                held = self._store.compare_set("failed", "", json.dumps(found[0]))
+                held = self._store.compare_set(_FIRST, "", json.dumps(found[0]))
+                self._store.set(f"heard/{self.place.rank}", "")
                 found.append(tuple(json.loads(held)))
-                self._store.add("heard", 1)
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()  # a store whose host hangs does not return
@@ -255,15 +260,24 @@ class Group:
         return found[-1]
 
     def _leave(self, code: int) -> NoReturn:
-        """End at once: a group that has lost a rank cannot be taken down in order."""
+        """End at once, since a group that has lost a rank cannot be taken down in order."""
         if self.place.keeps_store:
-            # The others see that the connections are closed, and ask the store why.
-            threading.Thread(target=dist.destroy_process_group, daemon=True).start()
+            every = [f"heard/{rank}" for rank in range(self.place.size)]
             until = time.monotonic() + _HEARING
-            with contextlib.suppress(RuntimeError):
-                while self._store.add("heard", 0) < self.place.size and time.monotonic() < until:
-                    time.sleep(_POLL)
+            while not self._store.check(every) and time.monotonic() < until:
+                time.sleep(_POLL)
         os._exit(code)
+
+    def end_with_another(self) -> None:
+        """End this process once another rank has failed; for a thread of its own."""
+        with contextlib.suppress(RuntimeError):  # nobody keeps the store any more
+            while not self._finished.wait(_POLL):
+                if self._store.check([_FIRST]):
+                    rank, code = json.loads(self._store.get(_FIRST))
+                    if rank == self.place.rank:
+                        return
+                    self._store.set(f"heard/{self.place.rank}", "")
+                    os._exit(code)
 
 
 @contextlib.contextmanager
@@ -280,6 +294,8 @@ def joined(place: Place, *, timeout: float) -> Iterator[Group]:
     if place.rank > 0:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 hears it, and the others miss rank 0
     group = Group(place, _meeting(place, limit=max(timeout, _PREPARING)), timeout=timeout)
+    if place.rank > 0:
+        threading.Thread(target=group.end_with_another, daemon=True).start()
     try:
         yield group
         group.finish()

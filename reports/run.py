@@ -98,7 +98,8 @@ def train_run(
     Raises:
         FileExistsError: the folder holds a run.
         ValueError: what the run file asks for cannot be done.
-        OSError: the system refuses a file, or a rank is gone; what was released is in the ledger.
+        OSError: the system refuses a file; what was released is in the ledger.
+        MissingRank: a rank is gone; likewise.
     """
     run_folder.check_unused(out)
     session = agreed(plan_session(config, out, progress=progress), group)
