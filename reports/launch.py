@@ -29,7 +29,7 @@ __all__ = ["Place", "hold_on", "launch"]
 _LIFELINE, _AGENT = "OVERHEAR_LIFELINE", "TORCHELASTIC_USE_AGENT_STORE"
 _FAILED = 2
 _POLL = 0.05  # seconds between two looks at the children
-_GRACE = 10.0  # seconds that the others have once a child has ended by itself
+_GRACE = 5.0  # seconds that the others have once a child has ended by itself
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 
 

@@ -35,7 +35,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn
@@ -62,7 +62,7 @@ _CRASH, _FAILED, _INTERRUPTED = 1, 2, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
 _POLL = 0.1
-_FIRST = "failed"  # where the store has the rank that failed first, and its exit code
+_SAID = "said"  # where the store has the exit code once the rank that failed first has said why
 
 
 def take_device(name: str, place: Place) -> None:
@@ -233,7 +233,8 @@ class Group:
         if isinstance(error, Exception):
             code = _FAILED if is_stated(error) else _CRASH
         rank, code = self._first_to_fail(code)
-        if rank == self.place.rank and isinstance(error, Exception):
+        mine = rank == self.place.rank
+        if mine and isinstance(error, Exception):
             if code == _CRASH:
                 print(f"rank {rank} of {self.place.size} crashed:", file=sys.stderr)
             if code == _CRASH or os.environ.get("OVERHEAR_DEBUG") == "1":
@@ -242,42 +243,47 @@ class Group:
                 print(f"error: {sentence(error)}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
-        self._leave(code)
+        _ask(lambda: self._part(code if mine else None))
+        os._exit(code)  # a group that has lost a rank cannot be taken down in order
 
     def _first_to_fail(self, code: int) -> tuple[int, int]:
         """The rank that failed first, and its exit code; this one, if the store does not answer."""
-        found = [(self.place.rank, code)]
+        mine = json.dumps([self.place.rank, code])
+        rank, first = json.loads(_ask(lambda: self._store.compare_set("first", "", mine)) or mine)
+        return rank, first
 
-        def ask() -> None:
-            with contextlib.suppress(RuntimeError):
-                held = self._store.compare_set(_FIRST, "", json.dumps(found[0]))
-                self._store.set(f"heard/{self.place.rank}", "")
-                found.append(tuple(json.loads(held)))
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()  # a store whose host hangs does not return
-        asking.join(_HEARING)
-        return found[-1]
-
-    def _leave(self, code: int) -> NoReturn:
-        """End at once, since a group that has lost a rank cannot be taken down in order."""
-        if self.place.keeps_store:
-            every = [f"heard/{rank}" for rank in range(self.place.size)]
-            until = time.monotonic() + _HEARING
-            while not self._store.check(every) and time.monotonic() < until:
-                time.sleep(_POLL)
-        os._exit(code)
+    def _part(self, said: int | None) -> None:
+        """Let the others end, too, once this rank has said why; with their store here, end last."""
+        if said is not None:
+            self._store.set(_SAID, str(said))
+        self._store.set(f"heard/{self.place.rank}", "")
+        while self.place.keeps_store and not self._store.check(
+            [f"heard/{rank}" for rank in range(self.place.size)]
+        ):
+            time.sleep(_POLL)
 
     def end_with_another(self) -> None:
-        """End this process once another rank has failed; for a thread of its own."""
+        """End this process once another rank has said why it fails; for a thread of its own."""
         with contextlib.suppress(RuntimeError):  # nobody keeps the store any more
             while not self._finished.wait(_POLL):
-                if self._store.check([_FIRST]):
-                    rank, code = json.loads(self._store.get(_FIRST))
-                    if rank == self.place.rank:
-                        return
+                if self._store.check([_SAID]):
+                    code = int(self._store.get(_SAID))
                     self._store.set(f"heard/{self.place.rank}", "")
                     os._exit(code)
+
+
+def _ask(store: Callable[[], Any]) -> Any:
+    """What a store answers; None if it does not, since its host may hang."""
+    found: list[Any] = [None]
+
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):
+            found[0] = store()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_HEARING)
+    return found[0]
 
 
 @contextlib.contextmanager

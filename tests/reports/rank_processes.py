@@ -1,6 +1,6 @@
 """Ranks as torchrun starts them: processes that know their place from the environment.
 
-They are forked from one server that has loaded torch, so a case costs little.
+They are forked from one server that has loaded what they need, so a case costs little.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import NamedTuple
 
 from torch.distributed import TCPStore
 
+PRELOADED = [
+    *("opacus", "sklearn.datasets", "scipy.stats", "torch.distributed"),
+    *(f"overhear.reports.{name}" for name in ("cli", "resume", "progress", "tables")),
+]
 LIMIT = 60  # seconds; a hang shall fail, not hold up the suite
 
 Change = Callable[[], None]  # made in a rank before it starts
@@ -66,7 +70,7 @@ def started_by_hand(
         agent: whether who starts them keeps the store, as torchrun does; otherwise rank 0 does.
     """
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["overhear.reports.cli", "overhear.reports.resume", __name__])
+    server.set_forkserver_preload(PRELOADED)
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     told = {
         "WORLD_SIZE": str(len(arguments)),

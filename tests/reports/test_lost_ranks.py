@@ -176,7 +176,7 @@ def test_no_rank_outlives_its_parent(run_file, tmp_path, sent, hangs):
         if hangs:
             stop(ranks, 1)
         process.send_signal(sent)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         until = time.monotonic() + 10
         while any(map(is_running, ranks.values())) and time.monotonic() < until:
             time.sleep(0.05)
