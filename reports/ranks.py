@@ -232,25 +232,26 @@ class Group:
         code = _INTERRUPTED
         if isinstance(error, Exception):
             code = _FAILED if is_stated(error) else _CRASH
-        rank, code = self._first_to_fail(code)
-        mine = rank == self.place.rank
-        if mine and isinstance(error, Exception):
-            if code == _CRASH:
-                print(f"rank {rank} of {self.place.size} crashed:", file=sys.stderr)
-            if code == _CRASH or os.environ.get("OVERHEAR_DEBUG") == "1":
-                traceback.print_exception(error)
-            if code == _FAILED:
-                print(f"error: {sentence(error)}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        _ask(lambda: self._part(code if mine else None))
+        mine = json.dumps([self.place.rank, code])
+        held = _ask(lambda: self._store.compare_set("first", "", mine).decode())
+        if held in (None, mine):
+            self._say(error, code)
+        _, code = json.loads(held or mine)
+        if held is not None:
+            _ask(lambda: self._part(code if held == mine else None))
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
         os._exit(code)  # a group that has lost a rank cannot be taken down in order
 
-    def _first_to_fail(self, code: int) -> tuple[int, int]:
-        """The rank that failed first, and its exit code; this one, if the store does not answer."""
-        mine = json.dumps([self.place.rank, code])
-        rank, first = json.loads(_ask(lambda: self._store.compare_set("first", "", mine)) or mine)
-        return rank, first
+    def _say(self, error: BaseException, code: int) -> None:
+        """Say why this rank fails, as one process would."""
+        if code == _CRASH:
+            print(f"rank {self.place.rank} of {self.place.size} crashed:", file=sys.stderr)
+        if code == _CRASH or (code == _FAILED and os.environ.get("OVERHEAR_DEBUG") == "1"):
+            traceback.print_exception(error)
+        if code == _FAILED and isinstance(error, Exception):
+            print(f"error: {sentence(error)}", file=sys.stderr)
+        sys.stderr.flush()
 
     def _part(self, said: int | None) -> None:
         """Let the others end, too, once this rank has said why; with their store here, end last."""
