@@ -215,11 +215,12 @@ def _train(
 ) -> None:
     from .config import load_run_file
     from .progress import train_progress
-    from .run import join_run, train_run
+    from .run import train_run
 
     config = load_run_file(run, overrides)
     if group is not None:
         from .ranks import take_device
+        from .run import join_run
 
         take_device(config.training.device, group.place)
         if group.place.rank > 0:
