@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from overhear.attacks.claim import Claim, epsilon
-from overhear.attacks.guesses import Guesses
-from overhear.attacks.simulated_scores import simulated_scores
-from overhear.attacks.tail_bound import tail
-from overhear.privacy.published_clt import dyn_d2p_clt
-from overhear.privacy.schedule import Schedule
-from overhear.reports.audit import audit_config
-from overhear.reports.config import load_run_file
+from overhear.attacks.audit.guesses import Guesses
+from overhear.attacks.audit.mechanism import Claim, epsilon
+from overhear.attacks.audit.simulated_scores import simulated_scores
+from overhear.attacks.audit.tail_bound import tail
+from overhear.privacy.noise.schedule import Schedule
+from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
+from overhear.runs.audit.audit import audit_config
+from overhear.runs.run_file.run_file import load_run_file
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 THRESHOLD = 1.25  # log ratio, fixed in advance

@@ -25,11 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from overhear.attacks.claim import Claim, Family, family
-from overhear.attacks.guesses import Guesses, errors_at_zero, surest
-from overhear.attacks.lower_bounds import LowerBound, ideal, total_error, two_sided, upper_limit
-from overhear.attacks.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
-from overhear.attacks.simulated_scores import simulated_scores
+from overhear.attacks.audit.guesses import Guesses, errors_at_zero, surest
+from overhear.attacks.audit.lower_bounds import (
+    LowerBound,
+    ideal,
+    total_error,
+    two_sided,
+    upper_limit,
+)
+from overhear.attacks.audit.mechanism import Claim, Family, family
+from overhear.attacks.audit.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
+from overhear.attacks.audit.simulated_scores import simulated_scores
 from overhear.privacy import mu_from, noise_multiplier
 
 CANARIES = 5000

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .attack_command import attack
-from .audit_command import audit
-from .check_command import check
-from .compare_command import compare
-from .faults import ContradictedProof, is_stated, sentence
-from .plan_command import plan
-from .terminal import make_console, print_json, say
+from ..runs.errors import ContradictedProof, is_stated, sentence
+from .prepare.plan import plan
+from .read.check import check
+from .read.compare import compare
+from .run.attack import attack
+from .run.audit import audit
+from .terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
-    from .lead import Lead
+    from ..runs.folder.lead import Lead
 
 __all__ = ["app", "main"]
 
@@ -122,8 +122,8 @@ def budget(
     sampling rate is the answer. One Gaussian release a round, of a sum of gradients clipped to the
     clip norm. For what the agents of a run really send, see `overhear plan`.
     """
-    from ..privacy import accountant as accounting
-    from ..privacy import limits
+    from ..privacy.accounting import accountant as accounting
+    from ..privacy.accounting import limits
 
     answers = {
         "epsilon": accounting.epsilon,
@@ -182,7 +182,7 @@ def train(
 
     As a rank of torchrun it trains its share of the agents.
     """
-    from .launch import Place, hold_on, launch
+    from ..runs.folder.launch import Place, hold_on, launch
 
     place = Place.of_environment()
     if place is None and ranks is not None and ranks > 1:
@@ -190,7 +190,7 @@ def train(
         given += ["--resume"] * resume + ["--json"] * json + [f"--rank-timeout={rank_timeout}"]
         code = launch(["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout)
         raise typer.Exit(code)
-    from ..training.allocator import keep_freed_memory
+    from ..training.engine.allocator import keep_freed_memory
 
     keep_freed_memory()
     if place is None or place.size == 1:
@@ -198,8 +198,8 @@ def train(
         return
     place.check_size(ranks)
     hold_on()
-    from .follow import follow, plan_rank
-    from .lead import lead
+    from ..runs.folder.follow import follow, plan_rank
+    from ..runs.folder.lead import lead
 
     if place.rank > 0:
         follow(place, lambda: plan_rank(run, out, overrides or (), place), timeout=rank_timeout)
@@ -216,13 +216,13 @@ def _train(
     json: bool,
     lead: Lead | None = None,
 ) -> None:
-    from .config import load_run_file
-    from .progress import train_progress
-    from .run import train_run
+    from ..runs.folder.run import train_run
+    from ..runs.run_file.run_file import load_run_file
+    from .terminal.progress import train_progress
 
     config = load_run_file(run, overrides)
     if lead is not None:
-        from .ranks import take_device
+        from ..runs.folder.ranks import take_device
 
         take_device(config.training.device, lead.place)
     privacy = config.privacy
@@ -231,7 +231,7 @@ def _train(
     led: dict[str, Any] = {} if lead is None else {"lead": lead}
     with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
         if resume:
-            from .resume import resume_run
+            from ..runs.folder.resume import resume_run
 
             told = make_console(stderr=json)
             summary = resume_run(
@@ -246,7 +246,7 @@ def _train(
     if json:
         print_json(summary)
         return
-    from .tables import adversary_table
+    from .terminal.tables import adversary_table
 
     console = make_console()
     console.print(adversary_table(summary["adversaries"]))
@@ -270,18 +270,18 @@ def report(
 ) -> None:
     """Write privacy.json and report.html into the folder of a run, or print the same figures."""
     if format is FormatName.HTML:
-        from .report import report_run
+        from ..reports.document.collect import report_run
 
         print(report_run(folder, show_records=show_records))
         return
     if show_records:
         raise ValueError("--show-records belongs to --format html; json and md show no records")
-    from .report import collect
+    from ..reports.document.collect import collect
 
     if format is FormatName.JSON:
         print_json(collect(folder))
         return
-    from .report_markdown import report_markdown
+    from ..reports.document.markdown import report_markdown
 
     print(report_markdown(collect(folder)), end="")
 
@@ -294,15 +294,15 @@ app.command()(compare)
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
     """Print the JSON schema of the run file, of a policy, or of privacy.json."""
     if what is SchemaName.RUN:
-        from .config import run_file_schema
+        from ..runs.run_file.run_file import run_file_schema
 
         print_json(run_file_schema())
     elif what is SchemaName.POLICY:
-        from .policy import policy_schema
+        from ..reports.judgement.policy import policy_schema
 
         print_json(policy_schema())
     else:
-        from .report_schema import report_schema
+        from ..reports.schema import report_schema
 
         print_json(report_schema())
 
@@ -314,7 +314,7 @@ def demo(
     ),
 ) -> None:
     """Plan, train, attack, audit and report on bundled digits, in about two minutes."""
-    from .demo import run_demo
+    from .run.demo import run_demo
 
     run_demo(out, make_console())
 
@@ -343,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_budget(found: Mapping[str, Any], asked: str, *, how: Mapping[str, str]) -> None:
-    from .numbers import bound, small
+    from ..runs.numbers import bound, small
 
     rate = f"{found['sampling_rate']:g}"
     if asked == "sampling_rate":  # a largest one is never rounded up

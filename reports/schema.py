@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .evidence_schema import (
+from ..runs.evidence.schema import (
     Adjacency,
     Attack,
     Audit,

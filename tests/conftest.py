@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from overhear.reports.evidence import measured
+from overhear.runs.evidence.evidence import measured
 
 RUN_FILE = """\
 [data]

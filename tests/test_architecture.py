@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ORDER = ("privacy", "training", "attacks", "reports")
+ORDER = ("privacy", "training", "attacks", "runs", "reports", "commands")
 CHECKOUT = (ROOT / "privacy").is_dir()
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="needs the checkout's files")
 
@@ -118,7 +118,7 @@ def readme_examples() -> list[tuple[str, str]]:
 def test_the_output_shown_in_the_readme_is_what_the_command_prints(command, expected):
     words = shlex.split(command)
     done = subprocess.run(
-        [sys.executable, "-m", "overhear.reports.cli", *words[1:]],
+        [sys.executable, "-m", "overhear.commands.cli", *words[1:]],
         cwd=ROOT,
         capture_output=True,
         text=True,

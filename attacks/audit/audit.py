@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ..privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
-from ..privacy.guarantee import Status
-from ..training.exposure import Exposure
-from .canary_runs import MOST, CanaryGame, LinkGuesses, Progress, play
-from .claim import Claim
-from .link_bounds import LinkBound, link_bounds
+from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
+from ...privacy.guarantee import Status
+from ...training.exposure.joint_sensitivities import Exposure
+from .game import MOST, CanaryGame, LinkGuesses, Progress, play
 from .lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
+from .mechanism import Claim
+from .message_bounds import LinkBound, link_bounds
 from .one_run_bounds import one_run_f_dp, one_run_pure
 
 __all__ = ["Audited", "Proven", "Verdict", "audit", "claim_of", "hosts_of", "not_measured"]

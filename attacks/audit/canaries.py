@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..training.clipping import Coefficient
-from ..training.gradients import Batch, Indices, PairGradients
-from ..training.layouts import OfModel, OfTask
-from ..training.models import flatten
-from ..training.tasks import Task
+from ...training.gradients.clipping import Coefficient
+from ...training.gradients.gradients import Batch, Indices, PairGradients
+from ...training.gradients.loop_and_vmap import OfModel, OfTask
+from ...training.models.parameters import flatten
+from ...training.models.tasks import Task
 
 __all__ = ["CanaryTask", "Directions", "PlantedGradients", "Released"]
 

@@ -17,15 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..privacy.adversary import Adversary
-from ..training.algorithms.algorithm import Bound
-from ..training.engine import Engine, Setting
-from ..training.tensor_round import Examples, Sources
-from ..training.trace import AlgorithmTrace
-from ..training.transcript import Transcript
+from ...privacy.adversary import Adversary
+from ...training.algorithms.algorithm import Bound
+from ...training.data.dataset import Examples
+from ...training.engine.engine import Engine, Setting
+from ...training.engine.tensor_round import Sources
+from ...training.engine.transcript import Transcript
+from ...training.tracing.trace import AlgorithmTrace
 from .canaries import CanaryTask, Directions, PlantedGradients
-from .canary_scores import HappenedRound, Scorer
 from .guesses import Guesses
+from .scores import HappenedRound, Scorer
 
 __all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play"]
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..privacy.real_number import check_real
-from .claim import Claim
+from ...privacy._validate import check_real
 from .guesses import Guesses
 from .lower_bounds import LowerBound, total_error
+from .mechanism import Claim
 
 __all__ = ["loss_canaries"]
 

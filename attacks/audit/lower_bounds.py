@@ -30,11 +30,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..privacy.accounting_setting import check_delta
-from ..privacy.gaussian import epsilon_from_mu
-from ..privacy.real_number import check_real
-from .claim import Claim, Family, family, least_epsilon, noise_scale, total_variation
+from ...privacy._validate import check_real
+from ...privacy.accounting.gaussian import epsilon_from_mu
+from ...privacy.accounting.request import check_delta
 from .guesses import Errors, Guesses, errors_at_zero
+from .mechanism import Claim, Family, family, least_epsilon, noise_scale, total_variation
 
 __all__ = [
     "Guesses",

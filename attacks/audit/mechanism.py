@@ -28,11 +28,11 @@ from enum import Enum
 from functools import lru_cache
 from typing import SupportsIndex
 
-from ..privacy.accountant import composed_delta, composed_epsilon
-from ..privacy.accounting_setting import Adjacency, check_delta, check_rounds
-from ..privacy.gaussian import epsilon_from_mu
-from ..privacy.loss_accounting import smallest_safe
-from ..privacy.real_number import check_real
+from ...privacy._validate import check_real
+from ...privacy.accounting.accountant import composed_delta, composed_epsilon
+from ...privacy.accounting.gaussian import epsilon_from_mu
+from ...privacy.accounting.request import Adjacency, check_delta, check_rounds
+from ...privacy.accounting.search import smallest_safe
 
 __all__ = [
     "Claim",

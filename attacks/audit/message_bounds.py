@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .canary_runs import LinkGuesses
-from .claim import Claim, epsilon
+from .game import LinkGuesses
 from .lower_bounds import total_error
+from .mechanism import Claim, epsilon
 
 __all__ = ["LinkBound", "link_bounds"]
 

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..privacy.adversary import Adversary
-from ..privacy.matched_filter import MatchedFilter, matched_filter
-from ..privacy.view import View
-from ..training.round_trace import RoundTrace
-from ..training.sources import Contributions, Known, Messages
-from ..training.tensor_round import Sources
-from ..training.trace import state_column
-from ..training.transcript import Message
+from ...privacy.adversary import Adversary
+from ...privacy.view.matched_filter import MatchedFilter, matched_filter
+from ...privacy.view.view import View
+from ...training.engine.tensor_round import Sources
+from ...training.engine.transcript import Message
+from ...training.tracing.linear_forms import Contributions, Known, Messages
+from ...training.tracing.round_trace import RoundTrace
+from ...training.tracing.trace import state_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -37,13 +37,21 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ..privacy.accounting_setting import Adjacency, check_delta
-from ..privacy.gaussian import epsilon_from_mu
-from ..privacy.loss_accounting import smallest_safe
-from ..privacy.trade_off import trade_off
-from .claim import Claim, Family, at_scale, declared_mu, family, least_epsilon_at, smallest_scale
+from ...privacy.accounting.gaussian import epsilon_from_mu
+from ...privacy.accounting.request import Adjacency, check_delta
+from ...privacy.accounting.search import smallest_safe
+from ...privacy.accounting.trade_off import trade_off
 from .guesses import Guesses, errors_at_zero, surest
 from .lower_bounds import LowerBound, check_confidence
+from .mechanism import (
+    Claim,
+    Family,
+    at_scale,
+    declared_mu,
+    family,
+    least_epsilon_at,
+    smallest_scale,
+)
 
 __all__ = [
     "SHARE",

@@ -23,15 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..privacy.adversary import Adversary
-from ..training.round_trace import RoundTrace
-from ..training.sources import Contributions
-from ..training.tasks import Task
-from ..training.tensor_round import Sources
-from ..training.transcript import Message
+from ...privacy.adversary import Adversary
+from ...training.engine.tensor_round import Sources
+from ...training.engine.transcript import Message
+from ...training.models.tasks import Task
+from ...training.tracing.linear_forms import Contributions
+from ...training.tracing.round_trace import RoundTrace
+from ..checks.reference_sums import Oracle
 from .canaries import LENGTH, Directions, Released
-from .oracle import Oracle
-from .sight import Sight
+from .observed_rows import Sight
 
 Array = NDArray[np.float64]
 

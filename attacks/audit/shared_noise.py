@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..privacy.adversary import Adversary
-from ..training.trace import AlgorithmTrace
-from .sight import Sight
+from ...privacy.adversary import Adversary
+from ...training.tracing.trace import AlgorithmTrace
+from .observed_rows import Sight
 
 __all__ = ["shares_noise"]
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ..privacy.accounting_setting import Adjacency
-from .claim import Claim
+from ...privacy.accounting.request import Adjacency
+from .mechanism import Claim
 
 __all__ = ["simulated_scores"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from ..privacy.accounting_setting import check_delta
+from ...privacy.accounting.request import check_delta
 from .guesses import Guesses
 from .lower_bounds import LowerBound, check_confidence, upper_limit
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import torch
 
-from ..training.algorithms.algorithm import Bound
-from ..training.engine import Setting
-from ..training.randomness import SecretRandomness
-from .check import Check
-from .knowledge_check import knowledge_check
-from .message_check import message_check
-from .residual_check import residual_check
-from .sampler_check import sampler_check
+from ...training.algorithms.algorithm import Bound
+from ...training.engine.engine import Setting
+from ...training.engine.randomness import SecretRandomness
+from .knowledge import knowledge_check
+from .messages import message_check
+from .residuals import residual_check
+from .result import Check
+from .sampler import sampler_check
 from .watched_run import watch
 
 __all__ = ["engine_checks"]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc
 
-from .check import Finding
+from .result import Finding
 
 __all__ = ["note_coordinates"]
 

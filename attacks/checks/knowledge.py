@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from ..training.sources import NoiseSources
-from .check import Check
+from ...training.tracing.linear_forms import NoiseSources
+from .result import Check
 from .watched_run import WatchedRun
 
 __all__ = ["knowledge_check"]

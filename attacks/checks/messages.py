@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .check import Check
+from .result import Check
 from .watched_run import WatchedRun
 
 __all__ = ["message_check"]

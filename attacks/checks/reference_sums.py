@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..training.drawn import Taken
-from ..training.tasks import Task
+from ...training.engine.recording import Taken
+from ...training.models.tasks import Task
 
 __all__ = ["Oracle"]
 

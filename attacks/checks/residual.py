@@ -31,10 +31,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..training.drawn import Taken
-from ..training.engine import Setting
-from ..training.sources import Contributions, Known, NoiseSources, widened
-from .oracle import Oracle
+from ...training.engine.engine import Setting
+from ...training.engine.recording import Taken
+from ...training.tracing.linear_forms import Contributions, Known, NoiseSources, widened
+from .reference_sums import Oracle
 from .watched_round import WatchedRound
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import chdtr, chdtrc
 
-from .check import TOTAL_FALSE_ALARM, Check, Finding
 from .coordinates import note_coordinates
+from .result import TOTAL_FALSE_ALARM, Check, Finding
 from .watched_run import Residual, WatchedRun
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..training.sources import Contributions
-from .check import TOTAL_FALSE_ALARM, Check, Finding
+from ...training.tracing.linear_forms import Contributions
+from .result import TOTAL_FALSE_ALARM, Check, Finding
 from .watched_run import WatchedRound, WatchedRun
 
 __all__ = ["sampler_check"]

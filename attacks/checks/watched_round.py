@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from ..training.drawn import Sources
-from ..training.engine import Setting
-from ..training.round_trace import RoundTrace
-from ..training.sources import Contributions, Known, Messages, NoiseSources
-from ..training.tensor_round import Examples
-from ..training.transcript import Message
+from ...training.data.dataset import Examples
+from ...training.engine.engine import Setting
+from ...training.engine.recording import Sources
+from ...training.engine.transcript import Message
+from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
+from ...training.tracing.round_trace import RoundTrace
 
 __all__ = ["WatchedRound"]
 

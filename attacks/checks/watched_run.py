@@ -7,14 +7,14 @@ from functools import cached_property
 
 from torch import Tensor
 
-from ..training.algorithms.algorithm import Bound
-from ..training.drawn import Sources
-from ..training.engine import Engine, Setting
-from ..training.randomness import SecretRandomness
-from ..training.round import Agents
-from ..training.tensor_round import Examples
-from ..training.trace import trace
-from ..training.transcript import Transcript
+from ...training.algorithms.algorithm import Bound
+from ...training.data.dataset import Examples
+from ...training.engine.engine import Engine, Setting
+from ...training.engine.randomness import SecretRandomness
+from ...training.engine.recording import Sources
+from ...training.engine.transcript import Transcript
+from ...training.step.round import Agents
+from ...training.tracing.trace import trace
 from .residual import Residual, Residuals
 from .watched_round import WatchedRound
 

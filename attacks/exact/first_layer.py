@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..training.models import unflatten
+from ...training.models.parameters import unflatten
+from ..problem.observation import Observation, sent_gradients
+from ..problem.prior import Box
 from .denoise import denoise
-from .observation import Observation, sent_gradients
-from .prior import Box
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _STANDS_OUT = 1.05  # times the noise's edge; the largest value of noise alone varies by 1 % of it
@@ -57,7 +57,7 @@ def first_linear_input(
         another kind or has no bias, or its gradient does not stand out of the noise.
 
     Examples:
-        >>> from overhear.attacks.observation import observe
+        >>> from overhear.attacks.problem.observation import observe
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
         >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
         >>> seen = observe(
@@ -108,7 +108,7 @@ def residual(
         A number near 0 for the true batch where there is no noise, whatever the truth looks like.
 
     Examples:
-        >>> from overhear.attacks.observation import observe
+        >>> from overhear.attacks.problem.observation import observe
         >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
         >>> seen = observe(
         ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,

@@ -27,19 +27,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ..training.models import unflatten
-from .exact import residual
-from .observation import Observation
-from .peeled_layers import (
-    Activation,
-    Affine,
-    Layer,
-    Reshape,
-    read_chain,
-    solve_normal,
-)
-from .peeled_record import ACCEPTED, Level, is_determined, solve_record, weight_gradient
-from .prior import Box
+from ...training.models.parameters import unflatten
+from ..problem.observation import Observation
+from ..problem.prior import Box
+from .first_layer import residual
+from .rgap_layers import Activation, Affine, Layer, Reshape, read_chain, solve_normal
+from .rgap_record import ACCEPTED, Level, is_determined, solve_record, weight_gradient
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -86,7 +79,7 @@ def peel(
         determine the record, or what was found does not explain the gradient.
 
     Examples:
-        >>> from overhear.attacks.observation import observe
+        >>> from overhear.attacks.problem.observation import observe
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
         >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
         >>> seen = observe(

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .peeled_layers import Affine, Layer, Map, solve_normal
-from .prior import Box
+from ..problem.prior import Box
+from .rgap_layers import Affine, Layer, Map, solve_normal
 
 ACCEPTED = 1e-4
 """Relative residual of a true record: 1e-6 from float32 gradients. A wrong sign leaves 5e-3."""

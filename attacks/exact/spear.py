@@ -41,12 +41,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from ..training.models import unflatten
-from .observation import Observation
-from .pattern_images import Direction, Image, find_direction, find_images
-from .prior import Box
-from .relu_spaces import ReluLayers, ReluSpaces, find_relu_layers, measure_spaces, parameter_name
-from .sparse_directions import activity_patterns
+from ...training.models.parameters import unflatten
+from ..problem.observation import Observation
+from ..problem.prior import Box
+from .spear_images import Direction, Image, find_direction, find_images
+from .spear_patterns import activity_patterns
+from .spear_spaces import ReluLayers, ReluSpaces, find_relu_layers, measure_spaces, parameter_name
 
 _PIXEL_ERROR = 3e-4  # predicted, of the box; a certified image is within 1e-6 in MSE
 _OUTSIDE = 1e-3  # of the box
@@ -115,7 +115,7 @@ def separate(
         without loss, or rounding without a gap).
 
     Examples:
-        >>> from overhear.attacks.observation import observe
+        >>> from overhear.attacks.problem.observation import observe
         >>> model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 4)).double()
         >>> g = torch.Generator().manual_seed(0)
         >>> flat = torch.randn(444, generator=g, dtype=torch.float64) / 3

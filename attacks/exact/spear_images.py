@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .relu_spaces import ReluSpaces
+from .spear_spaces import ReluSpaces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

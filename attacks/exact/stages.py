@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .candidates import Found, Problem, squared_size
-from .exact import PICTURE, first_linear_input, residual
-from .observation import Observation, sent_gradients
-from .peeling import peel
-from .relu_batches import Separated, separate
+from ..problem.observation import Observation, sent_gradients
+from ..problem.problem import Found, Problem, squared_size
+from .first_layer import PICTURE, first_linear_input, residual
+from .rgap import peel
+from .spear import Separated, separate
 
 FIRST_LAYER = "first layer"  # the stage that speaks for itself under noise
 _TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search

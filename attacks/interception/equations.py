@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..privacy.adversary import Adversary, Sees
-from ..training.sources import Contributions, Known, Messages, NoiseSources, widened
-from ..training.tensor_round import Taken
-from ..training.trace import state_column
-from .linear_estimate import Weights, best_weights, determined
-from .trial import PlayedRound, Replay
+from ...privacy.adversary import Adversary, Sees
+from ...training.engine.tensor_round import Taken
+from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
+from ...training.tracing.trace import state_column
+from .best_linear_estimate import Weights, best_weights, determined
+from .replay import PlayedRound, Replay
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

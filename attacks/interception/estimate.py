@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..privacy.adversary import Adversary, Sees
+from ...privacy.adversary import Adversary, Sees
+from ..problem.observation import Observation
+from .best_linear_estimate import Weights
 from .equations import Equations, Target
-from .linear_estimate import Weights
-from .observation import Observation
-from .trial import Replay
+from .replay import Replay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -20,11 +20,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..training.algorithms.dpdl import Settings as DpdlSettings
-from ..training.algorithms.form import Form
-from ..training.graph import Graph, Topology
-from ..training.transcript import Transcript
-from .observation import Observation
+from ...training.algorithms.dpdl import Settings as DpdlSettings
+from ...training.algorithms.form import Form
+from ...training.engine.transcript import Transcript
+from ...training.graphs.graph import Graph, Topology
+from ..problem.observation import Observation
 
 
 def intercept_momentum(

@@ -14,14 +14,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ..privacy.adversary import Adversary, parse_adversary
-from ..training.algorithms import ALGORITHMS, Form, bind
-from ..training.engine import Engine, Setting
-from ..training.randomness import SecretRandomness
-from ..training.round_trace import RoundTrace
-from ..training.tensor_round import Examples, Sources
-from ..training.trace import AlgorithmTrace, trace
-from ..training.transcript import Transcript
+from ...privacy.adversary import Adversary, parse_adversary
+from ...training.algorithms import ALGORITHMS, Form, bind
+from ...training.data.dataset import Examples
+from ...training.engine.engine import Engine, Setting
+from ...training.engine.randomness import SecretRandomness
+from ...training.engine.tensor_round import Sources
+from ...training.engine.transcript import Transcript
+from ...training.tracing.round_trace import RoundTrace
+from ...training.tracing.trace import AlgorithmTrace, trace
 
 
 class Protection(enum.StrEnum):

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..privacy.adversary import Sees
+from ...privacy.adversary import Sees
+from ..problem.observation import Observation
 from .estimate import Estimate, estimate
-from .interception import intercept_momentum
-from .observation import Observation
-from .trial import Replay
+from .momentum import intercept_momentum
+from .replay import Replay
 
 __all__ = ["SCENARIOS", "Scenario", "intercept", "join"]
 

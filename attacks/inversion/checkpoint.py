@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ..privacy.durable import write_durably
+from ...privacy.durable import write_durably
 
 
 def digest(*facts: object) -> str:

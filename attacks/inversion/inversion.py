@@ -29,15 +29,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .candidates import Found, Problem, Progress
+from ..exact.stages import FIRST_LAYER, Part, solve_exactly
+from ..problem.labels import recover_labels
+from ..problem.objective import cosine_distance, whitened_residual
+from ..problem.observation import Observation, sent_gradients
+from ..problem.presets import PRESETS, Preset
+from ..problem.prior import build_box
+from ..problem.problem import Found, Problem, Progress
 from .checkpoint import Checkpoint, digest
-from .descent import finishes, optimise
-from .exact_stages import FIRST_LAYER, Part, solve_exactly
-from .labels import recover_labels
-from .objective import cosine_distance, whitened_residual
-from .observation import Observation, sent_gradients
-from .presets import PRESETS, Preset
-from .prior import build_box
+from .optimisation import finishes, optimise
 
 _FAILED = 0.3
 """Cosine distance at which a search without noise, whose truth has 0, found nothing."""
@@ -108,7 +108,7 @@ def reconstruct(
             checkpoint belongs to another problem.
 
     Examples:
-        >>> from overhear.attacks.observation import observe
+        >>> from overhear.attacks.problem.observation import observe
         >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
         >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
         >>> seen = observe(

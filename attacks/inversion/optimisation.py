@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .candidates import Found, Problem, Progress, gradients_of, scores, squared_size
+from ..exact.stages import first_layer
+from ..problem.objective import squared_distance
+from ..problem.observation import Observation
+from ..problem.presets import Preset
+from ..problem.problem import Found, Problem, Progress, gradients_of, scores, squared_size
 from .checkpoint import Checkpoint
-from .exact_stages import first_layer
-from .objective import squared_distance
-from .observation import Observation
-from .presets import Preset
 from .restarts import Search, descend
 
 _SOLVED = 1e-10

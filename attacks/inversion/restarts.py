@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .candidates import (
+from ..problem.problem import (
     Problem,
     asked_weight,
     distances,

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..training.models import unflatten
+from ...training.models.parameters import unflatten
 from .observation import Observation
 
 
@@ -83,7 +83,7 @@ def recover_labels(
         ValueError: `probabilities` is not a distribution over the classes.
 
     Examples:
-        >>> from overhear.attacks.observation import observe
+        >>> from overhear.attacks.problem.observation import observe
         >>> model = nn.Linear(4, 3)
         >>> seen = observe(
         ...     model, torch.zeros(15), inputs=torch.rand(4, 4), targets=torch.tensor([2, 0, 2, 2]),

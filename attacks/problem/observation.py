@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from ..training.models import unflatten
-from ..training.tasks import Task
+from ...training.models.parameters import unflatten
+from ...training.models.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

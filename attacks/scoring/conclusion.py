@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..interception.replay import Protection
 from .evaluation import BLIND, Row
-from .trial import Protection
 
 _TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 _CHANCE = 0.05

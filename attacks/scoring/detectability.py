@@ -30,8 +30,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..training.models import unflatten
-from .observation import Observation
+from ...training.models.parameters import unflatten
+from ..problem.observation import Observation
 
 FALSE_ALARM_RATE = 1e-3
 

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..training.data import Dataset
-from ..training.tensor_round import Examples
+from ...training.data.dataset import Examples
+from ...training.data.load import Dataset
+from ..interception.estimate import Estimate
+from ..interception.replay import Protection, Trial, replay, trace_of
+from ..interception.scenarios import Scenario, intercept
+from ..inversion.inversion import Reconstruction, reconstruct
+from ..problem.presets import Preset
 from .detectability import detectability, spectral_sentence
-from .estimate import Estimate
-from .inversion import Reconstruction, reconstruct
 from .metrics import ORDINARY, Convention, Scores, match
-from .presets import Preset
-from .scenarios import Scenario, intercept
-from .trial import Protection, Trial, replay, trace_of
 
 BLIND = "blind guess"
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from ..privacy.guarantee import Status
-from ..privacy.view import UnsupportedView
-from ..training.exposure import exposures
-from ..training.trace import AlgorithmTrace
-from .trial import Trial
+from ...privacy.guarantee import Status
+from ...privacy.view.view import UnsupportedView
+from ...training.exposure.joint_sensitivities import exposures
+from ...training.tracing.trace import AlgorithmTrace
+from ..interception.replay import Trial
 
 
 def proven_mu(trial: Trial, traces: AlgorithmTrace) -> float:

@@ -40,8 +40,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..privacy.risk import risk_of_mu
-from .observation import Observation
+from ...privacy.accounting.risk import risk_of_mu
+from ..problem.observation import Observation
 
 CONFIDENCE = 0.999
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,8 +46,8 @@ def plan(
     ] = False,
 ) -> None:
     """Before training: the noise for the target, and epsilon for every adversary."""
-    from .config import load_run_file
-    from .plan import make_plan
+    from ...runs.plan.plan import make_plan
+    from ...runs.run_file.run_file import load_run_file
 
     if every_agent and (sweeps or not json):
         raise ValueError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
@@ -56,7 +56,7 @@ def plan(
         return
     if markdown:
         raise ValueError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
-    from .plan_advice import advise
+    from ...reports.judgement.plan_advice import advise
 
     config = load_run_file(run, overrides or ())
     begun = process_time()
@@ -71,8 +71,8 @@ def plan(
 
 
 def _show_plan(found: Mapping[str, Any], console: Console) -> None:
-    from .numbers import bound, small
-    from .tables import adversary_table, reasons
+    from ...runs.numbers import bound, small
+    from ..terminal.tables import adversary_table, reasons
 
     target, rows, advice = found["target"], found["adversaries"], found["advice"]
     say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
@@ -117,8 +117,8 @@ def _say_indented(console: Console, text: str) -> None:
 def _show_sweep(
     run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
 ) -> None:
-    from .sweep import plan_sweep
-    from .tables import sweep_markdown, sweep_tables
+    from ...runs.plan.sweep import plan_sweep
+    from ..terminal.tables import sweep_markdown, sweep_tables
 
     if json and markdown:
         raise ValueError("--json and --markdown exclude each other; give one of them")

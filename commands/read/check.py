@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
-    from .finding import Decision
+    from ...reports.judgement.finding import Decision
 
 __all__ = ["check"]
 
@@ -30,8 +30,8 @@ def check(
     evidence is missing; 2: bad input, such as a run that was changed. The worst of 4, 3, 5 counts.
     The figures are computed anew from the run, and only proven ones pass.
     """
-    from .plain_text import plain
-    from .policy import load_policy
+    from ...reports.judgement.policy import load_policy
+    from ...reports.plain_text import plain
 
     if junit is not None:  # first, so that an earlier result cannot pass for this one
         if junit.resolve().is_relative_to(folder.resolve()):
@@ -39,16 +39,16 @@ def check(
                 f"--junit {plain(junit)} lies in the folder of the run, which a check leaves as it "
                 "is; choose another folder"
             )
-        from .junit import unfinished
+        from ...reports.document.junit import unfinished
 
         unfinished(junit, suite=str(folder))
     wanted = load_policy(policy)
-    from .check import decide
-    from .checked_run import read_checked_run
+    from ...reports.document.checked_run import read_checked_run
+    from ...reports.judgement.check import decide
 
     decision = decide(wanted, read_checked_run(folder))
     if junit is not None:
-        from .junit import write_junit
+        from ...reports.document.junit import write_junit
 
         write_junit(decision, junit, suite=str(folder))
     if json:
@@ -59,7 +59,7 @@ def check(
 
 
 def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, Any]:
-    from .plain_text import plain
+    from ...reports.plain_text import plain
 
     return {
         "schema": 1,
@@ -92,7 +92,7 @@ def _show(decision: Decision, folder: Path, policy: Path) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from .plain_text import plain
+    from ...reports.plain_text import plain
 
     console = make_console()
     for finding in decision.findings:

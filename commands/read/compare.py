@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import print_json
+from ..terminal.terminal import print_json
 
 __all__ = ["compare"]
 
@@ -36,7 +36,7 @@ def compare(
     Every figure is computed anew from its run. Epsilons at different deltas, units or adjacencies
     stand in one table, and a line below says that they cannot be compared.
     """
-    from .plain_text import plain
+    from ...reports.plain_text import plain
 
     if out is not None:
         for folder in folders:
@@ -45,7 +45,7 @@ def compare(
                     f"--out {plain(out)} lies in the folder of a run, which a comparison leaves as "
                     "it is; choose another folder"
                 )
-    from .compare import compare_runs
+    from ...reports.compare.compare import compare_runs
 
     found = compare_runs(folders)
     if format is ComparisonFormat.JSON and out is None:
@@ -54,15 +54,15 @@ def compare(
     if format is ComparisonFormat.JSON:
         import json
 
-        from .folder import finite
+        from ...runs.folder.folder import finite
 
         text = json.dumps(finite(found), indent=2, allow_nan=False) + "\n"
     elif format is ComparisonFormat.HTML:
-        from .compare_page import comparison_html
+        from ...reports.compare.page import comparison_html
 
         text = comparison_html(found)
     else:
-        from .compare_page import comparison_markdown
+        from ...reports.compare.page import comparison_markdown
 
         text = comparison_markdown(found)
     if out is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["attack"]
 
@@ -163,10 +163,10 @@ def _attack_runs(
     *,
     how: tuple[str | None, bool, bool],
 ) -> None:
-    from .attack_sweep import attack_sweep, attack_sweep_rows, contradictions
-    from .faults import ContradictedProof
-    from .progress import attack_progress
-    from .tables import rows_markdown, rows_table
+    from ...runs.attack.sweep import attack_sweep, attack_sweep_rows, contradictions
+    from ...runs.errors import ContradictedProof
+    from ..terminal.progress import attack_progress
+    from ..terminal.tables import rows_markdown, rows_table
 
     convention, markdown, json = how
     if json and markdown:
@@ -185,15 +185,15 @@ def _attack_runs(
 
 
 def _attack_folder(folder: Path, *, convention: str | None, json: bool) -> None:
-    from .attack import attack_run
-    from .progress import attack_progress
+    from ...runs.attack.attack import attack_run
+    from ..terminal.progress import attack_progress
 
     with attack_progress(make_console(stderr=True)) as progress:
         result = attack_run(folder, progress=progress)
     if json:
         print_json(result)
         return
-    from .tables import attack_table
+    from ..terminal.tables import attack_table
 
     console = make_console()
     for scenario in result["scenarios"]:
@@ -207,10 +207,10 @@ def _attack_folder(folder: Path, *, convention: str | None, json: bool) -> None:
 
 
 def _attack_file(gradients: Path, given: dict[str, Any], *, json: bool) -> None:
-    from .gradients import attack_gradients
-    from .gradients_batch import counts, numbers
-    from .gradients_words import summary_lines
-    from .progress import attack_progress
+    from ...runs.attack.gradients.batch import counts, numbers
+    from ...runs.attack.gradients.invert import attack_gradients
+    from ...runs.attack.gradients.words import summary_lines
+    from ..terminal.progress import attack_progress
 
     missing = [name for name in ("model", "out") if name not in given]
     if missing:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .terminal import make_console, print_json, say
+from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["audit"]
 
@@ -39,11 +39,11 @@ def audit(
     Of a run's folder the result is kept as audit.json. Exit code 4 if a measured bound exceeds a
     proven epsilon, twice, or a check of the engine fails.
     """
-    from .audit import audit_config, audit_folder, raise_contradiction
-    from .config import load_run_file
-    from .faults import ContradictedProof
-    from .folder import write_json
-    from .progress import audit_progress
+    from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
+    from ...runs.errors import ContradictedProof
+    from ...runs.folder.folder import write_json
+    from ...runs.run_file.run_file import load_run_file
+    from ..terminal.progress import audit_progress
 
     if target.suffix != ".toml" and out is not None:
         raise ValueError("--out belongs to RUN.toml; of a folder the result is kept in it")
@@ -78,14 +78,14 @@ def audit(
 def _written(folder: Path) -> dict[str, Any]:
     import json
 
-    from .folder import AUDIT
+    from ...runs.folder.folder import AUDIT
 
     found: dict[str, Any] = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
     return found
 
 
 def _show(found: dict[str, Any]) -> None:
-    from .audit_tables import checks_table, measured_table
+    from ..terminal.audit_tables import checks_table, measured_table
 
     console = make_console()
     console.print(measured_table(found))

@@ -7,9 +7,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from .audit_tables import measured_table
-from .config import RunFile
-from .tables import adversary_table, attack_table
+from ...runs.run_file.run_file import RunFile
+from ..terminal.audit_tables import measured_table
+from ..terminal.tables import adversary_table, attack_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,12 +68,12 @@ def run_demo(out: Path, console: Console) -> None:
     Raises:
         FileExistsError: the folder holds files.
     """
-    from .attack import attack_run
-    from .audit import audit_folder
-    from .folder import claim
-    from .progress import attack_progress, audit_progress, train_progress
-    from .report import report_run
-    from .run import train_run
+    from ...reports.document.collect import report_run
+    from ...runs.attack.attack import attack_run
+    from ...runs.audit.audit import audit_folder
+    from ...runs.folder.folder import claim
+    from ...runs.folder.run import train_run
+    from ..terminal.progress import attack_progress, audit_progress, train_progress
 
     started = perf_counter()
     config = RunFile.model_validate(tomllib.loads(RUN))

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from .lower_bound import lower_bound
-from .numbers import bound, small
+from ...runs.lower_bound import lower_bound
+from ...runs.numbers import bound, small
 
 __all__ = ["checks_table", "measured_table"]
 

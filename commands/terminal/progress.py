@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .numbers import bound, small
+from ...runs.numbers import bound, small
 
 __all__ = [
     "AttackProgress",

@@ -10,13 +10,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ..privacy.adversary import ALL_OTHERS
-from .numbers import bound, figure, score, small
+from ...reports.judgement.phrases import HEURISTIC, adversary_words
+from ...runs.numbers import bound, figure, score, small
 
 __all__ = [
-    "HEURISTIC",
     "adversary_table",
-    "adversary_words",
     "attack_table",
     "reasons",
     "rows_markdown",
@@ -26,24 +24,10 @@ __all__ = [
     "sweep_tables",
 ]
 
-HEURISTIC = "heuristic: at least this bad, no upper bound known"
-
 
 def status_words(adversary: Mapping[str, Any]) -> str:
     """The status of a row, in full where it is no guarantee."""
     return "proven" if adversary["status"] == "proven" else HEURISTIC
-
-
-def adversary_words(adversary: Mapping[str, Any]) -> str:
-    """The adversary that was asked for, and which one it is where the worst was searched.
-
-    >>> adversary_words({"name": "neighbour", "worst_adversary": "neighbour:1"})
-    'neighbour:1 (worst)'
-    """
-    worst = adversary.get("worst_adversary")
-    if worst is None or adversary["name"] == ALL_OTHERS:
-        return str(adversary["name"])
-    return f"{worst} (worst)"
 
 
 def adversary_table(adversaries: Iterable[Mapping[str, Any]]) -> Table:

@@ -22,7 +22,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
-from .accounting_setting import (
+from .._validate import check_real
+from .dominating_pairs import Pair, Round
+from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
+from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
+from .request import (
     Accountant,
     Adjacency,
     check_delta,
@@ -34,22 +38,7 @@ from .accounting_setting import (
     reach,
     rounds_of,
 )
-from .comparison_accountants import (
-    clt_mu,
-    clt_multiplier,
-    prv_epsilon,
-    rdp_delta,
-    rdp_epsilon,
-)
-from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
-from .loss_accounting import (
-    composed_delta_bound,
-    composed_epsilon_bound,
-    multiplier_bound,
-    smallest_safe,
-)
-from .loss_atoms import Pair, Round
-from .real_number import check_real
+from .search import composed_delta_bound, composed_epsilon_bound, multiplier_bound, smallest_safe
 
 __all__ = [
     "Accountant",

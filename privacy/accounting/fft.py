@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .loss_atoms import Atoms
-from .loss_mixtures import Cell
+from .dominating_pairs import Atoms
+from .mixtures import Cell
 
 __all__ = ["FARTHEST", "LOG_OUTSIDE", "Piece", "convolve", "convolve_mixtures", "on_grid"]
 

@@ -27,7 +27,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from .real_number import check_real
+from .._validate import check_real
 
 __all__ = ["delta_from_mu", "epsilon_from_mu", "mu_from"]
 

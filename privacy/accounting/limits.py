@@ -16,7 +16,10 @@ from typing import SupportsIndex
 
 from .accountant import Rounds, composed_epsilon
 from .accountant import epsilon as epsilon_of
-from .accounting_setting import (
+from .dominating_pairs import Pair, Round
+from .gaussian import mu_from
+from .other_accountants import clt_mu
+from .request import (
     MOST_ROUNDS,
     Accountant,
     Adjacency,
@@ -29,10 +32,7 @@ from .accounting_setting import (
     closed_form,
     reach,
 )
-from .comparison_accountants import clt_mu
-from .gaussian import mu_from
-from .loss_accounting import log_delta_guess, smallest_safe
-from .loss_atoms import Pair, Round
+from .search import log_delta_guess, smallest_safe
 
 __all__ = ["max_rounds", "max_sampling_rate", "scale_for"]
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .loss_atoms import Pair, Round
+from .dominating_pairs import Pair, Round
 
 __all__ = ["Cell", "mixed_log_moments", "mixed_moments", "mixtures"]
 

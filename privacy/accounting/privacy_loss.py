@@ -31,9 +31,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .loss_atoms import Atoms
-from .loss_mixtures import Cell, mixed_log_moments, mixed_moments
-from .loss_transform import FARTHEST, LOG_OUTSIDE, convolve, convolve_mixtures, on_grid
+from .dominating_pairs import Atoms
+from .fft import FARTHEST, LOG_OUTSIDE, convolve, convolve_mixtures, on_grid
+from .mixtures import Cell, mixed_log_moments, mixed_moments
 
 __all__ = ["LossDistribution", "cell_step", "compose", "tilt_for_delta", "tilt_for_epsilon"]
 

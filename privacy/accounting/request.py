@@ -7,9 +7,9 @@ from typing import SupportsIndex, TypeVar
 
 import numpy as np
 
-from .loss_accounting import ADD_OR_REMOVE, PROFILE, REPLACE
-from .loss_atoms import Pair
-from .real_number import check_real
+from .._validate import check_real
+from .dominating_pairs import Pair
+from .search import ADD_OR_REMOVE, PROFILE, REPLACE
 
 __all__ = [
     "MOST_ROUNDS",

@@ -37,8 +37,8 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from .accounting_setting import Adjacency, check_count
-from .real_number import check_real
+from .._validate import check_real
+from .request import Adjacency, check_count
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
 __all__ = ["Risk", "composed_risk", "risk", "risk_of_mu"]

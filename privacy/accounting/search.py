@@ -13,16 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .dominating_pairs import Atoms, Pair, Round, loss_atoms
 from .gaussian import mu_from
-from .loss_atoms import Atoms, Pair, Round, loss_atoms
-from .loss_distribution import (
-    LossDistribution,
-    cell_step,
-    compose,
-    tilt_for_delta,
-    tilt_for_epsilon,
-)
-from .loss_mixtures import Cell, mixtures
+from .mixtures import Cell, mixtures
+from .privacy_loss import LossDistribution, cell_step, compose, tilt_for_delta, tilt_for_epsilon
 
 __all__ = [
     "ADD_OR_REMOVE",

@@ -31,7 +31,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .accounting_setting import (
+from .._validate import check_real
+from .dominating_pairs import Pair, Round, loss_atoms
+from .gaussian import delta_from_mu
+from .privacy_loss import LossDistribution, compose, tilt_for_delta
+from .request import (
     RESOLVED_MULTIPLIERS,
     Accountant,
     Adjacency,
@@ -40,11 +44,7 @@ from .accounting_setting import (
     check_multiplier,
     check_setting,
 )
-from .gaussian import delta_from_mu
-from .loss_accounting import ADD_OR_REMOVE, FEW_ROUNDS
-from .loss_atoms import Pair, Round, loss_atoms
-from .loss_distribution import LossDistribution, compose, tilt_for_delta
-from .real_number import check_real
+from .search import ADD_OR_REMOVE, FEW_ROUNDS
 
 __all__ = ["GaussianCurve", "TradeOff", "trade_off"]
 

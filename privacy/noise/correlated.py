@@ -55,15 +55,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .covariance import (
-    Matrix,
-    cost_factor,
-    factor,
-    noise_floor,
-    square_matrix,
-    victim_information,
-)
-from .real_number import check_real
+from .._validate import check_real
+from .covariance import Matrix, cost_factor, factor, noise_floor, square_matrix, victim_information
 
 __all__ = [
     "WhisperNoise",

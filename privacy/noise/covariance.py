@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .real_number import check_real
+from .._validate import check_real
 
 __all__ = ["cost_factor", "factor", "noise_floor", "square_matrix", "victim_information"]
 

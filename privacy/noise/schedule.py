@@ -42,9 +42,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .accountant import composed_epsilon
-from .accounting_setting import Adjacency, check_setting
-from .limits import scale_for
+from ..accounting.accountant import composed_epsilon
+from ..accounting.limits import scale_for
+from ..accounting.request import Adjacency, check_setting
 
 __all__ = ["Schedule", "calibrated_schedule", "scheduled_epsilon"]
 

@@ -30,10 +30,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .accountant import composed_epsilon
-from .accountant import epsilon as accounted_epsilon
-from .accounting_setting import Adjacency, check_delta, check_epsilon, check_setting
-from .guarantee import Status
+from ..accounting.accountant import composed_epsilon
+from ..accounting.accountant import epsilon as accounted_epsilon
+from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from ..guarantee import Status
 
 __all__ = [
     "PublishedClaim",

@@ -23,10 +23,10 @@ import math
 
 import numpy as np
 
-from .accounting_setting import Adjacency, check_delta, check_epsilon
-from .gaussian import epsilon_from_mu, mu_from
-from .published import PublishedClaim, check_one_given, check_positive
-from .schedule import Schedule, scheduled_epsilon
+from ..accounting.gaussian import epsilon_from_mu, mu_from
+from ..accounting.request import Adjacency, check_delta, check_epsilon
+from ..noise.schedule import Schedule, scheduled_epsilon
+from .dpdl import PublishedClaim, check_one_given, check_positive
 
 __all__ = ["dyn_d2p_clt"]
 

@@ -33,10 +33,10 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .accounting_setting import check_delta
-from .covariance import square_matrix
-from .gaussian import epsilon_from_mu
-from .published import PublishedClaim, check_positive
+from ..accounting.gaussian import epsilon_from_mu
+from ..accounting.request import check_delta
+from ..noise.covariance import square_matrix
+from .dpdl import PublishedClaim, check_positive
 
 __all__ = ["muffliato_bound", "muffliato_losses"]
 

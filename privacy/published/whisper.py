@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import math
 
-from .accountant import epsilon as accounted_epsilon
-from .accounting_setting import Adjacency, check_delta, check_epsilon, check_setting
-from .published import PublishedClaim, check_positive
+from ..accounting.accountant import epsilon as accounted_epsilon
+from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from .dpdl import PublishedClaim, check_positive
 
 __all__ = ["whisper_information", "whisper_theorem_2"]
 

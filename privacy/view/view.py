@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .moves import largest_move
-from .real_number import check_real
+from .._validate import check_real
+from .joint_sensitivity import largest_move
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -39,7 +39,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .moves import largest_move
+from .joint_sensitivity import largest_move
 from .view import CUT, ROUNDING, UnsupportedView
 
 __all__ = ["Rows", "StreamedView"]

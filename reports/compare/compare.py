@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from . import folder as run_folder
-from .checked_run import CheckedRun, read_checked_run
-from .evidence_schema import Attack, Audit
-from .lower_bound import lower_bound
-from .numbers import bound, figure, is_infinite, small
-from .plain_text import plain
-from .proof_check import contradictions_of
+from ...runs.evidence.schema import Attack, Audit
+from ...runs.folder import folder as run_folder
+from ...runs.lower_bound import lower_bound
+from ...runs.numbers import bound, figure, is_infinite, small
+from ..document.checked_run import CheckedRun, read_checked_run
+from ..judgement.proof_check import contradictions_of
+from ..plain_text import plain
 
 __all__ = ["compare_runs", "flags_of", "rows_of"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
+from ..plain_text import markdown_text, plain
 from .compare import rows_of
-from .plain_text import markdown_text, plain
 
 __all__ = ["comparison_html", "comparison_markdown"]
 

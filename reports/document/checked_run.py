@@ -15,12 +15,12 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..privacy.ledger import Spent, read_ledger
-from . import folder as run_folder
-from .config import load_run_file
-from .evidence_schema import Attack, Audit
-from .plain_text import plain
-from .report import collect
+from ...privacy.ledger import Spent, read_ledger
+from ...runs.evidence.schema import Attack, Audit
+from ...runs.folder import folder as run_folder
+from ...runs.run_file.run_file import load_run_file
+from ..plain_text import plain
+from .collect import collect
 
 __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"]
 

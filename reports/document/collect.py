@@ -10,21 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..privacy.durable import write_durably
-from ..privacy.ledger import Spent, read_ledger
-from ..training.accounting import accounted, run_epsilon
-from ..training.exposure import Exposure, Release
-from . import folder as run_folder
-from .assumptions import Facts, assumptions
-from .attack_entry import PLANTED
-from .build import Built, build
-from .config import RunFile, load_run_file
-from .evidence import measured, read_attack, read_audit
+from ...privacy.durable import write_durably
+from ...privacy.ledger import Spent, read_ledger
+from ...runs.attack.attack_entry import PLANTED
+from ...runs.evidence.assumptions import Facts, assumptions
+from ...runs.evidence.evidence import measured, read_attack, read_audit
+from ...runs.folder import folder as run_folder
+from ...runs.folder.resume import check_exposures, check_nothing_released
+from ...runs.plan.plan import Plan, make_plan
+from ...runs.run_file.build import Built, build
+from ...runs.run_file.run_file import RunFile, load_run_file
+from ...training.exposure.guarantees import accounted, run_epsilon
+from ...training.exposure.joint_sensitivities import Exposure, Release
+from ..judgement.mending import mending, rounds_within
 from .html import render
-from .mending import mending, rounds_within
-from .plan import Plan, make_plan
-from .resume import check_exposures, check_nothing_released
-from .risk_words import risk_by_adversary
+from .risk import risk_by_adversary
 from .run_facts import course, run_facts, traffic, utility
 
 SCHEMA = 1

@@ -17,17 +17,17 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from .chart import key
-from .cited import Cited
-from .figures import epsilon_figure, epsilon_series, utility_figure
-from .folder import finite
-from .graph_figure import graph_figure, network, network_key
-from .measured_figure import measured_figure
-from .numbers import is_infinite
-from .odds_figure import odds_figure
-from .row_words import adversary_phrase, epsilon_kind, epsilon_sign
-from .tables import HEURISTIC
-from .verdict import Outcome, doubt, head_row, verdict
+from ...runs.folder.folder import finite
+from ...runs.numbers import is_infinite
+from ..cited import Cited
+from ..figures.by_round import epsilon_figure, epsilon_series, utility_figure
+from ..figures.chart import key
+from ..figures.graph import graph_figure, network, network_key
+from ..figures.measured import measured_figure
+from ..figures.odds import odds_figure
+from ..judgement.phrases import HEURISTIC
+from ..judgement.row_words import adversary_phrase, epsilon_kind, epsilon_sign
+from ..judgement.verdict import Outcome, doubt, head_row, verdict
 
 __all__ = ["render"]
 

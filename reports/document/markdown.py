@@ -7,12 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .folder import finite
-from .lower_bound import lower_bound
-from .numbers import bound, figure, is_infinite, small
-from .plain_text import markdown_text
-from .tables import HEURISTIC, adversary_words
-from .verdict import verdict
+from ...runs.folder.folder import finite
+from ...runs.lower_bound import lower_bound
+from ...runs.numbers import bound, figure, is_infinite, small
+from ..judgement.phrases import HEURISTIC, adversary_words
+from ..judgement.verdict import verdict
+from ..plain_text import markdown_text
 
 __all__ = ["report_markdown"]
 

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from ..privacy.guarantee import Status
-from ..privacy.ledger import Spent
-from ..privacy.risk import Risk, composed_risk, risk_of_mu
-from ..training.accounting import accounted
-from ..training.exposure import Exposure, Release
-from .plan import Plan
+from ...privacy.accounting.risk import Risk, composed_risk, risk_of_mu
+from ...privacy.guarantee import Status
+from ...privacy.ledger import Spent
+from ...runs.plan.plan import Plan
+from ...training.exposure.guarantees import accounted
+from ...training.exposure.joint_sensitivities import Exposure, Release
 
 __all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
 

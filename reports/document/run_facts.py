@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from ..privacy.ledger import Spent
-from ..training.graph import Topology
-from ..training.trace import trace
-from ..training.values import SERVER
-from . import folder as run_folder
-from .build import Built
-from .config import RunFile
-from .plan import Plan
-from .report_schema import Stopped
+from ...privacy.ledger import Spent
+from ...runs.folder import folder as run_folder
+from ...runs.plan.plan import Plan
+from ...runs.run_file.build import Built
+from ...runs.run_file.run_file import RunFile
+from ...training.graphs.graph import Topology
+from ...training.step.values import SERVER
+from ...training.tracing.trace import trace
+from ..schema import Stopped
 
 __all__ = ["Course", "Traffic", "course", "duplicates", "run_facts", "traffic", "utility"]
 

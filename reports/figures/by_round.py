@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..cited import Cited
 from .chart import (
     HEIGHT,
     LEFT,
@@ -27,7 +28,6 @@ from .chart import (
     spread,
     ticks,
 )
-from .cited import Cited
 
 __all__ = ["Series", "epsilon_figure", "epsilon_series", "utility_figure"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ...runs.numbers import is_infinite
+from ..cited import Cited
 from .chart import drawing, ticks
-from .cited import Cited
-from .numbers import is_infinite
 
 __all__ = ["measured_figure"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..cited import Cited
 from .chart import drawing
-from .cited import Cited
 
 __all__ = ["odds_figure"]
 

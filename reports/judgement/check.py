@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .checked_run import CheckedRun
+from ..document.checked_run import CheckedRun
+from ..plain_text import plain
 from .evidence_check import check_evidence
 from .finding import Decision
 from .limit_check import check_limit
-from .plain_text import plain
 from .policy import Policy
 from .proof_check import check_proofs
 

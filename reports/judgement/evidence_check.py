@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import folder as run_folder
-from .checked_run import CheckedRun
+from ...runs.folder import folder as run_folder
+from ..document.checked_run import CheckedRun
+from ..plain_text import plain
 from .finding import Finding, Outcome
 from .limit_check import adversary_key, figure_row
-from .plain_text import plain
 from .policy import Evidence, Limit, Policy
 
 __all__ = ["check_evidence"]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..privacy.adversary import Sees, parse_adversary
-from ..privacy.guarantee import Bound
-from .checked_run import CheckedRun
+from ...privacy.adversary import Sees, parse_adversary
+from ...privacy.guarantee import Bound
+from ...runs.numbers import bound, figure, is_infinite, small
+from ..document.checked_run import CheckedRun
+from ..plain_text import plain
 from .finding import Finding, Outcome
-from .numbers import bound, figure, is_infinite, small
-from .plain_text import plain
 from .policy import Limit
 
 __all__ = ["adversary_key", "check_limit", "figure_row"]

@@ -10,18 +10,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..privacy.guarantee import Status
-from ..privacy.ledger import Spent
-from ..privacy.view import UnsupportedView
-from ..training.accounting import (
+from ...privacy.guarantee import Status
+from ...privacy.ledger import Spent
+from ...privacy.view.view import UnsupportedView
+from ...runs.plan.plan import Plan, make_plan
+from ...runs.run_file.run_file import RunFile
+from ...training.exposure.guarantees import (
     UnsupportedMechanism,
     accounted,
     calibrated_multiplier,
     run_epsilon,
 )
-from ..training.graph import Topology
-from .config import RunFile
-from .plan import Plan, make_plan
+from ...training.graphs.graph import Topology
 
 __all__ = ["mending", "rounds_within"]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ..privacy.adversary import SINGLE_MESSAGE
-from ..privacy.guarantee import Guarantee, Status
-from ..training.graph import Topology
-from .config import RunFile
-from .numbers import bound, small
-from .plan import Plan
+from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.guarantee import Guarantee, Status
+from ...runs.numbers import bound, small
+from ...runs.plan.plan import Plan
+from ...runs.run_file.run_file import RunFile
+from ...training.graphs.graph import Topology
 from .plan_remedies import mended
 from .plan_words import (
     Advice,
@@ -46,8 +46,8 @@ def advise(
         First what leaks, one entry a reason, or one that nothing exceeds the target; then the
         remedies that apply, each with its epsilon at the plan's delta, for one record.
 
-    >>> from overhear.reports.config import RunFile
-    >>> from overhear.reports.plan import make_plan
+    >>> from overhear.runs.run_file.run_file import RunFile
+    >>> from overhear.runs.plan.plan import make_plan
     >>> run = RunFile.model_validate({"data": {"name": "digits"}, "model": {"name": "linear"},
     ...     "algorithm": {"name": "ldp-dsgd"}, "privacy": {"epsilon": 2.0, "delta": 1e-5},
     ...     "training": {"rounds": 40, "sampling_rate": 0.1}})

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..privacy.adversary import EAVESDROPPER
-from ..privacy.guarantee import Guarantee, Status
-from ..privacy.ledger import Spent
-from ..privacy.view import UnsupportedView
-from ..training.accounting import UnsupportedMechanism, run_epsilon
-from ..training.algorithms import ALGORITHMS
-from ..training.graph import Topology
-from .build import graph_of
-from .config import RunFile
+from ...privacy.adversary import EAVESDROPPER
+from ...privacy.guarantee import Guarantee, Status
+from ...privacy.ledger import Spent
+from ...privacy.view.view import UnsupportedView
+from ...runs.numbers import bound
+from ...runs.plan.plan import Plan, make_plan
+from ...runs.run_file.build import graph_of
+from ...runs.run_file.run_file import RunFile
+from ...training.algorithms import ALGORITHMS
+from ...training.exposure.guarantees import UnsupportedMechanism, run_epsilon
+from ...training.graphs.graph import Topology
 from .mending import mending
-from .numbers import bound
-from .plan import Plan, make_plan
 from .plan_words import Advice, Case, What, at_most, limit_of, listed, onlooker
 
 __all__ = ["mended"]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..privacy.adversary import ALL_OTHERS, EAVESDROPPER, FINAL_MODELS
-from ..privacy.guarantee import Guarantee
-from .config import RunFile
-from .numbers import bound, small
-from .plan import Plan
+from ...privacy.adversary import ALL_OTHERS, EAVESDROPPER, FINAL_MODELS
+from ...privacy.guarantee import Guarantee
+from ...runs.numbers import bound, small
+from ...runs.plan.plan import Plan
+from ...runs.run_file.run_file import RunFile
 
 __all__ = [
     "Advice",

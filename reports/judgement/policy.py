@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-from .config_tables import PresetName, Table
-from .plain_text import plain
-from .problems import did_you_mean, stated
+from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+from ...runs.run_file.problems import did_you_mean, stated
+from ...runs.run_file.tables import PresetName, Table
+from ..plain_text import plain
 
 __all__ = ["Evidence", "Limit", "Policy", "load_policy", "policy_schema"]
 

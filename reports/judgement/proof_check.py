@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .attack_sweep import contradictions
-from .checked_run import CheckedRun
-from .evidence_schema import Audit, AuditedAdversary
+from ...runs.attack.sweep import contradictions
+from ...runs.evidence.schema import Audit, AuditedAdversary
+from ...runs.lower_bound import lower_bound
+from ...runs.numbers import bound, small
+from ..document.checked_run import CheckedRun
+from ..plain_text import plain
 from .finding import Finding, Outcome
 from .limit_check import figure_row
-from .lower_bound import lower_bound
-from .numbers import bound, small
-from .plain_text import plain
 
 __all__ = ["check_proofs", "contradictions_of"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .cited import Cited
+from ..cited import Cited
 
 __all__ = ["calibrate", "mend", "protect", "prove"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .numbers import is_infinite
+from ...runs.numbers import is_infinite
 
 __all__ = ["adversary_phrase", "epsilon_kind", "epsilon_sign"]
 

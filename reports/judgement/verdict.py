@@ -15,9 +15,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .cited import Cited, look_up
-from .evidence import contradictions, suspicions
-from .numbers import is_infinite
+from ...runs.evidence.evidence import contradictions, suspicions
+from ...runs.numbers import is_infinite
+from ..cited import Cited, look_up
 from .remedies import calibrate, mend, protect, prove
 from .row_words import adversary_phrase, epsilon_kind
 from .verdict_notes import verdict_notes

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .cited import Cited
-from .evidence import suspicions
+from ...runs.evidence.evidence import suspicions
+from ..cited import Cited
 from .row_words import adversary_phrase, epsilon_kind, epsilon_sign
 
 __all__ = ["verdict_notes"]

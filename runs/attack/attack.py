@@ -13,18 +13,18 @@ from typing import Any
 
 import torch
 
-from ..attacks.evaluation import attack_images
-from ..attacks.proof import proven_mu
-from ..attacks.reconstruction_bound import count_rebuilt, reconstruction_bound
-from ..attacks.trial import trace_of
-from ..privacy.ledger import read_ledger
-from . import folder as run_folder
+from ...attacks.interception.replay import trace_of
+from ...attacks.scoring.evaluation import attack_images
+from ...attacks.scoring.proof import proven_mu
+from ...attacks.scoring.reconstruction_bound import count_rebuilt, reconstruction_bound
+from ...privacy.ledger import read_ledger
+from ..errors import ContradictedProof
+from ..folder import folder as run_folder
+from ..run_file.build import build
+from ..run_file.run_file import load_run_file
 from .attack_entry import entry_of, save_pictures
-from .attack_points import check_attack, points_of, preset_of, trial_of
-from .build import build
-from .config import load_run_file
-from .faults import ContradictedProof
 from .planted import plant
+from .points import check_attack, points_of, preset_of, trial_of
 
 Progress = Callable[[int, int, str], None]
 

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attacks.bootstrap import bootstrap_interval
-from ..attacks.conclusion import conclusion
-from ..attacks.evaluation import Row, score_each
-from ..attacks.metrics import CONVENTIONS, Scores
-from ..attacks.reconstruction_bound import ReconstructionBound
-from ..attacks.trial import Trial
-from . import folder as run_folder
-from .attack_points import Point
+from ...attacks.interception.replay import Trial
+from ...attacks.scoring.bootstrap import bootstrap_interval
+from ...attacks.scoring.conclusion import conclusion
+from ...attacks.scoring.evaluation import Row, score_each
+from ...attacks.scoring.metrics import CONVENTIONS, Scores
+from ...attacks.scoring.reconstruction_bound import ReconstructionBound
+from ..folder import folder as run_folder
 from .gallery import save_gallery
 from .planted import Public
+from .points import Point
 
 __all__ = ["PLANTED", "entry_of", "save_pictures"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..attacks.metrics import blind_guess
-from ..attacks.prior_hit_rate import prior_hit_rate, rebuilt_threshold
-from ..training.data import Dataset
+from ...attacks.scoring.metrics import blind_guess
+from ...attacks.scoring.prior_hit_rate import prior_hit_rate, rebuilt_threshold
+from ...training.data.load import Dataset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,13 +10,13 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..attacks.presets import PRESETS, Preset
-from ..attacks.scenarios import Scenario, scenarios_of
-from ..attacks.trial import Trial
-from . import folder as run_folder
-from .build import Built
-from .config import RunFile
-from .run import snapshot_round
+from ...attacks.interception.replay import Trial
+from ...attacks.interception.scenarios import Scenario, scenarios_of
+from ...attacks.problem.presets import PRESETS, Preset
+from ..folder import folder as run_folder
+from ..folder.run import snapshot_round
+from ..run_file.build import Built
+from ..run_file.run_file import RunFile
 
 __all__ = ["Point", "check_attack", "points_of", "preset_of", "trial_of"]
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import folder as run_folder
+from ..errors import ContradictedProof, is_stated, sentence
+from ..folder import folder as run_folder
+from ..folder.run import train_run
+from ..plan.sweep import combinations_of
+from ..run_file.run_file import RunFile, load_run_file
 from .attack import attack_run
-from .config import RunFile, load_run_file
-from .faults import ContradictedProof, is_stated, sentence
-from .run import train_run
-from .sweep import combinations_of
 
 __all__ = ["attack_sweep", "attack_sweep_rows", "contradictions"]
 

@@ -9,23 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ..attacks.audit import (
-    AGAIN,
-    Audited,
-    Verdict,
-    audit,
-    not_measured,
-)
-from ..attacks.check import Check
-from ..attacks.engine_checks import engine_checks
-from ..attacks.link_bounds import LinkBound
-from ..privacy.ledger import read_ledger
-from . import folder as run_folder
-from .audit_game import game_of
-from .build import build
-from .config import RunFile, load_run_file
-from .faults import ContradictedProof
-from .plan import make_plan
+from ...attacks.audit.audit import AGAIN, Audited, Verdict, audit, not_measured
+from ...attacks.audit.message_bounds import LinkBound
+from ...attacks.checks.checks import engine_checks
+from ...attacks.checks.result import Check
+from ...privacy.ledger import read_ledger
+from ..errors import ContradictedProof
+from ..folder import folder as run_folder
+from ..plan.plan import make_plan
+from ..run_file.build import build
+from ..run_file.run_file import RunFile, load_run_file
+from .game import game_of
 
 __all__ = ["audit_config", "audit_folder", "raise_contradiction"]
 

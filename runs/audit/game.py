@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ..attacks.audit import Proven, claim_of, hosts_of
-from ..attacks.canary_runs import CanaryGame
-from ..attacks.shared_noise import shares_noise
-from ..privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
-from ..privacy.guarantee import Guarantee
-from ..training.accounting import run_epsilon
-from ..training.exposure import Exposure, exposures, exposures_by_victim
-from ..training.graph import Topology
-from ..training.sources import Contributions
-from ..training.trace import AlgorithmTrace, trace
-from .build import Built
-from .config import RunFile
-from .plan import Plan
+from ...attacks.audit.audit import Proven, claim_of, hosts_of
+from ...attacks.audit.game import CanaryGame
+from ...attacks.audit.shared_noise import shares_noise
+from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
+from ...privacy.guarantee import Guarantee
+from ...training.exposure.guarantees import run_epsilon
+from ...training.exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
+from ...training.graphs.graph import Topology
+from ...training.tracing.linear_forms import Contributions
+from ...training.tracing.trace import AlgorithmTrace, trace
+from ..plan.plan import Plan
+from ..run_file.build import Built
+from ..run_file.run_file import RunFile
 
 __all__ = ["game_of"]
 

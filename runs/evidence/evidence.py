@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from . import folder as run_folder
-from .evidence_schema import Attack, Audit
-from .numbers import is_infinite
+from ..folder import folder as run_folder
+from ..numbers import is_infinite
+from .schema import Attack, Audit
 
 __all__ = [
     "Place",

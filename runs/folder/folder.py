@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..privacy.durable import PART, sync_folder, write_durably
-from ..privacy.ledger import read_ledger
+from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.ledger import read_ledger
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
 CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"

@@ -15,10 +15,10 @@ from typing import NoReturn
 
 from torch._C._distributed_c10d import Store
 
-from ..training.distributed import MissingRank, Ranks
-from ..training.engine import Engine
-from .config import load_run_file
-from .faults import is_stated, sentence
+from ...training.engine.engine import Engine
+from ...training.engine.ranks import MissingRank, Ranks
+from ..errors import is_stated, sentence
+from ..run_file.run_file import load_run_file
 from .launch import Place
 from .ranks import (
     CRASH,

@@ -146,7 +146,7 @@ def _start(arguments: Sequence[str], *, ranks: int) -> list[subprocess.Popen[byt
             try:
                 children.append(
                     subprocess.Popen(  # noqa: S603 # our own command line
-                        [sys.executable, "-m", "overhear.reports.cli", *arguments],
+                        [sys.executable, "-m", "overhear.commands.cli", *arguments],
                         env=common | own,
                         stdin=subprocess.PIPE,
                         pass_fds=(server.fileno(),) if rank == 0 and handed else (),

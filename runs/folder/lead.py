@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
-from ..training.distributed import MissingRank, Ranks
-from ..training.engine import Engine
-from ..training.transcript import Transcript
+from ...training.engine.engine import Engine
+from ...training.engine.ranks import MissingRank, Ranks
+from ...training.engine.transcript import Transcript
 from .launch import Place
 from .ranks import (
     CRASH,

@@ -27,13 +27,13 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
-from ..training.distributed import MissingRank, Ranks
-from ..training.engine import Engine
-from ..training.exchange import gather, share_root
-from ..training.gathered import Gathered
-from ..training.models import flatten
-from ..training.randomness import SecretRandomness
-from ..training.transcript import Transcript
+from ...training.engine.engine import Engine
+from ...training.engine.exchange import gather, share_root
+from ...training.engine.messages import Gathered
+from ...training.engine.randomness import SecretRandomness
+from ...training.engine.ranks import MissingRank, Ranks
+from ...training.engine.transcript import Transcript
+from ...training.models.parameters import flatten
 from . import folder as run_folder
 from .launch import Place
 from .run import Session, make_engine

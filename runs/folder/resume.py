@@ -20,16 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..privacy.durable import PART, sync_folder, write_durably
-from ..privacy.ledger import Ledger, Spent, read_ledger
-from ..privacy.view import UnsupportedView
-from ..training.accounting import accounted, run_epsilon
-from ..training.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
-from ..training.exposure import Release
+from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.ledger import Ledger, Spent, read_ledger
+from ...privacy.view.view import UnsupportedView
+from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
+from ...training.exposure.guarantees import accounted, run_epsilon
+from ...training.exposure.joint_sensitivities import Release
+from ..numbers import bound, small
+from ..plan.plan import Plan
+from ..run_file.run_file import RunFile, load_run_file
 from . import folder as run_folder
-from .config import RunFile, load_run_file
-from .numbers import bound, small
-from .plan import Plan
 from .run import (
     Progress,
     Session,

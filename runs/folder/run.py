@@ -23,21 +23,21 @@ from typing import TYPE_CHECKING, Any
 
 import safetensors
 
-from ..privacy.durable import sync_folder, write_durably
-from ..privacy.ledger import Ledger
-from ..training.accounting import run_epsilon
-from ..training.checkpoint import Checkpoint, save_checkpoint
-from ..training.distributed import Ranks
-from ..training.engine import Engine
-from ..training.evaluation import Metrics, evaluate
-from ..training.gathered import Gathered
-from ..training.randomness import SecretRandomness
-from ..training.tensor_round import Examples
-from ..training.transcript import Transcript
+from ...privacy.durable import sync_folder, write_durably
+from ...privacy.ledger import Ledger
+from ...training.data.dataset import Examples
+from ...training.engine.checkpoint import Checkpoint, save_checkpoint
+from ...training.engine.engine import Engine
+from ...training.engine.messages import Gathered
+from ...training.engine.randomness import SecretRandomness
+from ...training.engine.ranks import Ranks
+from ...training.engine.transcript import Transcript
+from ...training.exposure.guarantees import run_epsilon
+from ...training.models.evaluation import Metrics, evaluate
+from ..plan.plan import Plan, make_plan
+from ..run_file.build import Built, build
+from ..run_file.run_file import RunFile
 from . import folder as run_folder
-from .build import Built, build
-from .config import RunFile
-from .plan import Plan, make_plan
 
 if TYPE_CHECKING:
     from .lead import Lead, LedEngine

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..training.accounting import run_epsilon
-from ..training.all_rounds import carried_exposures
-from ..training.exposure import Exposure, Release, exposures_by_victim, rounded
-from ..training.trace import AlgorithmTrace
+from ...training.exposure.guarantees import run_epsilon
+from ...training.exposure.joint_sensitivities import Exposure, Release, exposures_by_victim, rounded
+from ...training.exposure.whole_run import carried_exposures
+from ...training.tracing.trace import AlgorithmTrace
 
 _Key = tuple[tuple[float, ...], ...]
 

@@ -7,22 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
-from ..privacy.guarantee import Guarantee, Status
-from ..privacy.published import PublishedClaim, dpdl_theorem_1
-from ..privacy.published_clt import dyn_d2p_clt
-from ..privacy.schedule import Schedule
-from ..privacy.view import UnsupportedView
-from ..training.accounting import calibrated_multiplier, guarantee
-from ..training.algorithms import ALGORITHMS, Form, bind
-from ..training.algorithms.dyn_d2p import Settings as DynD2PSettings
-from ..training.all_rounds import carried_exposures
-from ..training.exposure import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, Exposure, exposures
-from ..training.graph import Topology
-from ..training.trace import trace
-from .build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
+from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
+from ...privacy.guarantee import Guarantee, Status
+from ...privacy.noise.schedule import Schedule
+from ...privacy.published.dpdl import PublishedClaim, dpdl_theorem_1
+from ...privacy.published.dyn_d2p import dyn_d2p_clt
+from ...privacy.view.view import UnsupportedView
+from ...training.algorithms import ALGORITHMS, Form, bind
+from ...training.algorithms.dyn_d2p import Settings as DynD2PSettings
+from ...training.exposure.guarantees import calibrated_multiplier, guarantee
+from ...training.exposure.joint_sensitivities import (
+    CLEAR_DEFAULT,
+    ENCRYPTED_DEFAULT,
+    Exposure,
+    exposures,
+)
+from ...training.exposure.whole_run import carried_exposures
+from ...training.graphs.graph import Topology
+from ...training.tracing.trace import trace
+from ..run_file.build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
+from ..run_file.run_file import RunFile
 from .by_agent import epsilon_by_agent, exposures_by_agent
-from .config import RunFile
 
 SCHEMA = 1
 _SOME_BATCH = 37.5

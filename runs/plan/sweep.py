@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .config import load_run_file
-from .faults import is_stated, sentence
+from ..errors import is_stated, sentence
+from ..run_file.run_file import load_run_file
 from .plan import make_plan
 
 if TYPE_CHECKING:

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..training.algorithms import ALGORITHMS, Algorithm, Form, bind
-from ..training.algorithms.algorithm import Bound
-from ..training.data import Dataset, load_dataset, partition
-from ..training.engine import Setting
-from ..training.graph import Topology
-from ..training.layout_choice import BY_LAYER, unknown_forward
-from ..training.models import build_model, validate_model
-from ..training.tasks import ClassWeights, Task
-from ..training.tensor_round import Examples
-from ..training.topologies import build_graph
-from .config import RunFile
+from ...training.algorithms import ALGORITHMS, Algorithm, Form, bind
+from ...training.algorithms.algorithm import Bound
+from ...training.data.dataset import Examples
+from ...training.data.load import Dataset, load_dataset, partition
+from ...training.engine.engine import Setting
+from ...training.gradients.choice import BY_LAYER, unknown_forward
+from ...training.graphs.graph import Topology
+from ...training.graphs.topologies import build_graph
+from ...training.models.parameters import build_model, validate_model
+from ...training.models.tasks import ClassWeights, Task
+from .run_file import RunFile
 
 
 def graph_of(config: RunFile) -> Topology:

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config import RunFile
-    from .config_tables import ModelTable, PrivacyTable
+    from .run_file import RunFile
+    from .tables import ModelTable, PrivacyTable
 
 __all__ = ["resolve_tables"]
 
@@ -54,7 +54,7 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
 
 
 def _privacy(run: RunFile) -> tuple[PrivacyTable | None, list[str]]:
-    from ..training.algorithms import ALGORITHMS
+    from ...training.algorithms import ALGORITHMS
 
     name, privacy = run.algorithm.name, run.privacy
     private = ALGORITHMS[name].private
@@ -85,7 +85,7 @@ def _privacy(run: RunFile) -> tuple[PrivacyTable | None, list[str]]:
 
 def _model(run: RunFile) -> tuple[ModelTable, list[str]]:
     """The model with its task, by default what the algorithm is for, and what is wrong with it."""
-    from ..training.algorithms import ALGORITHMS
+    from ...training.algorithms import ALGORITHMS
 
     name, task = run.algorithm.name, run.model.task
     has_dual = ALGORITHMS[name].blocks > 1
@@ -103,8 +103,8 @@ def _adversaries(
     privacy: PrivacyTable, agents: int, *, links: str
 ) -> tuple[tuple[str, ...], list[str]]:
     """The adversaries to account for, the target's first, and what is wrong with them."""
-    from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-    from ..training.exposure import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+    from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+    from ...training.exposure.joint_sensitivities import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     default = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
     given = "adversaries" in privacy.model_fields_set
@@ -131,7 +131,7 @@ def _attack(run: RunFile, tried: tuple[int, ...], victims: tuple[int, ...]) -> l
         if number <= rounds < number + together - 1
     ]
     if run.attack.scenarios:
-        from ..attacks.scenarios import scenarios_of
+        from ...attacks.interception.scenarios import scenarios_of
 
         possible = tuple(map(str, scenarios_of(run.algorithm.name)))
         problems += [
@@ -145,7 +145,7 @@ def _attack(run: RunFile, tried: tuple[int, ...], victims: tuple[int, ...]) -> l
 
 def _onlooker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
     """What is wrong with the adversary of [attack]."""
-    from ..privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
+    from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
 
     head = f"[attack] adversary={name!r}"
     usable = "eavesdropper, neighbour:K, coalition:K,L, all-others or final-models"

@@ -23,7 +23,7 @@ def read_settings(name: str, values: Mapping[str, Any]) -> Any:
     >>> read_settings("dpdl", {"momentum": 0.5}).alpha
     0.1
     """
-    from ..training.algorithms import ALGORITHMS
+    from ...training.algorithms import ALGORITHMS
 
     if name not in ALGORITHMS:
         raise ValueError(
@@ -59,7 +59,7 @@ def settings_entries(settings: Any) -> dict[str, Any]:
 
 def settings_schema() -> dict[str, Any]:
     """What the JSON schema of [algorithm] says for each algorithm."""
-    from ..training.algorithms import ALGORITHMS
+    from ...training.algorithms import ALGORITHMS
 
     cases = []
     for name, algorithm in ALGORITHMS.items():

@@ -23,7 +23,8 @@ from typing import Any, Self
 
 from pydantic import ValidationError, model_validator
 
-from .config_tables import (
+from .problems import sentences
+from .tables import (
     AlgorithmTable,
     AttackTable,
     AuditTable,
@@ -35,8 +36,7 @@ from .config_tables import (
     Table,
     TrainingTable,
 )
-from .problems import sentences
-from .toml_text import merge_overrides, write_toml
+from .toml import merge_overrides, write_toml
 
 __all__ = ["RunFile", "load_run_file", "run_file_schema"]
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .config_refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
 from .problems import did_you_mean
+from .refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
 
 __all__ = [
     "AlgorithmTable",

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overhear.privacy.accountant import epsilon, noise_multiplier
-from overhear.reports import cli
+from overhear.commands import cli
+from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
 
 SETTING = ["--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
 HEAVY = ("torch", "opacus", "scipy", "numpy", "sklearn", "skimage", "dp_accounting")
@@ -55,7 +55,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Any], None]:
 )
 def test_help_imports_nothing_heavy(command: list[str]) -> None:
     program = (
-        "import sys; from overhear.reports.cli import main; code = main(sys.argv[1:])\n"
+        "import sys; from overhear.commands.cli import main; code = main(sys.argv[1:])\n"
         f"assert not [name for name in {HEAVY} if name in sys.modules], sys.modules.keys()\n"
         "raise SystemExit(code)"
     )
@@ -113,7 +113,9 @@ def test_budget_gives_the_rounds_or_the_rate_that_are_left_out(
 def test_a_largest_rate_is_shown_rounded_down(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("overhear.privacy.limits.max_sampling_rate", lambda **_: 0.0123456999)
+    monkeypatch.setattr(
+        "overhear.privacy.accounting.limits.max_sampling_rate", lambda **_: 0.0123456999
+    )
     arguments = ["--epsilon", "2", "--noise-multiplier", "1", "--rounds", "9", "--delta", "1e-5"]
     assert cli.main(["budget", *arguments]) == 0
     assert "at rate 0.0123456\n" in capsys.readouterr().out
@@ -318,7 +320,7 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_names_of_choices_are_those_of_the_accountant() -> None:
-    from overhear.privacy.accountant import Accountant, Adjacency
+    from overhear.privacy.accounting.accountant import Accountant, Adjacency
 
     assert {a.value for a in cli.AccountantName} == {a.value for a in Accountant}
     assert {a.value for a in cli.AdjacencyName} == {a.value for a in Adjacency}

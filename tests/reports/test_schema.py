@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.config import load_run_file
-from overhear.reports.folder import AUDIT, write_sums
-from overhear.reports.policy import policy_schema
-from overhear.reports.report import collect, report_run
-from overhear.reports.report_schema import report_schema
-from overhear.reports.run import train_run
-from tests.reports.evidence import AUDIT as AUDITED
+from overhear.reports.document.collect import collect, report_run
+from overhear.reports.judgement.policy import policy_schema
+from overhear.reports.schema import report_schema
+from overhear.runs.folder.folder import AUDIT, write_sums
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.run_file import load_run_file
+from tests.runs.evidence.evidence import AUDIT as AUDITED
 
 RUN = """
 [data]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overhear.reports.faults import is_stated, sentence
+from overhear.runs.errors import is_stated, sentence
 
 
 def caught(source: str, *, module: str) -> Exception:
@@ -18,7 +18,7 @@ def caught(source: str, *, module: str) -> Exception:
 
 @pytest.mark.parametrize("kind", ["ValueError", "TypeError", "KeyError", "FloatingPointError"])
 def test_what_our_modules_raise_is_the_callers_mistake(kind: str) -> None:
-    assert is_stated(caught(f"raise {kind}('x')", module="overhear.privacy.accountant"))
+    assert is_stated(caught(f"raise {kind}('x')", module="overhear.privacy.accounting.accountant"))
 
 
 def test_what_a_library_raises_is_not() -> None:
@@ -27,7 +27,7 @@ def test_what_a_library_raises_is_not() -> None:
 
 @pytest.mark.parametrize("slip", ["{}['x']", "len(1)", "int('x')", "1 / 0", "assert False"])
 def test_a_slip_in_our_modules_is_not(slip: str) -> None:
-    assert not is_stated(caught(slip, module="overhear.privacy.accountant"))
+    assert not is_stated(caught(slip, module="overhear.privacy.accounting.accountant"))
 
 
 def test_a_file_that_the_system_refuses_is_named() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhear.reports.lower_bound import lower_bound
+from overhear.runs.lower_bound import lower_bound
 
 
 @given(st.floats(1e-3, 9e5))

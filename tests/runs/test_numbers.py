@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from overhear.reports.numbers import bound, figure, small
+from overhear.runs.numbers import bound, figure, small
 
 
 @pytest.mark.parametrize("value", [2.0701, 0.030001, 7.999, 1234.5, 3.14159e-7, 99.91, 0.9995, 5e8])

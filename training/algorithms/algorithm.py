@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ..graph import Topology
-from ..mixing import Sums
+from ..graphs.graph import Topology
+from ..graphs.mixing import Sums
 from .form import Form
 
 

@@ -46,7 +46,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..round import Agents, Batch, Edges, Round
+from ..step.round import Agents, Batch, Edges, Round
 
 _MOST_STEPS = 100  # of the active-set solver, for each row; it needs about one
 

@@ -41,7 +41,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..round import Agents, Round
+from ..step.round import Agents, Round
 
 
 class Batches(enum.StrEnum):

@@ -40,7 +40,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..round import Agents, Edges, Round
+from ..step.round import Agents, Edges, Round
 from .form import Form
 
 _SEARCH = 20_001

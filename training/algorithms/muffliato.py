@@ -41,9 +41,9 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ..graph import Topology
-from ..round import Agents, Round
-from ..spectral_gap import spectral_gap
+from ..graphs.graph import Topology
+from ..graphs.spectral_gap import spectral_gap
+from ..step.round import Agents, Round
 
 # Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose
 # one, and final models look as if they did not hold it, where in real numbers they show y^0.

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "Examples"]
+
+
+class Examples(NamedTuple):
+    """Inputs (B, *shape) and integer targets (B,) of one agent."""
+
+    inputs: Tensor
+    targets: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

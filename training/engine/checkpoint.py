@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ..privacy.durable import write_durably
+from ...privacy.durable import write_durably
 
 _ROUND, _SUM = "round", "sha256"
 

@@ -10,18 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .algorithms.algorithm import Bound, check_weights
-from .data import poisson_batch
-from .distributed import Ranks
+from ..algorithms.algorithm import Bound, check_weights
+from ..data.dataset import Examples
+from ..data.load import poisson_batch
+from ..gradients.gradients import ClippedSums, PairGradients
+from ..graphs.graph import Topology
+from ..models.parameters import flatten
+from ..models.tasks import Task
+from ..step.round import Agents
 from .exchange import check_same_root, gather, share_root, warm_up
-from .gathered import Gathered
-from .gradients import ClippedSums, PairGradients
-from .graph import Topology
-from .models import flatten
+from .messages import Gathered
 from .randomness import Purpose, SecretRandomness
-from .round import Agents
-from .tasks import Task
-from .tensor_round import Examples, Links, Sources, TensorRound
+from .ranks import Ranks
+from .tensor_round import Links, Sources, TensorRound
 from .transcript import Tap
 
 

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .distributed import MissingRank, Ranks
 from .randomness import Purpose, SecretRandomness
+from .ranks import MissingRank, Ranks
 
 __all__ = [
     "Arrivals",

@@ -2,7 +2,7 @@
 
 A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
 
-With ranks (`overhear.training.distributed`) a rank has the edges that end at its own agents. They
+With ranks (`overhear.training.engine.ranks`) a rank has the edges that end at its own agents. They
 are a slice of all edges, because agents are spread contiguously. Where positions are needed on the
 host they are kept there, so that a round reads nothing back from a device.
 """
@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .distributed import Ranks
+from ..graphs.graph import Graph
+from ..step.round import reply_order
+from ..step.values import SERVER, Edges
 from .exchange import Arrivals
-from .graph import Graph
-from .round import reply_order
-from .values import SERVER, Edges
+from .ranks import Ranks
 
 
 class Route(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .values import Agents, UndeclaredOperation, Value
+from ..step.values import Agents, UndeclaredOperation, Value
 
 __all__ = ["of_agents", "same_pick", "stacked"]
 

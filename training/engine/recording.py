@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .values import SERVER
+from ..step.values import SERVER
 
 __all__ = ["Sources", "Taken", "makers"]
 

@@ -10,31 +10,24 @@ row has the same noise wherever it is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .clipping import clipped_rows
-from .drawn import Sources, Taken, makers
+from ..data.dataset import Examples
+from ..gradients.clipping import clipped_rows
+from ..gradients.gradients import ClippedSums
+from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
+from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 from .exchange import Arrivals, fetch, gather
-from .gathered import Gathered, whole_message
-from .gradients import ClippedSums
 from .links import Links, Route
+from .messages import Gathered, whole_message
 from .points import of_agents, same_pick, stacked
 from .randomness import SecretRandomness
-from .round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
+from .recording import Sources, Taken, makers
 from .transcript import Message, Tap
-from .values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 
-__all__ = ["DrawBatch", "Examples", "Links", "Sources", "Taken", "TensorRound"]
-
-
-class Examples(NamedTuple):
-    """Inputs (B, *shape) and integer targets (B,) of one agent."""
-
-    inputs: Tensor
-    targets: Tensor
+__all__ = ["DrawBatch", "Links", "Sources", "Taken", "TensorRound"]
 
 
 # (call, sampling rate) -> a batch for each agent that is here

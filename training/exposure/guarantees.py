@@ -10,12 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ..privacy import accountant as accounting
-from ..privacy.accounting_setting import closed_form
-from ..privacy.guarantee import Bound, Guarantee, Sampling, Status, Unit
-from ..privacy.limits import scale_for
-from ..privacy.view import UnsupportedView
-from .exposure import Exposure, Release
+from ...privacy.accounting import accountant as accounting
+from ...privacy.accounting.limits import scale_for
+from ...privacy.accounting.request import closed_form
+from ...privacy.guarantee import Bound, Guarantee, Sampling, Status, Unit
+from ...privacy.view.view import UnsupportedView
+from .joint_sensitivities import Exposure, Release
 
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
 

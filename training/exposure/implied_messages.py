@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .sources import Contributions, Messages, NoiseSources, widened
+from ..tracing.linear_forms import Contributions, Messages, NoiseSources, widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from .traced_round import RoundRecord
+    from ..tracing.traced_round import RoundRecord
 
 _MARGIN = 1e-9  # singular values below this share of the largest leave their direction open
 _SURE = 1e-8  # the same for eigenvalues of R^T R, where a factorisation proves the rank

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from ..privacy.adversary import (
+from ...privacy.adversary import (
     ALL_OTHERS,
     WORST_NEIGHBOUR,
     Adversary,
@@ -21,11 +21,11 @@ from ..privacy.adversary import (
     neighbour,
     parse_adversary,
 )
-from ..privacy.guarantee import Status
-from ..privacy.view import UnsupportedView, View
-from .round_trace import RoundTrace
-from .surroundings import Onlooker, Surroundings
-from .trace import AlgorithmTrace
+from ...privacy.guarantee import Status
+from ...privacy.view.view import UnsupportedView, View
+from ..tracing.round_trace import RoundTrace
+from ..tracing.trace import AlgorithmTrace
+from .local_views import Onlooker, Surroundings
 
 CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-message")
 ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")

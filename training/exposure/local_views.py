@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..privacy.adversary import Adversary, Sees
-from ..privacy.view import UnsupportedView, View
-from .determined import Relations
-from .ground import Ground, Pairs, entries
-from .round_trace import RoundTrace, Sensitivity, mu_by_batch
-from .sources import Messages, NoiseSources
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.view.view import UnsupportedView, View
+from ..tracing.linear_forms import Messages, NoiseSources
+from ..tracing.round_trace import RoundTrace, Sensitivity, mu_by_batch
+from .implied_messages import Relations
+from .shared_view import Ground, Pairs, entries
 
 _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .determined import Relations
-from .round_trace import RoundTrace
-from .sources import Contributions, Messages, NoiseSources, widened
+from ..tracing.linear_forms import Contributions, Messages, NoiseSources, widened
+from ..tracing.round_trace import RoundTrace
+from .implied_messages import Relations
 
 
 class Ground:

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..privacy.adversary import Adversary, Sees
-from ..privacy.guarantee import Status
-from ..privacy.streamed_view import Rows, StreamedView
-from ..privacy.view import UnsupportedView
-from .exposure import Exposure, Release, candidates, single_message, worst
-from .round_trace import RoundTrace
-from .sources import Contributions, Known, widened
-from .trace import AlgorithmTrace, state_column
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.guarantee import Status
+from ...privacy.view.view import UnsupportedView
+from ...privacy.view.whole_run import Rows, StreamedView
+from ..tracing.linear_forms import Contributions, Known, widened
+from ..tracing.round_trace import RoundTrace
+from ..tracing.trace import AlgorithmTrace, state_column
+from .joint_sensitivities import Exposure, Release, candidates, single_message, worst
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from . import networks
-from .bookkeeping import BookKeeping
+from ..models import networks
 from .clipping import Examples, Pass, Span, plan_passes
+from .ghost import BookKeeping
 from .grouped import Grouped
-from .layouts import Kernel, Loop, OfModel
+from .loop_and_vmap import Kernel, Loop, OfModel
 
 # Layouts by layer, in the order of preference.
 BY_LAYER: Mapping[str, Callable[[nn.Module], Kernel]] = {
@@ -66,8 +66,8 @@ _SHARE = 0.8
 def unknown_forward(model: nn.Module) -> str | None:
     """Why examples may meet in a network's forward, as far as is known; None where they cannot.
 
-    Known are the networks of `overhear.training.networks` and layers of torch by their exact class,
-    without hooks and with no method that is the layer's own.
+    Known are the networks of `overhear.training.models.networks` and layers of torch by their exact
+    class, without hooks and with no method that is the layer's own.
 
     Args:
         model: The network.

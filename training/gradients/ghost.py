@@ -8,7 +8,8 @@ Bu, Wang, Zha, Karypis, "Differentially Private Optimization on Large Model at S
     f_b = min(1, C / |G_b|),  G_b from a_b and u_b over all layers    # layers.factor
     row of the pair += sum_b f_b G_b                              # Factors.add_sum
 
-Symbols and shapes: `overhear.training.layer_rules` and, for u^T a, `overhear.training.products`.
+Symbols and shapes: `overhear.training.gradients.rules` and, for u^T a,
+`overhear.training.gradients.linear_conv`.
 
 Where we differ from the paper: one pass takes the data of all neighbours of a model, and the
 patches of the network's input are cut once for all models that meet it; images have their channels
@@ -25,19 +26,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .clipping import (
-    ELEMENTS_AT_ONCE,
-    Coefficient,
-    Examples,
-    Pass,
-    clip_factors,
-    gather,
-    joined,
-)
-from .layer_rules import Layer
+from ..models.parameters import flatten, unflatten
+from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors, gather, joined
 from .layers import factor, find_layers
-from .models import flatten, unflatten
-from .products import cut_patches
+from .linear_conv import cut_patches
+from .rules import Layer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,8 +16,9 @@ with one point (K = 1) unless an algorithm clips gradients at several points as 
 Four layouts compute the same sums. "loop" takes one example at a time; the others are tested
 against it. "vmap" stacks the data of a model's neighbours and takes per-example gradients by
 `torch.func`. "book-keeping" makes one pass to the layers' outputs for each model owner
-(`overhear.training.bookkeeping`), and "grouped" one for many (`overhear.training.grouped`).
-`overhear.training.layout_choice` says which one "auto" takes.
+(`overhear.training.gradients.ghost`), and "grouped" one for many
+(`overhear.training.gradients.grouped`).
+`overhear.training.gradients.choice` says which one "auto" takes.
 """
 
 from __future__ import annotations
@@ -31,20 +32,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..models.parameters import validate_model
+from ..models.tasks import Task
+from .choice import BY_LAYER, disagreement, fastest, seconds, unknown_forward, worth_measuring
 from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
 from .layers import unsupported_layer
-from .layout_choice import (
-    BY_LAYER,
-    disagreement,
-    fastest,
-    seconds,
-    unknown_forward,
-    worth_measuring,
-)
-from .layouts import Kernel, Loop, OfModel, OfTask, Vmap
-from .models import validate_model
+from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 from .precision import full_precision
-from .tasks import Task
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor
@@ -86,7 +80,7 @@ class PairGradients:
             the comparison alone, and that a record changes a sum by at most C on the caller.
         device: Where to compute; the model's device by default.
         dtype: Working precision, float32 or float64; the model's by default. Products in float32
-            are full ones, see `overhear.training.precision`.
+            are full ones, see `overhear.training.gradients.precision`.
         measures: Whether "auto" may choose by a measurement; without, the first that serves.
 
     Attributes:

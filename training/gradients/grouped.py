@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
-from .bookkeeping import without_overwriting
+from ..models.parameters import flatten, unflatten
 from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors
-from .layer_rules import Cells, Factors, Layer
+from .ghost import without_overwriting
 from .layers import factor, find_layers
-from .models import flatten, unflatten
+from .rules import Cells, Factors, Layer
 
 # Elements, 16 MiB in float32, and owners of a block on a CPU: measured, more gain nothing.
 _CPU_ELEMENTS, _CPU_OWNERS = 2**22, 200
@@ -237,7 +237,7 @@ def cut_blocks(
         a half times the examples of its shortest.
 
     Examples:
-        >>> from overhear.training.clipping import Span
+        >>> from overhear.training.gradients.clipping import Span
         >>> spans = [(Span(row=m, start=0, stop=n),) for m, n in enumerate((2, 9, 3, 8))]
         >>> passes = [Pass(owner=m, spans=of) for m, of in enumerate(spans)]
         >>> blocks = cut_blocks(passes, per_example=1, per_row=1, limit=100, owners=10)

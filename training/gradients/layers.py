@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .embeddings import lookup, unsupported_embedding
-from .layer_rules import Factors, Layer
-from .normalisations import group_affine, layer_affine
-from .products import convolution_product, linear_product, unsupported_convolution
+from .embedding import lookup, unsupported_embedding
+from .linear_conv import convolution_product, linear_product, unsupported_convolution
+from .norms import group_affine, layer_affine
+from .rules import Factors, Layer
 
 _KINDS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
 

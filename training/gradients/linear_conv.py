@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from .layer_rules import Cells, Layer, Part
+from .rules import Cells, Layer, Part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

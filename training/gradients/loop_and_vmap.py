@@ -1,8 +1,8 @@
 """The two general layouts of per-example gradients: one example at a time, and vmap.
 
-They take any deterministic network, and any task. `overhear.training.bookkeeping` and
-`overhear.training.grouped` are for networks of layers with a rule; `overhear.training.gradients`
-chooses.
+They take any deterministic network, and any task. `overhear.training.gradients.ghost` and
+`overhear.training.gradients.grouped` are for networks of layers with a rule;
+`overhear.training.gradients.gradients` chooses.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..models.parameters import unflatten
+from ..models.tasks import Task
 from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors, gather
-from .models import unflatten
-from .tasks import Task
 
 # Per-example gradients of one vmap, 16 MiB in float32: measured, larger ones leave a CPU's cache.
 _GRADIENT_ELEMENTS = 2**22

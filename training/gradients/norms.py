@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import group_norm, layer_norm
 
-from .layer_rules import Cells, Layer, Part
+from .rules import Cells, Layer, Part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -209,7 +209,7 @@ def _shifted(name: str, agents: int, *, shift: int, scheme: WeightScheme) -> Gra
 
 
 def from_file(path: str | Path, agents: int | None = None, *, weights: WeightScheme) -> Graph:
-    """A graph read from a file; see `overhear.training.graph_file` for the formats.
+    """A graph read from a file; see `overhear.training.graphs.graph_file` for the formats.
 
     Args:
         path: A matrix W (.npy, .csv, .txt or JSON "weights") or a JSON list of links: "edges" that

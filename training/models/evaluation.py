@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..data.dataset import Examples
 from .auroc import auroc
-from .models import unflatten
-from .tensor_round import Examples
+from .parameters import unflatten
 
 __all__ = ["Metrics", "evaluate"]
 

@@ -41,7 +41,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .models import flatten, unflatten, validate_model
+from .parameters import flatten, unflatten, validate_model
 
 
 @runtime_checkable

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..graphs.graph import Graph
 from .batch import Batch, HiddenRecords, check_drawn
-from .captured import refuse_captured
-from .graph import Graph
+from .closures import refuse_captured
 from .values import REMEDY, SERVER, Agents, Edges, Server, UndeclaredOperation, Value
 
 __all__ = [

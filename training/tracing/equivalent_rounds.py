@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .linear_forms import Contributions, Group, Known, Messages, NoiseSources
 from .record import RoundRecord
-from .sources import Contributions, Group, Known, Messages, NoiseSources
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from .graph import Graph
+    from ..graphs.graph import Graph
     from .round_trace import RoundTrace
 
 __all__ = ["Earlier", "repeats", "scale_between"]

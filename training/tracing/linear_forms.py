@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from torch import Tensor
 
-from .values import REMEDY, SERVER, UndeclaredOperation
+from ..step.values import REMEDY, SERVER, UndeclaredOperation
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from .sources import Contributions, Group, SourceRows
-from .values import Agents, UndeclaredOperation, Value
+from ..step.values import Agents, UndeclaredOperation, Value
+from .linear_forms import Contributions, Group, SourceRows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

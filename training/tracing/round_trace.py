@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..privacy.adversary import Adversary, Sees
-from ..privacy.view import UnsupportedView, View
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.view.view import UnsupportedView, View
+from .linear_forms import Contributions, Messages, NoiseSources, pruned, widened
 from .record import RoundRecord
-from .sources import Contributions, Messages, NoiseSources, pruned, widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..privacy.view import UnsupportedView
-from .graph import Graph, Topology
-from .repeated import Earlier, repeats
-from .round import Agents
+from ...privacy.view.view import UnsupportedView
+from ..graphs.graph import Graph, Topology
+from ..step.round import Agents
+from .equivalent_rounds import Earlier, repeats
 from .round_trace import RoundTrace
 from .traced_round import TracedRound
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .graph import Graph
+from ..graphs.graph import Graph
+from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
+from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
+from .linear_forms import Contributions, Known, Messages, NoiseSources, SourceRows
 from .record import Recorder, RoundRecord
-from .round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
-from .sources import Contributions, Known, Messages, NoiseSources, SourceRows
-from .values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 
 __all__ = ["RoundRecord", "TracedRound"]
 

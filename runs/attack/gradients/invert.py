@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attacks.inversion import Reconstruction, reconstruct
-from ..attacks.metrics import Scores, match
-from ..attacks.observation import sent_gradients
-from ..attacks.presets import PRESETS
-from . import folder as run_folder
-from .gradients_batch import BatchFacts, facts_of
-from .gradients_file import read_tensors
-from .gradients_model import Posed, doubts, pose
-from .gradients_words import conclusion
+from ....attacks.inversion.inversion import Reconstruction, reconstruct
+from ....attacks.problem.observation import sent_gradients
+from ....attacks.problem.presets import PRESETS
+from ....attacks.scoring.metrics import Scores, match
+from ...folder import folder as run_folder
+from .batch import BatchFacts, facts_of
+from .file import read_tensors
+from .model import Posed, doubts, pose
+from .words import conclusion
 
 Progress = Callable[[int, int], None]
 

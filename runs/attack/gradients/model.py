@@ -24,11 +24,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..attacks.observation import Observation, sent_gradients
-from ..training.models import build_model, flatten
-from .faults import is_stated
-from .gradients_batch import BatchFacts
-from .gradients_file import TensorFile, check_tensors, gradients_of, read_tensors
+from ....attacks.problem.observation import Observation, sent_gradients
+from ....training.models.parameters import build_model, flatten
+from ...errors import is_stated
+from .batch import BatchFacts
+from .file import TensorFile, check_tensors, gradients_of, read_tensors
 
 FROM_FILE, FROM_WEIGHTS, FROM_MODEL = "gradient file", "weights file", "model function"
 

@@ -6,16 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from overhear.attacks import audit as module
-from overhear.attacks.audit import Proven, Verdict, audit, claim_of, hosts_of
-from overhear.attacks.canary_runs import CanaryGame, LinkGuesses, Played
-from overhear.attacks.claim import Claim, epsilon
-from overhear.attacks.guesses import Guesses
+from overhear.attacks.audit import audit as module
+from overhear.attacks.audit.audit import Proven, Verdict, audit, claim_of, hosts_of
+from overhear.attacks.audit.game import CanaryGame, LinkGuesses, Played
+from overhear.attacks.audit.guesses import Guesses
+from overhear.attacks.audit.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER, Sees
 from overhear.privacy.guarantee import Status
-from overhear.training.exposure import Exposure, Release, exposures_by_victim
-from overhear.training.topologies import ring, star
-from overhear.training.trace import trace
+from overhear.training.exposure.joint_sensitivities import (
+    Exposure,
+    Release,
+    exposures_by_victim,
+)
+from overhear.training.graphs.topologies import ring, star
+from overhear.training.tracing.trace import trace
 from tests.training import contract
 
 DELTA = 1e-5

@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.canaries import LENGTH, CanaryTask, Directions, PlantedGradients
-from overhear.attacks.oracle import Oracle
-from overhear.training.gradients import PairGradients
-from overhear.training.tasks import ClassWeights
+from overhear.attacks.audit.canaries import LENGTH, CanaryTask, Directions, PlantedGradients
+from overhear.attacks.checks.reference_sums import Oracle
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.models.tasks import ClassWeights
 
 CPU = torch.device("cpu")
 CLIP = 0.3

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from overhear.attacks.canary_runs import MOST, CanaryGame, play
+from overhear.attacks.audit.game import MOST, CanaryGame, play
 from overhear.privacy.adversary import EAVESDROPPER, Adversary, Sees
 from overhear.training.algorithms import ALGORITHMS
-from overhear.training.topologies import ring
-from overhear.training.trace import trace
+from overhear.training.graphs.topologies import ring
+from overhear.training.tracing.trace import trace
 from tests.training import contract
 
 GRAPH = ring(5)

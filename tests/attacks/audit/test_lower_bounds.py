@@ -6,9 +6,8 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from overhear.attacks.claim import Claim, at_scale, epsilon, total_variation
-from overhear.attacks.guesses import Errors, Guesses
-from overhear.attacks.lower_bounds import (
+from overhear.attacks.audit.guesses import Errors, Guesses
+from overhear.attacks.audit.lower_bounds import (
     LowerBound,
     from_errors,
     from_total,
@@ -17,7 +16,8 @@ from overhear.attacks.lower_bounds import (
     two_sided,
     upper_limit,
 )
-from overhear.attacks.simulated_scores import simulated_scores
+from overhear.attacks.audit.mechanism import Claim, at_scale, epsilon, total_variation
+from overhear.attacks.audit.simulated_scores import simulated_scores
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
 
 DELTA = 1e-5

@@ -4,7 +4,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from overhear.attacks.claim import (
+from overhear.attacks.audit.mechanism import (
     Claim,
     Family,
     at_scale,

@@ -5,15 +5,15 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from overhear.attacks.claim import Claim, at_scale, epsilon
-from overhear.attacks.guesses import Guesses
-from overhear.attacks.one_run_bounds import (
+from overhear.attacks.audit.guesses import Guesses
+from overhear.attacks.audit.mechanism import Claim, at_scale, epsilon
+from overhear.attacks.audit.one_run_bounds import (
     guesses_made,
     largest_rejected_epsilon,
     one_run_f_dp,
     one_run_pure,
 )
-from overhear.attacks.simulated_scores import simulated_scores
+from overhear.attacks.audit.simulated_scores import simulated_scores
 from overhear.privacy import epsilon_from_mu, mu_from
 
 DELTA = 1e-5

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.canaries import CanaryTask, Directions, PlantedGradients
-from overhear.attacks.canary_scores import HappenedRound, Scorer, _log_mixture
+from overhear.attacks.audit.canaries import CanaryTask, Directions, PlantedGradients
+from overhear.attacks.audit.scores import HappenedRound, Scorer, _log_mixture
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.engine import Engine
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import ring
-from overhear.training.trace import trace
-from overhear.training.transcript import Transcript
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.transcript import Transcript
+from overhear.training.graphs.topologies import ring
+from overhear.training.tracing.trace import trace
 from tests.training import contract
 
 PRIVATE = sorted(name for name, known in ALGORITHMS.items() if known.private)

@@ -1,9 +1,9 @@
 import pytest
 
-from overhear.attacks.shared_noise import shares_noise
+from overhear.attacks.audit.shared_noise import shares_noise
 from overhear.privacy.adversary import EAVESDROPPER, FINAL_MODELS
-from overhear.training.topologies import ring
-from overhear.training.trace import trace
+from overhear.training.graphs.topologies import ring
+from overhear.training.tracing.trace import trace
 from tests.training import contract
 
 

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.claim import Claim, total_variation
-from overhear.attacks.simulated_scores import simulated_scores
+from overhear.attacks.audit.mechanism import Claim, total_variation
+from overhear.attacks.audit.simulated_scores import simulated_scores
 
 CLAIMS = [
     Claim(rounds={(0.8, 1.0): 1}),

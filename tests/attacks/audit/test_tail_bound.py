@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.claim import Claim, epsilon
-from overhear.attacks.guesses import Guesses
-from overhear.attacks.simulated_scores import simulated_scores
-from overhear.attacks.tail_bound import tail
+from overhear.attacks.audit.guesses import Guesses
+from overhear.attacks.audit.mechanism import Claim, epsilon
+from overhear.attacks.audit.simulated_scores import simulated_scores
+from overhear.attacks.audit.tail_bound import tail
 
 
 def _guesses(claim: Claim, canaries: int, seed: int) -> Guesses:

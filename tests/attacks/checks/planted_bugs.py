@@ -13,14 +13,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from overhear.training.clipping import clipped_rows
-from overhear.training.engine import Engine
-from overhear.training.exposure import Exposure
-from overhear.training.gradients import PairGradients
-from overhear.training.randomness import Purpose, SecretRandomness
-from overhear.training.tensor_round import TensorRound
-from overhear.training.traced_round import TracedRound
-from overhear.training.values import Edges, Value
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import Purpose, SecretRandomness
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.exposure.joint_sensitivities import Exposure
+from overhear.training.gradients.clipping import clipped_rows
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.step.values import Edges, Value
+from overhear.training.tracing.traced_round import TracedRound
 
 BATCH_SIZE = 4.5  # public normaliser of the runs that the faults of a mean are planted in
 

@@ -1,9 +1,9 @@
 import pytest
 
-from overhear.attacks.engine_checks import engine_checks
-from overhear.training.randomness import SecretRandomness
-from overhear.training.topologies import ring
-from tests.attacks.planted_bugs import PATCHES
+from overhear.attacks.checks.checks import engine_checks
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.graphs.topologies import ring
+from tests.attacks.checks.planted_bugs import PATCHES
 from tests.training import contract
 
 NAMES = ["messages", "residuals", "sampler", "knowledge"]

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.check import Finding
-from overhear.attacks.coordinates import note_coordinates
+from overhear.attacks.checks.coordinates import note_coordinates
+from overhear.attacks.checks.result import Finding
 
 
 def _noted(values: np.ndarray) -> Finding:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from overhear.attacks.knowledge_check import knowledge_check
-from overhear.training.tensor_round import TensorRound
-from tests.attacks.watched import PRIVATE, a_run, sound_run, with_bug
+from overhear.attacks.checks.knowledge import knowledge_check
+from overhear.training.engine.tensor_round import TensorRound
+from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
 
 
 @pytest.mark.parametrize(("name", "form"), PRIVATE)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from overhear.attacks.message_check import message_check
+from overhear.attacks.checks.messages import message_check
 from overhear.training.algorithms import Form, dp_cga
-from overhear.training.engine import Engine
-from overhear.training.round import Agents
-from overhear.training.tensor_round import TensorRound
-from overhear.training.topologies import build_graph, star
-from tests.attacks.watched import PRIVATE, a_run, sound_run, with_bug
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.graphs.topologies import build_graph, star
+from overhear.training.step.round import Agents
+from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
 
 SINGLE = torch.float32
 

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from overhear.attacks.engine_checks import engine_checks
-from overhear.training.exposure import exposures
-from overhear.training.randomness import SecretRandomness
-from overhear.training.topologies import ring
-from overhear.training.trace import trace
-from tests.attacks.planted_bugs import ACCOUNTING, PATCHES
-from tests.attacks.watched import a_run, a_setting
+from overhear.attacks.checks.checks import engine_checks
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.topologies import ring
+from overhear.training.tracing.trace import trace
+from tests.attacks.checks.planted_bugs import ACCOUNTING, PATCHES
+from tests.attacks.checks.watched import a_run, a_setting
 from tests.training.contract import bound_to
 
 FOUND_BY = {

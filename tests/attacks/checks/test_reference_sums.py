@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from overhear.attacks import oracle as module
-from overhear.attacks.oracle import Oracle
+from overhear.attacks.checks import reference_sums as module
+from overhear.attacks.checks.reference_sums import Oracle
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga
-from overhear.training.models import build_model, flatten, unflatten
-from overhear.training.tasks import ClassWeights
-from overhear.training.tensor_round import Sources
-from overhear.training.topologies import ring
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.graphs.topologies import ring
+from overhear.training.models.parameters import build_model, flatten, unflatten
+from overhear.training.models.tasks import ClassWeights
 from tests.training.contract import bound_to, setting, started
 
 PRIVATE = [(name, form) for name, of in ALGORITHMS.items() if of.private for form in Form]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.residual_check import residual_check
-from overhear.training.algorithms import decor, whisper
-from overhear.training.tensor_round import TensorRound
-from overhear.training.topologies import star
-from overhear.training.values import Edges
-from tests.attacks.watched import PRIVATE, a_run, sound_run, with_bug
+from overhear.attacks.checks.residuals import residual_check
+from overhear.training.algorithms.correlated import decor, whisper
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.graphs.topologies import star
+from overhear.training.step.values import Edges
+from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
 
 
 @pytest.mark.parametrize(("name", "form"), PRIVATE)

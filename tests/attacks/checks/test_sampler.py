@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from overhear.attacks import sampler_check as module
-from overhear.attacks.sampler_check import sampler_check
-from overhear.training.engine import Engine
-from tests.attacks.planted_bugs import PATCHES
-from tests.attacks.watched import a_run, sound_run, with_bug
+from overhear.attacks.checks import sampler as module
+from overhear.attacks.checks.sampler import sampler_check
+from overhear.training.engine.engine import Engine
+from tests.attacks.checks.planted_bugs import PATCHES
+from tests.attacks.checks.watched import a_run, sound_run, with_bug
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])

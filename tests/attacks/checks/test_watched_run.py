@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from overhear.attacks.message_check import message_check
-from overhear.attacks.watched_run import watch
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples
-from overhear.training.topologies import ring
-from tests.attacks.watched import a_run, a_setting, sound_run
+from overhear.attacks.checks.messages import message_check
+from overhear.attacks.checks.watched_run import watch
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.graphs.topologies import ring
+from tests.attacks.checks.watched import a_run, a_setting, sound_run
 from tests.training.contract import bound_to
 
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from overhear.attacks.watched_run import WatchedRun, watch
+from overhear.attacks.checks.watched_run import WatchedRun, watch
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.engine import Setting
-from overhear.training.graph import Topology
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tasks import ClassWeights
-from overhear.training.tensor_round import Examples
-from overhear.training.topologies import ring
-from tests.attacks.planted_bugs import PATCHES
+from overhear.training.engine.engine import Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.graphs.graph import Topology
+from overhear.training.graphs.topologies import ring
+from overhear.training.models.tasks import ClassWeights
+from tests.attacks.checks.planted_bugs import PATCHES
 from tests.training.contract import bound_to
 
 TWO_FORMS = ("dpdl", "dpmixsgd")

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact import first_linear_input, residual
-from overhear.attacks.observation import Observation, observe
-from overhear.attacks.prior import Box
+from overhear.attacks.exact.first_layer import first_linear_input, residual
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.prior import Box
 
 BOX = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
 SHAPE = (1, 8, 8)

@@ -6,11 +6,11 @@ from skimage import data
 from skimage.transform import resize
 from torch import Tensor, nn
 
-from overhear.attacks.observation import Observation, observe
-from overhear.attacks.peeled_layers import Affine, read_chain, solve_normal
-from overhear.attacks.peeling import Peeled, peel
-from overhear.attacks.prior import Box
-from overhear.training.models import build_model, flatten
+from overhear.attacks.exact.rgap import Peeled, peel
+from overhear.attacks.exact.rgap_layers import Affine, read_chain, solve_normal
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.prior import Box
+from overhear.training.models.parameters import build_model, flatten
 
 BOX = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 

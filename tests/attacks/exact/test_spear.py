@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.observation import Observation, observe, sent_gradient
-from overhear.attacks.prior import Box
-from overhear.attacks.relu_batches import Separated, separate
-from overhear.training.models import flatten
+from overhear.attacks.exact.spear import Separated, separate
+from overhear.attacks.problem.observation import Observation, observe, sent_gradient
+from overhear.attacks.problem.prior import Box
+from overhear.training.models.parameters import flatten
 
 UNIT = Box(low=torch.tensor(0.0).double(), span=torch.tensor(1.0).double())
 LABELS = torch.tensor([3, 7, 1, 9, 3, 5, 1, 2])

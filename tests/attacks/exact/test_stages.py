@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.candidates import Found, Problem
-from overhear.attacks.exact_stages import Part, solve_exactly
-from overhear.attacks.observation import Observation, observe
-from overhear.attacks.presets import PRESETS
-from overhear.attacks.prior import build_box
-from overhear.training.models import flatten
+from overhear.attacks.exact.stages import Part, solve_exactly
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.problem.prior import build_box
+from overhear.attacks.problem.problem import Found, Problem
+from overhear.training.models.parameters import flatten
 
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
 SHAPE = (1, 4, 4)

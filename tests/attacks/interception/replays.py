@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
-from overhear.attacks.observation import Observation, sent_gradients
-from overhear.attacks.trial import Trial
+from overhear.attacks.interception.replay import Trial
+from overhear.attacks.problem.observation import Observation, sent_gradients
 from overhear.training.algorithms import ALGORITHMS, Form, dpdl
-from overhear.training.engine import Setting
-from overhear.training.graph import Topology
-from overhear.training.models import build_model
-from overhear.training.tasks import ClassWeights
-from overhear.training.tensor_round import Examples
-from overhear.training.topologies import ring
+from overhear.training.engine.engine import Setting
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.graphs.graph import Topology
+from overhear.training.graphs.topologies import ring
+from overhear.training.models.parameters import build_model
+from overhear.training.models.tasks import ClassWeights
 
 CLIP = 0.05
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.linear_estimate import best_weights, determined
+from overhear.attacks.interception.best_linear_estimate import best_weights, determined
 
 
 def _equations(seed: int, *, equations: int = 9, unknowns: int = 4, sources: int = 9):

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from overhear.attacks.estimate import estimate
-from overhear.attacks.trial import replay, trace_of
+from overhear.attacks.interception.estimate import estimate
+from overhear.attacks.interception.replay import replay, trace_of
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd
 from overhear.training.algorithms.dp_dpsgd import Order
-from overhear.training.exposure import exposures
-from overhear.training.topologies import full, star
-from overhear.training.transcript import Transcript
-from tests.attacks.replays import CLIP, planted, shown, trial
+from overhear.training.engine.transcript import Transcript
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.topologies import full, star
+from tests.attacks.interception.replays import CLIP, planted, shown, trial
 
 PRIVATE = [name for name, known in ALGORITHMS.items() if known.private]
 CENTRAL = ("cdp-dsgd", "dp-sgda")  # only a sum over agents leaves the server

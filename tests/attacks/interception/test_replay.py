@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.attacks.trial import replay
-from overhear.training.topologies import star
-from tests.attacks.replays import planted, trial
+from overhear.attacks.interception.replay import replay
+from overhear.training.graphs.topologies import star
+from tests.attacks.interception.replays import planted, trial
 
 
 def test_a_trial_names_a_link_that_exists():

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from overhear.attacks.observation import Observation
-from overhear.attacks.scenarios import Scenario, intercept, join, scenarios_of
-from overhear.attacks.trial import Protection, replay, trace_of
+from overhear.attacks.interception.replay import Protection, replay, trace_of
+from overhear.attacks.interception.scenarios import Scenario, intercept, join, scenarios_of
+from overhear.attacks.problem.observation import Observation
 from overhear.training.algorithms import Form, dpdl
-from overhear.training.topologies import ring, star
-from tests.attacks.replays import planted, shown, trial
+from overhear.training.graphs.topologies import ring, star
+from tests.attacks.interception.replays import planted, shown, trial
 
 CASES = [("dpdl", scenario) for scenario in scenarios_of("dpdl")] + [
     ("dp-cga", Scenario.CROSS_GRADIENT),

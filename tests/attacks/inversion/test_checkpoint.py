@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from overhear.attacks.checkpoint import Checkpoint, digest
-from overhear.attacks.observation import Observation
+from overhear.attacks.inversion.checkpoint import Checkpoint, digest
+from overhear.attacks.problem.observation import Observation
 
 
 def _seen(value: float) -> Observation:

@@ -5,10 +5,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from overhear.attacks.inversion import Reconstruction, reconstruct
-from overhear.attacks.metrics import blind_guess, match
-from overhear.attacks.observation import Observation, observe
-from overhear.attacks.presets import PRESETS, Preset
+from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.presets import PRESETS, Preset
+from overhear.attacks.scoring.metrics import blind_guess, match
 
 SHAPE = (1, 8, 8)
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))

@@ -9,20 +9,20 @@ from skimage import data
 from skimage.transform import resize
 from torch import Tensor, nn
 
-from overhear.attacks.candidates import Problem, distances, gradients_of, scores, variations
-from overhear.attacks.descent import optimise
-from overhear.attacks.inversion import Reconstruction, reconstruct
-from overhear.attacks.objective import (
+from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.inversion.optimisation import optimise
+from overhear.attacks.inversion.restarts import Search, _stop
+from overhear.attacks.inversion.smoothing import Smoothed
+from overhear.attacks.problem.objective import (
     Objective,
     cosine_distance,
     squared_distance,
     whitened_residual,
 )
-from overhear.attacks.observation import Observation, observe
-from overhear.attacks.presets import PRESETS, Preset
-from overhear.attacks.prior import build_box
-from overhear.attacks.restarts import Search, _stop
-from overhear.attacks.smoothing import Smoothed
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.presets import PRESETS, Preset
+from overhear.attacks.problem.prior import build_box
+from overhear.attacks.problem.problem import Problem, distances, gradients_of, scores, variations
 
 SHAPE = (3, 6, 6)
 SHORT = replace(PRESETS["matched"], adam_steps=24, newton_steps=0, exact=False, starts=2)
@@ -90,7 +90,9 @@ def test_the_slope_in_the_pixels_is_that_of_finite_differences(
     objective: Objective, softness: float, records: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The width follows the layer's size in the search, where the slope holds it fixed.
-    monkeypatch.setattr("overhear.attacks.smoothing._size", lambda _: torch.tensor(0.2).double())
+    monkeypatch.setattr(
+        "overhear.attacks.inversion.smoothing._size", lambda _: torch.tensor(0.2).double()
+    )
     model = _network(nn.Sigmoid if softness == 0 else nn.ReLU).double()
     _, seen = _seen(
         model, records=records, models=2, clip_norm=0.05, noise_std=1e-3, dtype=torch.float64
@@ -206,7 +208,7 @@ def test_an_interrupted_search_ends_where_it_would_have_ended(stop_at: int, tmp_
             raise Interrupted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("overhear.attacks.restarts.SAVED_EVERY", 5)
+        patch.setattr("overhear.attacks.inversion.restarts.SAVED_EVERY", 5)
         with pytest.raises(Interrupted):
             _attack(model, seen, preset, checkpoint=place, progress=interrupt)
         assert place.exists() == (stop_at > 5)
@@ -229,7 +231,7 @@ def test_an_interrupted_lbfgs_ends_where_it_would_have_ended(tmp_path: Path) -> 
             raise Interrupted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("overhear.attacks.descent._REFRESHED", 4)
+        patch.setattr("overhear.attacks.inversion.optimisation._REFRESHED", 4)
         whole = _attack(model, seen, preset)
         with pytest.raises(Interrupted):
             _attack(model, seen, preset, checkpoint=place, progress=interrupt)
@@ -248,7 +250,7 @@ def test_a_checkpoint_of_another_observation_is_refused(tmp_path: Path) -> None:
             raise Interrupted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("overhear.attacks.restarts.SAVED_EVERY", 5)
+        patch.setattr("overhear.attacks.inversion.restarts.SAVED_EVERY", 5)
         with pytest.raises(Interrupted):
             _attack(model, seen, SHORT, checkpoint=place, progress=interrupt)
     with pytest.raises(ValueError, match="belongs to another observation, preset"):

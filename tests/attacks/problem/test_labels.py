@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.labels import recover_labels
-from overhear.attacks.observation import Observation, observe
+from overhear.attacks.problem.labels import recover_labels
+from overhear.attacks.problem.observation import Observation, observe
 
 CLASSES = 10
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from overhear.attacks.objective import cosine_distance, squared_distance, whitened_residual
-from overhear.attacks.observation import Observation
+from overhear.attacks.problem.objective import cosine_distance, squared_distance, whitened_residual
+from overhear.attacks.problem.observation import Observation
 
 
 def _seen(gradient: torch.Tensor, *, noise_std: float = 0.0) -> Observation:

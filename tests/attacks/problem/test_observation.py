@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.observation import Observation, observe, sent_gradient, sent_gradients
-from overhear.training.models import build_model, flatten
-from overhear.training.tasks import ClassWeights
+from overhear.attacks.problem.observation import Observation, observe, sent_gradient, sent_gradients
+from overhear.training.models.parameters import build_model, flatten
+from overhear.training.models.tasks import ClassWeights
 
 
 def _network() -> tuple[nn.Module, Tensor]:

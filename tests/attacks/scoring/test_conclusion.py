@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from overhear.attacks.conclusion import conclusion
-from overhear.attacks.evaluation import BLIND, Row
-from overhear.attacks.metrics import Scores
-from overhear.attacks.trial import Protection
+from overhear.attacks.interception.replay import Protection
+from overhear.attacks.scoring.conclusion import conclusion
+from overhear.attacks.scoring.evaluation import BLIND, Row
+from overhear.attacks.scoring.metrics import Scores
 
 
 def _rows(blind, undefended, defended):

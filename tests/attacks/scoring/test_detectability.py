@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.detectability import LayerSpectrum, detectability, spectral_sentence
-from overhear.attacks.observation import Observation, observe
-from overhear.training.models import flatten
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.scoring.detectability import LayerSpectrum, detectability, spectral_sentence
+from overhear.training.models.parameters import flatten
 
 
 def _network() -> nn.Module:

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from overhear.attacks.conclusion import conclusion
-from overhear.attacks.evaluation import attack_images
-from overhear.attacks.presets import PRESETS
-from overhear.attacks.scenarios import Scenario
-from overhear.training.data import Dataset
-from tests.attacks.replays import trial
+from overhear.attacks.interception.scenarios import Scenario
+from overhear.attacks.problem.presets import PRESETS
+from overhear.attacks.scoring.conclusion import conclusion
+from overhear.attacks.scoring.evaluation import attack_images
+from overhear.training.data.load import Dataset
+from tests.attacks.interception.replays import trial
 
 
 def _data():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overhear.attacks.metrics import (
+from overhear.attacks.scoring.metrics import (
     CONVENTIONS,
     DPDL,
     Convention,

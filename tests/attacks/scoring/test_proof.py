@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.attacks.proof import proven_mu
-from overhear.attacks.trial import Protection, Trial, trace_of
-from overhear.privacy.view import UnsupportedView
+from overhear.attacks.interception.replay import Protection, Trial, trace_of
+from overhear.attacks.scoring.proof import proven_mu
+from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form
-from overhear.training.exposure import exposures
-from overhear.training.topologies import star
-from tests.attacks.replays import CLIP, trial
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.topologies import star
+from tests.attacks.interception.replays import CLIP, trial
 
 
 def _mu(one: Trial) -> float:
@@ -79,5 +79,5 @@ def test_a_view_that_cannot_be_closed_proves_nothing(monkeypatch: pytest.MonkeyP
     def refuse(*_: object, **__: object) -> None:
         raise UnsupportedView("no closed view")
 
-    monkeypatch.setattr("overhear.attacks.proof.exposures", refuse)
+    monkeypatch.setattr("overhear.attacks.scoring.proof.exposures", refuse)
     assert _mu(trial("dpdl", noise_std=CLIP)) == math.inf

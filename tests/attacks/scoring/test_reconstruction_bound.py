@@ -7,14 +7,14 @@ import torch
 from scipy.stats import binom, norm
 from torch import Tensor, nn
 
-from overhear.attacks.observation import Observation, sent_gradients
-from overhear.attacks.reconstruction_bound import (
+from overhear.attacks.problem.observation import Observation, sent_gradients
+from overhear.attacks.scoring.reconstruction_bound import (
     ReconstructionBound,
     count_rebuilt,
     declared_mu,
     reconstruction_bound,
 )
-from overhear.training.models import flatten
+from overhear.training.models.parameters import flatten
 
 
 def _bound(**changes: Any) -> ReconstructionBound:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overhear.reports import cli
+from overhear.commands import cli
 
 RUN = """
 data.name = "digits"

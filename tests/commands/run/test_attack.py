@@ -12,9 +12,9 @@ import torch
 import typer
 from safetensors.torch import save_file
 
-from overhear.attacks.observation import sent_gradient
-from overhear.reports.attack_command import attack
-from overhear.training.models import build_model, flatten, unflatten
+from overhear.attacks.problem.observation import sent_gradient
+from overhear.commands.run.attack import attack
+from overhear.training.models.parameters import build_model, flatten, unflatten
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def swept(monkeypatch: pytest.MonkeyPatch) -> None:
         "bound": {"rebuilt": 1, "images": 4, "most": 0.25},
     }
     found = [{"swept": {"graph.name": "ring"}, "refused": None, "scenarios": [scenario]}]
-    monkeypatch.setattr("overhear.reports.attack_sweep.attack_sweep", lambda *_, **__: found)
+    monkeypatch.setattr("overhear.runs.attack.sweep.attack_sweep", lambda *_, **__: found)
 
 
 @pytest.mark.usefixtures("swept")

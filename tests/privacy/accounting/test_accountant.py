@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overhear.privacy.accountant import (
+from overhear.privacy.accounting.accountant import (
     Accountant,
     Adjacency,
     composed_delta,
@@ -18,7 +18,7 @@ from overhear.privacy.accountant import (
     epsilon,
     noise_multiplier,
 )
-from overhear.privacy.gaussian import delta_from_mu, epsilon_from_mu
+from overhear.privacy.accounting.gaussian import delta_from_mu, epsilon_from_mu
 
 ADD = Adjacency.ADD_OR_REMOVE_ONE
 REPLACE = Adjacency.REPLACE_ONE
@@ -465,7 +465,7 @@ def test_delta_below_what_plain_floats_add_up_is_still_found():
 
 def test_importing_the_module_loads_no_heavy_library():
     code = (
-        "import sys, overhear.privacy.accountant; "
+        "import sys, overhear.privacy.accounting.accountant; "
         "print([m for m in ('scipy', 'dp_accounting', 'opacus', 'torch') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overhear.privacy.gaussian import delta_from_mu, epsilon_from_mu, mu_from
+from overhear.privacy.accounting.gaussian import delta_from_mu, epsilon_from_mu, mu_from
 
 MUS = st.floats(-6.0, 3.0).map(lambda power: 10.0**power)
 DELTAS = st.floats(-300.0, -0.3).map(lambda power: 10.0**power)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from overhear.privacy import limits
-from overhear.privacy.accountant import composed_epsilon, epsilon, noise_multiplier
-from overhear.privacy.gaussian import epsilon_from_mu
-from overhear.privacy.limits import max_rounds, max_sampling_rate, scale_for
+from overhear.privacy.accounting import limits
+from overhear.privacy.accounting.accountant import composed_epsilon, epsilon, noise_multiplier
+from overhear.privacy.accounting.gaussian import epsilon_from_mu
+from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
 
 # noise_multiplier, epsilon, delta, sampling_rate
 ROUNDS = [

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from overhear.privacy.loss_atoms import Pair, Round, loss_atoms
-from overhear.privacy.loss_distribution import compose, tilt_for_delta
-from overhear.privacy.loss_mixtures import mixtures
-from overhear.privacy.schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from overhear.privacy.accounting.dominating_pairs import Pair, Round, loss_atoms
+from overhear.privacy.accounting.mixtures import mixtures
+from overhear.privacy.accounting.privacy_loss import compose, tilt_for_delta
+from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 
 EPSILONS = (-1.0, -0.02, 0.0, 1e-3, 0.3, 4.0)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from overhear.privacy.accountant import delta, epsilon
-from overhear.privacy.gaussian import epsilon_from_mu
-from overhear.privacy.loss_atoms import Pair, Round, loss_atoms
-from overhear.privacy.loss_distribution import compose, tilt_for_epsilon
+from overhear.privacy.accounting.accountant import delta, epsilon
+from overhear.privacy.accounting.dominating_pairs import Pair, Round, loss_atoms
+from overhear.privacy.accounting.gaussian import epsilon_from_mu
+from overhear.privacy.accounting.privacy_loss import compose, tilt_for_epsilon
 
 
 def test_a_tilt_of_zero_composes_and_a_negative_one_is_refused():

@@ -20,10 +20,10 @@ from overhear.privacy import (
     noise_floor,
     noise_multiplier,
     risk_of_mu,
-    trade_off,
     victim_information,
     whisper_covariance,
 )
+from overhear.privacy.accounting import trade_off
 
 few = settings(max_examples=6, deadline=None, derandomize=True)
 many = settings(max_examples=100, deadline=None, derandomize=True)

@@ -11,10 +11,10 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
-from overhear.privacy.accountant import delta
-from overhear.privacy.gaussian import epsilon_from_mu
-from overhear.privacy.risk import Risk, composed_risk, risk, risk_of_mu
-from overhear.privacy.trade_off import GaussianCurve, trade_off
+from overhear.privacy.accounting.accountant import delta
+from overhear.privacy.accounting.gaussian import epsilon_from_mu
+from overhear.privacy.accounting.risk import Risk, composed_risk, risk, risk_of_mu
+from overhear.privacy.accounting.trade_off import GaussianCurve, trade_off
 
 RATES = np.array([1e-8, 1e-6, 1e-4, 0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
 # (noise multiplier, sampling rate, rounds), advantage, Bayes risk at prior .5, .1 and .9, hits at

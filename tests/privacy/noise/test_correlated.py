@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhear.privacy import View, epsilon_from_mu
-from overhear.privacy.correlated import (
+from overhear.privacy.noise.correlated import (
     WhisperNoise,
     decor_covariance,
     decor_factor,
@@ -22,7 +22,7 @@ from overhear.privacy.correlated import (
     whisper_covariance,
 )
 
-GOLDEN = Path(__file__).parents[2] / "../shared/golden/whisper.json"
+GOLDEN = Path(__file__).parents[3] / "../shared/golden/whisper.json"
 PAPER_LINKS = 0x3DFE301CABD2FF6527FAB276BBF47CF95F7A24FEBAE35287  # rows i, columns j < i
 PAPER_BOUND = {3: 0.0017348321192510023, 10: 0.015503552285754198, 40: 0.1432002083288661}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy import composed_epsilon, epsilon, mu_from, noise_multiplier
-from overhear.privacy.schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 
 ANY = {"rounds": 5, "sampling_rate": 0.05}
 TARGET = {"epsilon": 2.0, "delta": 1e-5}

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from overhear.privacy import Guarantee, Status, composed_epsilon, epsilon
-from overhear.privacy.published import PublishedClaim, dpdl_theorem_1, dpmixsgd_theorem_3
+from overhear.privacy.published.dpdl import PublishedClaim, dpdl_theorem_1, dpmixsgd_theorem_3
 
 RING = {"delta": 1e-5, "rounds": 1000, "sampling_rate": 0.02, "sensitivity_factor": math.sqrt(3)}
 MIX = {

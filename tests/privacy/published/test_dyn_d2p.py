@@ -5,8 +5,8 @@ import math
 import pytest
 
 from overhear.privacy import delta_from_mu, epsilon, mu_from
-from overhear.privacy.published_clt import dyn_d2p_clt
-from overhear.privacy.schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
 
 ITS_OWN = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1.0, budget_growth=1.0)
 SMALL = Schedule(rounds=12, sampling_rate=0.1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy import View, delta_from_mu, epsilon_from_mu
-from overhear.privacy.published_gossip import muffliato_bound, muffliato_losses
+from overhear.privacy.published.muffliato import muffliato_bound, muffliato_losses
 
 SETTING = {"noise_multiplier": 2.0, "delta": 1e-5}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy import epsilon_from_mu, mu_from, victim_information, whisper_covariance
-from overhear.privacy.published_whisper import whisper_information, whisper_theorem_2
+from overhear.privacy.published.whisper import whisper_information, whisper_theorem_2
 
 PAPER = {"delta": 1e-5, "rounds": 5000, "clip_norm": 0.1}
 

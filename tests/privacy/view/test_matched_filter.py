@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from overhear.privacy.matched_filter import matched_filter
-from overhear.privacy.view import View
+from overhear.privacy.view.matched_filter import matched_filter
+from overhear.privacy.view.view import View
 
 
 def _random(rows: int, contributions: int, sources: int, seed: int = 0) -> View:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy import UnsupportedView, View
-from overhear.privacy.streamed_view import Rows, StreamedView
+from overhear.privacy.view.whole_run import Rows, StreamedView
 
 NONE = np.zeros((1, 0))
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from overhear.reports import cli
-from overhear.reports.compare import compare_runs, flags_of, rows_of
-from overhear.reports.compare_page import comparison_html, comparison_markdown
-from overhear.reports.config import load_run_file
-from overhear.reports.folder import ATTACK, AUDIT, write_sums
-from overhear.reports.run import train_run
-from tests.reports.evidence import attack, audited
+from overhear.commands import cli
+from overhear.reports.compare.compare import compare_runs, flags_of, rows_of
+from overhear.reports.compare.page import comparison_html, comparison_markdown
+from overhear.runs.folder.folder import ATTACK, AUDIT, write_sums
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.run_file import load_run_file
+from tests.runs.evidence.evidence import attack, audited
 
 HOSTILE = "<img src=x onerror=alert(1)>|`\x1b[2J\n# [x](y)&\"'"
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -211,7 +211,7 @@ def test_the_command_prints_or_writes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("overhear.reports.compare.compare_runs", lambda _: found)
+    monkeypatch.setattr("overhear.reports.compare.compare.compare_runs", lambda _: found)
     arguments = ["compare", "a", "b", "--format", form]
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out

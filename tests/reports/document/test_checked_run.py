@@ -11,15 +11,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from overhear.reports import cli
-from overhear.reports.checked_run import first_difference, read_checked_run, read_evidence
-from overhear.reports.config import load_run_file
-from overhear.reports.evidence_schema import Attack, Audit
-from overhear.reports.folder import ATTACK, AUDIT, LEDGER, PRIVACY, SUMS, write_sums
-from overhear.reports.report import report_run
-from overhear.reports.run import train_run
-from tests.reports.evidence import AUDIT as AUDITED
-from tests.reports.evidence import attack, audited
+from overhear.commands import cli
+from overhear.reports.document.checked_run import first_difference, read_checked_run, read_evidence
+from overhear.reports.document.collect import report_run
+from overhear.runs.evidence.schema import Attack, Audit
+from overhear.runs.folder.folder import ATTACK, AUDIT, LEDGER, PRIVACY, SUMS, write_sums
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.run_file import load_run_file
+from tests.runs.evidence.evidence import AUDIT as AUDITED
+from tests.runs.evidence.evidence import attack, audited
 
 RUN = """
 [data]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.attack_entry import PLANTED
-from overhear.reports.config import load_run_file
-from overhear.reports.report import collect, report_run
-from overhear.reports.run import train_run
+from overhear.reports.document.collect import collect, report_run
+from overhear.runs.attack.attack_entry import PLANTED
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
-from tests.reports.conftest import sample_audit, sample_images, sample_report
-from tests.reports.test_html import KINDS, Page, pointer
+from tests.conftest import sample_audit, sample_images, sample_report
+from tests.reports.document.test_html import KINDS, Page, pointer
 
 RUN = """\
 data.name = "digits"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from overhear.reports.cited import KINDS, Cited, look_up
-from overhear.reports.evidence import measured
-from overhear.reports.folder import write_json
-from overhear.reports.html import render
-from overhear.reports.tables import HEURISTIC
-from tests.reports.conftest import sample_images, sample_report, with_audit
+from overhear.reports.document.html import render
+from overhear.reports.judgement.phrases import HEURISTIC
+from overhear.runs.evidence.evidence import measured
+from overhear.runs.folder.folder import write_json
+from tests.conftest import sample_images, sample_report, with_audit
 
 Report = dict[str, Any]
 NOT_ALLOWED = {"script", "link", "iframe", "object", "embed", "form", "base", "audio", "video"}

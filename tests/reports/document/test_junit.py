@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from overhear.reports.finding import Decision, Finding, Outcome
-from overhear.reports.junit import unfinished, write_junit
+from overhear.reports.document.junit import unfinished, write_junit
+from overhear.reports.judgement.finding import Decision, Finding, Outcome
 
 HOSTILE = "<script>&\"']]> \x00\x1b[31m\ud800\ufffe\nfoo"
 

@@ -7,8 +7,8 @@ import math
 import re
 from typing import Any
 
-from overhear.reports.report_markdown import report_markdown
-from tests.reports.evidence import AUDIT
+from overhear.reports.document.markdown import report_markdown
+from tests.runs.evidence.evidence import AUDIT
 
 HOSTILE = "<img src=x>|`\x1b[2J\n# [x](y)"
 

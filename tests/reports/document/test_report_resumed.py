@@ -10,24 +10,27 @@ from typing import Any
 
 import pytest
 
+from overhear.commands import cli
 from overhear.privacy.ledger import Ledger, Spent, read_ledger
-from overhear.reports import cli
-from overhear.reports.check import decide
-from overhear.reports.checked_run import read_checked_run
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.finding import Finding, Outcome
-from overhear.reports.policy import Policy
-from overhear.reports.report import collect
-from overhear.reports.report_markdown import report_markdown
-from overhear.reports.report_schema import report_schema
-from overhear.reports.resume import check_exposures, resume_run
-from overhear.reports.run import plan_session, train_run
-from overhear.reports.run_facts import course
-from overhear.reports.verdict import Outcome as Verdict
-from overhear.reports.verdict import verdict
-from overhear.reports.verdict_notes import verdict_notes
-from overhear.training.exposure import Release
-from tests.reports.interrupted import (
+from overhear.reports.document.checked_run import read_checked_run
+from overhear.reports.document.collect import collect
+from overhear.reports.document.markdown import report_markdown
+from overhear.reports.document.run_facts import course
+from overhear.reports.judgement.check import decide
+from overhear.reports.judgement.finding import Finding, Outcome
+from overhear.reports.judgement.policy import Policy
+from overhear.reports.judgement.verdict import Outcome as Verdict
+from overhear.reports.judgement.verdict import verdict
+from overhear.reports.judgement.verdict_notes import verdict_notes
+from overhear.reports.schema import report_schema
+from overhear.runs.folder.resume import check_exposures, resume_run
+from overhear.runs.folder.run import plan_session, train_run
+from overhear.runs.run_file.run_file import RunFile, load_run_file
+from overhear.training.exposure.joint_sensitivities import Release
+from tests.reports.document.test_collect import reported
+from tests.reports.document.test_html import Page
+from tests.reports.test_schema import closed, found
+from tests.runs.folder.interrupted import (
     NO_TARGET,
     CutOffError,
     cut_off,
@@ -36,11 +39,8 @@ from tests.reports.interrupted import (
     plan_once,
     write_run_file,
 )
-from tests.reports.test_html import Page
-from tests.reports.test_report import reported
-from tests.reports.test_report_schema import closed, found
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +255,7 @@ def test_a_start_that_was_released_twice_costs_twice(
         raise CutOffError
 
     with monkeypatch.context() as patched:
-        patched.setattr("overhear.reports.run.save_checkpoint", fail)
+        patched.setattr("overhear.runs.folder.run.save_checkpoint", fail)
         with pytest.raises(CutOffError):
             train_run(config, out)
     said: list[str] = []
@@ -324,7 +324,7 @@ def test_a_graph_file_that_became_another_graph_is_refused(
     run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("run", "resume"):  # each time from the file
-        monkeypatch.setattr(f"overhear.reports.{module}.plan_session", plan_session)
+        monkeypatch.setattr(f"overhear.runs.folder.{module}.plan_session", plan_session)
     path = run_file.parent / "graph.json"
     full = json.dumps({"agents": 4, "edges": [[i, j] for i in range(4) for j in range(i)]})
     path.write_text(full, encoding="utf-8")

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from overhear.privacy import risk
+from overhear.privacy.accounting import risk
 from overhear.privacy.ledger import Spent
-from overhear.reports.config import RunFile
-from overhear.reports.plan import Plan, make_plan
-from overhear.reports.risk_words import hits_of_pair, odds, risk_by_adversary
-from overhear.training.accounting import run_epsilon
+from overhear.reports.document.risk import hits_of_pair, odds, risk_by_adversary
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.run_file import RunFile
+from overhear.training.exposure.guarantees import run_epsilon
 
 RUN = """
 data.name = "digits"

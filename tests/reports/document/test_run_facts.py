@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overhear.reports.run_facts import utility
+from overhear.reports.document.run_facts import utility
 
 LINES = [
     {

@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhear.reports.chart import HEIGHT, RIGHT, WIDTH, key, spread, ticks
-from overhear.reports.figures import epsilon_figure, epsilon_series, utility_figure
+from overhear.reports.figures.by_round import (
+    epsilon_figure,
+    epsilon_series,
+    utility_figure,
+)
+from overhear.reports.figures.chart import HEIGHT, RIGHT, WIDTH, key, spread, ticks
 
 Report = dict[str, Any]
 

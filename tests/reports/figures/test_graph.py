@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.graph_figure import graph_figure, network, network_key
+from overhear.reports.figures.graph import graph_figure, network, network_key
 
 Report = dict[str, Any]
 

@@ -6,9 +6,9 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from overhear.reports.evidence import measured
-from overhear.reports.measured_figure import measured_figure
-from tests.reports.conftest import with_audit
+from overhear.reports.figures.measured import measured_figure
+from overhear.runs.evidence.evidence import measured
+from tests.conftest import with_audit
 
 Report = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.odds_figure import odds_figure
+from overhear.reports.figures.odds import odds_figure
 
 Report = dict[str, Any]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from overhear.privacy.ledger import Spent
-from overhear.reports.check import decide
-from overhear.reports.checked_run import CheckedRun
-from overhear.reports.evidence_schema import Audit
-from overhear.reports.finding import Decision, Outcome
-from overhear.reports.policy import Policy
-from tests.reports.evidence import AUDIT, attack, audit, audited
+from overhear.reports.document.checked_run import CheckedRun
+from overhear.reports.judgement.check import decide
+from overhear.reports.judgement.finding import Decision, Outcome
+from overhear.reports.judgement.policy import Policy
+from overhear.runs.evidence.schema import Audit
+from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
 
 LIMIT: dict[str, Any] = {"adversary": "eavesdropper", "epsilon": 4.0, "delta": 1e-5}
 ROUNDS = 200

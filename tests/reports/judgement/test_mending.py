@@ -7,11 +7,11 @@ import tomllib
 import pytest
 
 from overhear.privacy.ledger import Spent
-from overhear.reports.build import graph_of
-from overhear.reports.config import RunFile
-from overhear.reports.mending import mending, rounds_within
-from overhear.reports.plan import Plan, make_plan
-from overhear.training.accounting import accounted, run_epsilon
+from overhear.reports.judgement.mending import mending, rounds_within
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.build import graph_of
+from overhear.runs.run_file.run_file import RunFile
+from overhear.training.exposure.guarantees import accounted, run_epsilon
 
 RUN = """
 data.name = "digits"

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.reports.config import RunFile
-from overhear.reports.plan import Plan, make_plan
-from overhear.reports.plan_advice import advise
-from overhear.reports.plan_words import Advice, What
-from overhear.training.accounting import run_epsilon
+from overhear.reports.judgement.plan_advice import advise
+from overhear.reports.judgement.plan_words import Advice, What
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.run_file import RunFile
+from overhear.training.exposure.guarantees import run_epsilon
 
 RUN = """
 data.name = "digits"

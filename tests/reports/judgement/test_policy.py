@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from overhear.reports.policy import load_policy, policy_schema
+from overhear.reports.judgement.policy import load_policy, policy_schema
 
 LIMIT = '[[limits]]\nadversary = "eavesdropper"\nepsilon = 8\ndelta = 1e-5\n'
 BASIC = f"schema = 1\n{LIMIT}"
@@ -110,7 +110,7 @@ def test_every_adversary_of_a_run_file_can_have_a_limit(tmp_path, name):
 
 
 def test_every_key_of_the_schema_has_a_demand():
-    from overhear.reports import policy
+    from overhear.reports.judgement import policy
 
     found = policy_schema()
     keys = {*found["properties"]}
@@ -120,7 +120,7 @@ def test_every_key_of_the_schema_has_a_demand():
 
 
 def test_the_example_is_a_policy():
-    path = Path(__file__).parents[2] / "examples/policy.toml"
+    path = Path(__file__).parents[3] / "examples/policy.toml"
     if not path.exists():
         pytest.skip("the examples are in the checkout")
     assert load_policy(path).limits[0].adversary == "eavesdropper"

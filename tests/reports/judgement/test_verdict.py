@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.verdict import Outcome, doubt, head_row, verdict
-from tests.reports.conftest import with_audit
+from overhear.reports.judgement.verdict import Outcome, doubt, head_row, verdict
+from tests.conftest import with_audit
 
 Report = dict[str, Any]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from overhear.reports import attack as module
-from overhear.reports import cli
-from overhear.reports.attack import attack_run
-from overhear.reports.config import load_run_file
-from overhear.reports.faults import ContradictedProof
-from overhear.reports.folder import check_sums, write_sums
-from overhear.reports.run import train_run
+from overhear.commands import cli
+from overhear.runs.attack import attack as module
+from overhear.runs.attack.attack import attack_run
+from overhear.runs.errors import ContradictedProof
+from overhear.runs.folder.folder import check_sums, write_sums
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.run_file import load_run_file
 
 RUN = """
 [data]

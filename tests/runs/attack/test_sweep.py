@@ -5,10 +5,11 @@ import shutil
 
 import pytest
 
-from overhear.reports import attack, cli
-from overhear.reports import attack_sweep as module
-from overhear.reports.attack_sweep import attack_sweep, attack_sweep_rows, contradictions
-from overhear.reports.folder import check_sums
+from overhear.commands import cli
+from overhear.runs.attack import attack
+from overhear.runs.attack import sweep as module
+from overhear.runs.attack.sweep import attack_sweep, attack_sweep_rows, contradictions
+from overhear.runs.folder.folder import check_sums
 
 RUN = """
 [data]

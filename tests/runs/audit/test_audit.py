@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overhear.reports import audit as module
-from overhear.reports.audit import audit_config, audit_folder
-from overhear.reports.audit_game import game_of
-from overhear.reports.build import build
-from overhear.reports.cli import main
-from overhear.reports.config import load_run_file
-from overhear.reports.faults import ContradictedProof
-from overhear.reports.folder import check_sums, write_sums
-from overhear.reports.plan import make_plan
-from overhear.reports.run import train_run
-from tests.attacks.planted_bugs import noise_halved
+from overhear.commands.cli import main
+from overhear.runs.audit import audit as module
+from overhear.runs.audit.audit import audit_config, audit_folder
+from overhear.runs.audit.game import game_of
+from overhear.runs.errors import ContradictedProof
+from overhear.runs.folder.folder import check_sums, write_sums
+from overhear.runs.folder.run import train_run
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.build import build
+from overhear.runs.run_file.run_file import load_run_file
+from tests.attacks.checks.planted_bugs import noise_halved
 
 RUN = """\
 [data]

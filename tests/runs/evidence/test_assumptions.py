@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.reports.assumptions import DECLARED, Facts, assumptions
-from tests.reports.conftest import sample_audit
+from overhear.runs.evidence.assumptions import DECLARED, Facts, assumptions
+from tests.conftest import sample_audit
 
 FACTS = Facts(
     planned=200,

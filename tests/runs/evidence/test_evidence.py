@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.evidence import (
+from overhear.runs.evidence.evidence import (
     contradictions,
     measured,
     read_attack,
@@ -16,7 +16,7 @@ from overhear.reports.evidence import (
     row_of,
     suspicions,
 )
-from tests.reports.conftest import sample_audit, with_audit
+from tests.conftest import sample_audit, with_audit
 
 Report = dict[str, Any]
 

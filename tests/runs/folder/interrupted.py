@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from overhear.reports import resume, run
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.run import Session, plan_session, train_run
+from overhear.runs.folder import resume, run
+from overhear.runs.folder.run import Session, plan_session, train_run
+from overhear.runs.run_file.run_file import RunFile, load_run_file
 
 RUN = """
 [data]

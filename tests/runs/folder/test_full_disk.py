@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from overhear.commands import cli
 from overhear.privacy import read_ledger
-from overhear.reports import cli
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.faults import is_stated, sentence
-from overhear.reports.folder import is_finished
-from overhear.reports.report import collect
-from overhear.reports.resume import resume_run
-from overhear.reports.run import train_run
-from overhear.training.transcript import Transcript
-from tests.reports.interrupted import plan_once, write_run_file
+from overhear.reports.document.collect import collect
+from overhear.runs.errors import is_stated, sentence
+from overhear.runs.folder.folder import is_finished
+from overhear.runs.folder.resume import resume_run
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.run_file import RunFile, load_run_file
+from overhear.training.engine.transcript import Transcript
+from tests.runs.folder.interrupted import plan_once, write_run_file
 
 
 @pytest.fixture(autouse=True)

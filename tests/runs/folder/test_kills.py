@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-KILLS = Path(__file__).resolve().parents[2] / "benchmarks" / "kills.py"
+KILLS = Path(__file__).resolve().parents[3] / "benchmarks" / "kills.py"
 
 
 @pytest.mark.slow

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from overhear.reports.build import build
-from overhear.reports.config import load_run_file
-from overhear.reports.plan import make_plan
-from overhear.reports.run import train_run
-from overhear.training.tasks import ClassWeights
+from overhear.runs.folder.run import train_run
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.build import build
+from overhear.runs.run_file.run_file import load_run_file
+from overhear.training.models.tasks import ClassWeights
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = ("dpmixsgd", "dm-hsgd", "sgda", "dp-sgda")
 RUN = """
 [data]
@@ -156,7 +156,7 @@ def test_an_example_can_be_planned(name):
 @pytest.mark.data
 def test_the_references_rank_a9a_better_with_every_report(tmp_path):
     """AUROC of the mean model at rounds 0, 30 and 60; the start ranks at .40 to .60."""
-    root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[3] / "shared" / "data")
+    root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[4] / "shared" / "data")
     file = root / "libsvm" / "a9a"
     if not file.is_file():
         pytest.skip(f"no libsvm/a9a under {root}; set OVERHEAR_DATA to a folder that holds it")

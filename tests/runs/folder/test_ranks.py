@@ -18,19 +18,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from overhear.commands import cli
 from overhear.privacy import read_ledger
-from overhear.reports import cli
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.folder import is_finished
-from overhear.reports.launch import Place
-from overhear.reports.lead import Lead, LedEngine
-from overhear.reports.ranks import facts_of, take_device
-from overhear.reports.resume import resume_run
-from overhear.reports.run import Session, make_engine, plan_session, train_run
-from overhear.training.checkpoint import load_checkpoint, save_checkpoint
-from overhear.training.distributed import MissingRank, Ranks
-from overhear.training.randomness import SecretRandomness
-from overhear.training.transcript import Transcript
+from overhear.runs.folder.folder import is_finished
+from overhear.runs.folder.launch import Place
+from overhear.runs.folder.lead import Lead, LedEngine
+from overhear.runs.folder.ranks import facts_of, take_device
+from overhear.runs.folder.resume import resume_run
+from overhear.runs.folder.run import Session, make_engine, plan_session, train_run
+from overhear.runs.run_file.run_file import RunFile, load_run_file
+from overhear.training.engine.checkpoint import load_checkpoint, save_checkpoint
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.ranks import MissingRank, Ranks
+from overhear.training.engine.transcript import Transcript
 
 # A layout that takes one example at a time rounds alike however many agents a rank has; the others
 # stack what a rank holds, and agree to about 1e-6 in float32.
@@ -100,7 +100,7 @@ def whole(run_file: Path) -> Path:
 def spread(run_file: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
     out = run_file.parent / "spread"
     done = subprocess.run(
-        [sys.executable, "-m", "overhear.reports.cli", *command(run_file, out, "--ranks", "2")],
+        [sys.executable, "-m", "overhear.commands.cli", *command(run_file, out, "--ranks", "2")],
         check=False,
         capture_output=True,
         text=True,
@@ -176,7 +176,7 @@ def is_running(pid: int) -> bool:
 def started(run_file: Path, out: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Ranks that have released some rounds; whatever is left of them is killed."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "overhear.reports.cli", *command(run_file, out, *more)],
+        [sys.executable, "-m", "overhear.commands.cli", *command(run_file, out, *more)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -261,7 +261,7 @@ def test_torchrun_continues_a_run_with_another_number_of_ranks(run_file, alone, 
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"),
-            *("3", "-m", "overhear.reports.cli", *command(run_file, out, "--resume")),
+            *("3", "-m", "overhear.commands.cli", *command(run_file, out, "--resume")),
         ],
         check=False,
         capture_output=True,

@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+from overhear.commands import cli
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.privacy.ledger import Ledger, LedgerInUse
-from overhear.reports import cli, resume, run
-from overhear.reports.config import load_run_file
-from overhear.reports.folder import is_finished
-from overhear.reports.report import collect
-from overhear.reports.resume import affordable_round, resume_run
-from overhear.reports.run import plan_session, train_run
+from overhear.reports.document.collect import collect
+from overhear.runs.folder import resume, run
+from overhear.runs.folder.folder import is_finished
+from overhear.runs.folder.resume import affordable_round, resume_run
+from overhear.runs.folder.run import plan_session, train_run
+from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS
-from overhear.training.checkpoint import load_checkpoint
-from overhear.training.transcript import Transcript
-from tests.reports.interrupted import (
+from overhear.training.engine.checkpoint import load_checkpoint
+from overhear.training.engine.transcript import Transcript
+from tests.runs.folder.interrupted import (
     NO_TARGET,
     CutOffError,
     cut_off,
@@ -32,7 +33,7 @@ from tests.reports.interrupted import (
     write_run_file,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SEEDED = "training.evaluation_noise_seed=1"
 
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from overhear.privacy import UnsupportedView, read_ledger
-from overhear.reports.attack import attack_run
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.folder import write_sums
-from overhear.reports.plan import make_plan
-from overhear.reports.report import report_run
-from overhear.reports.run import train_run
-from overhear.training.data import load_dataset
-from overhear.training.transcript import Transcript
+from overhear.reports.document.collect import report_run
+from overhear.runs.attack.attack import attack_run
+from overhear.runs.folder.folder import write_sums
+from overhear.runs.folder.run import train_run
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.run_file import RunFile, load_run_file
+from overhear.training.data.load import load_dataset
+from overhear.training.engine.transcript import Transcript
 
 RUN = """
 [data]
@@ -247,7 +247,7 @@ def test_a_run_without_noise_is_reported_as_infinite(run_file, tmp_path):
 @pytest.mark.parametrize("command", [["--help"], ["plan", "--help"], ["train", "--help"]])
 def test_help_imports_no_heavy_library(command):
     code = (
-        "import sys; from overhear.reports.cli import main; main(sys.argv[1:]); "
+        "import sys; from overhear.commands.cli import main; main(sys.argv[1:]); "
         "print([m for m in ('torch', 'opacus', 'scipy') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -276,7 +276,7 @@ def test_plan_answers_with_the_figures_of_the_two_forms(run_file):
 
 @pytest.mark.parametrize("name", ["dpdl-digits", "dpdl-ring", "dp-dpsgd-ring", "dsgd-ring"])
 def test_the_examples_are_valid(name):
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     if not (root / "examples").exists():
         pytest.skip("the examples are in the checkout")
     assert load_run_file(root / f"examples/{name}.toml").algorithm.name in name

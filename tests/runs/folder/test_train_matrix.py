@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from overhear.commands import cli
 from overhear.privacy import read_ledger
-from overhear.reports import cli
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.plan import Plan, make_plan
-from overhear.reports.report import collect
-from overhear.reports.run import train_run
-from overhear.training.accounting import run_epsilon
+from overhear.reports.document.collect import collect
+from overhear.runs.folder.run import train_run
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
+from overhear.training.exposure.guarantees import run_epsilon
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples"
 RUN_FILES = sorted(set(EXAMPLES.glob("*.toml")) - {EXAMPLES / "policy.toml"})
 DATA = Path(os.environ.get("OVERHEAR_DATA") or ROOT.parent / "shared" / "data")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from overhear.commands import cli
 from overhear.privacy import EAVESDROPPER, Status
-from overhear.privacy.accountant import epsilon
-from overhear.reports import cli
-from overhear.reports.by_agent import epsilon_by_agent
-from overhear.training import accounting
-from overhear.training.exposure import Exposure, Release
+from overhear.privacy.accounting.accountant import epsilon
+from overhear.runs.plan.by_agent import epsilon_by_agent
+from overhear.training.exposure import guarantees as accounting
+from overhear.training.exposure.joint_sensitivities import Exposure, Release
 
 RUN = """
 [data]
@@ -91,7 +91,7 @@ def test_agents_alike_are_accounted_for_once_by_the_largest(
         asked.append(exposure.worst)
         return accounting.run_epsilon(exposure, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("overhear.reports.by_agent.run_epsilon", counted)
+    monkeypatch.setattr("overhear.runs.plan.by_agent.run_epsilon", counted)
     large = 1.0 + 3e-13
     exposures = [
         Exposure(EAVESDROPPER, v, (Release(j, 0.02, 50, 1),), Status.PROVEN, "a test")

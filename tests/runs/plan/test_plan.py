@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from overhear.privacy.published import dpdl_theorem_1
-from overhear.privacy.published_clt import dyn_d2p_clt
-from overhear.privacy.schedule import Schedule
-from overhear.reports.config import load_run_file
-from overhear.reports.plan import make_plan
+from overhear.privacy.noise.schedule import Schedule
+from overhear.privacy.published.dpdl import dpdl_theorem_1
+from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.run_file import load_run_file
 
 RUN = """
 [data]

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from overhear.reports import cli, sweep
-from overhear.reports.config import load_run_file
-from overhear.reports.plan import make_plan
-from overhear.reports.sweep import Combination, plan_sweep, read_sweep
-from overhear.reports.tables import sweep_markdown, sweep_tables
+from overhear.commands import cli
+from overhear.commands.terminal.tables import sweep_markdown, sweep_tables
+from overhear.runs.plan import sweep
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.plan.sweep import Combination, plan_sweep, read_sweep
+from overhear.runs.run_file.run_file import load_run_file
 
 GRAPHS = "graph.name=full,erdos-renyi+graph.edge_probability=0.9"
 

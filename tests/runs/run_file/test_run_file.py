@@ -9,12 +9,14 @@ from typing import Any, get_args
 
 import pytest
 
-from overhear.attacks.presets import PRESETS
-from overhear.reports.config import RunFile, load_run_file, run_file_schema
-from overhear.reports.config_tables import MODEL_NAMES, DataName, GraphName, PresetName
-from overhear.training import data, models, topologies
+from overhear.attacks.problem.presets import PRESETS
+from overhear.runs.run_file.run_file import RunFile, load_run_file, run_file_schema
+from overhear.runs.run_file.tables import MODEL_NAMES, DataName, GraphName, PresetName
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.algorithms.dp_dpsgd import Order
+from overhear.training.data import load as data
+from overhear.training.graphs import topologies
+from overhear.training.models import parameters as models
 
 DSGD: dict[str, Any] = {
     "data": {"name": "digits"},

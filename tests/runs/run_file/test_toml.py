@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overhear.reports.toml_text import merge_overrides, write_toml
+from overhear.runs.run_file.toml import merge_overrides, write_toml
 
 KEYS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
-from overhear.training.engine import Engine
-from overhear.training.evaluation import evaluate
-from overhear.training.gradients import PairGradients
-from overhear.training.graph import Graph
-from overhear.training.models import flatten
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import build_graph, full, ring, star
-from overhear.training.transcript import Transcript
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.transcript import Transcript
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import build_graph, full, ring, star
+from overhear.training.models.evaluation import evaluate
+from overhear.training.models.parameters import flatten
 from tests.training.contract import (
     bound_to,
     check_added_noise,
@@ -116,7 +116,7 @@ def test_one_agent_is_dp_sgd(order):
 
 
 def _batch():
-    from overhear.training.randomness import Purpose
+    from overhear.training.engine.randomness import Purpose
 
     return Purpose.BATCH
 
@@ -169,7 +169,7 @@ def test_noise_has_the_declared_variance_and_sources_are_independent(name):
 
 
 def _bare_round(draws=lambda *_: None):
-    from overhear.training.tensor_round import Links, TensorRound
+    from overhear.training.engine.tensor_round import Links, TensorRound
 
     s = setting(ring(5))
     width = flatten(s.model).numel()
@@ -190,7 +190,7 @@ def test_what_is_added_to_a_message_has_the_declared_deviation(dtype):
 
 
 def test_a_batch_of_another_round_is_refused_in_a_run_too():
-    from overhear.training.round import UndeclaredOperation
+    from overhear.training.step.round import UndeclaredOperation
 
     def draws(*_):
         return Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
@@ -202,7 +202,7 @@ def test_a_batch_of_another_round_is_refused_in_a_run_too():
 
 
 def test_nothing_is_broadcast_over_coordinates():
-    from overhear.training.round import Agents, UndeclaredOperation
+    from overhear.training.step.round import Agents, UndeclaredOperation
 
     one = _bare_round()
     narrow = Agents(torch.zeros(5, 1, dtype=torch.float64))

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet
-from overhear.training.gradients import PairGradients
-from overhear.training.graph import Graph
-from overhear.training.links import Links
-from overhear.training.randomness import SecretRandomness
-from overhear.training.round import Agents, Edges, Round
-from overhear.training.tensor_round import TensorRound
-from overhear.training.topologies import full, ring, star
+from overhear.training.engine.links import Links
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.step.round import Agents, Edges, Round
 from tests.training.contract import (
     CLIP,
     bound_to,
@@ -52,7 +52,7 @@ def copy_of(name: str, step):
 @pytest.fixture
 def rounds_of(monkeypatch):
     """Lets engines run on a faulty kind of round."""
-    return functools.partial(monkeypatch.setattr, "overhear.training.engine.TensorRound")
+    return functools.partial(monkeypatch.setattr, "overhear.training.engine.engine.TensorRound")
 
 
 # Gossip that moves the mean of the models.

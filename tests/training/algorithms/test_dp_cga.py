@@ -14,13 +14,13 @@ from torch.nn.functional import cross_entropy
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_cga
 from overhear.training.algorithms.dp_cga import Clip, project
-from overhear.training.engine import Engine, Setting
-from overhear.training.graph import Graph
-from overhear.training.models import flatten
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import full, ring, star
-from overhear.training.trace import trace
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.models.parameters import flatten
+from overhear.training.tracing.trace import trace
 
 ETA, B, BETA = 0.3, 4.5, 0.6
 

@@ -10,17 +10,17 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
-from overhear.training.accounting import run_epsilon
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
-from overhear.training.engine import Engine, Setting
-from overhear.training.exposure import exposures
-from overhear.training.graph import Graph
-from overhear.training.models import flatten
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import full, ring, star
-from overhear.training.trace import AlgorithmTrace, trace
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.exposure.guarantees import run_epsilon
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.models.parameters import flatten
+from overhear.training.tracing.trace import AlgorithmTrace, trace
 
 ETA, B = 0.3, 4.5
 

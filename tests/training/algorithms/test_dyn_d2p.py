@@ -8,19 +8,25 @@ import torch
 from torch import nn
 
 from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.schedule import Schedule, scheduled_epsilon
-from overhear.training.accounting import run_epsilon
+from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p
-from overhear.training.engine import Engine, Setting
-from overhear.training.exposure import exposures
-from overhear.training.graph import Graph, GraphSequence
-from overhear.training.mixing import push_weights
-from overhear.training.models import flatten, unflatten
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import directed_exponential, directed_ring, full, ring, star
-from overhear.training.trace import trace
-from overhear.training.transcript import Transcript
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.transcript import Transcript
+from overhear.training.exposure.guarantees import run_epsilon
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.graph import Graph, GraphSequence
+from overhear.training.graphs.mixing import push_weights
+from overhear.training.graphs.topologies import (
+    directed_exponential,
+    directed_ring,
+    full,
+    ring,
+    star,
+)
+from overhear.training.models.parameters import flatten, unflatten
+from overhear.training.tracing.trace import trace
 
 CONST = dyn_d2p.Settings(clip_decay=1.0, budget_growth=1.0)
 NUMBERS = {"learning_rate": 0.3, "batch_size": 4.5}

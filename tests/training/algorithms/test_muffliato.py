@@ -11,16 +11,16 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, muffliato
-from overhear.training.engine import Engine, Setting
-from overhear.training.exposure import exposures
-from overhear.training.graph import Graph
-from overhear.training.models import flatten
-from overhear.training.randomness import SecretRandomness
-from overhear.training.spectral_gap import spectral_gap
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import directed_exponential, full, ring, star
-from overhear.training.trace import trace
-from overhear.training.transcript import Transcript
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.transcript import Transcript
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.spectral_gap import spectral_gap
+from overhear.training.graphs.topologies import directed_exponential, full, ring, star
+from overhear.training.models.parameters import flatten
+from overhear.training.tracing.trace import trace
 
 ETA, B = 0.3, 4.5
 

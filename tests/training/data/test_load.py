@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from overhear.training.data import DATASET_NAMES, load_dataset
+from overhear.training.data.load import DATASET_NAMES, load_dataset
 
 
 def _share(pattern):
-    root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[3] / "shared" / "data")
+    root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[4] / "shared" / "data")
     if not (root / pattern).exists():
         pytest.skip(f"no {pattern} under {root}; set OVERHEAR_DATA to a folder that holds it")
     return root

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from overhear.training.partition import partition, poisson_batch
+from overhear.training.data.partition import partition, poisson_batch
 
 LABELS = np.repeat(np.arange(10), 100)
 SCHEMES = ("iid", "dirichlet", "shards")

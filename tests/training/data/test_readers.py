@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from overhear.training.readers import read_cifar10, read_idx, read_idx_folder, read_libsvm
+from overhear.training.data.readers import read_cifar10, read_idx, read_idx_folder, read_libsvm
 
 IMAGES = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
 LABELS = np.array([7, 0, 9], dtype=np.uint8)

@@ -1,6 +1,6 @@
 """One rank of the runs that `test_distributed.py` compares with one process.
 
-    python -m tests.training.rank_worker RANK SIZE FOLDER
+    python -m tests.training.engine.rank_worker RANK SIZE FOLDER
 
 Runs every case of the table, then loses a rank that hangs, then one that is gone.
 """
@@ -23,16 +23,16 @@ import torch.distributed as dist
 from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.distributed import MissingRank, Ranks
-from overhear.training.engine import Engine, Setting
-from overhear.training.exchange import share_root
-from overhear.training.gathered import Gathered
-from overhear.training.graph import Graph, GraphSequence, Topology
-from overhear.training.models import build_model
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples
-from overhear.training.topologies import directed_exponential, erdos_renyi, ring
-from overhear.training.transcript import Transcript
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.exchange import share_root
+from overhear.training.engine.messages import Gathered
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.ranks import MissingRank, Ranks
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.engine.transcript import Transcript
+from overhear.training.graphs.graph import Graph, GraphSequence, Topology
+from overhear.training.graphs.topologies import directed_exponential, erdos_renyi, ring
+from overhear.training.models.parameters import build_model
 from tests.training.contract import bound_to, setting
 
 ROUNDS, WHOLE, ROOT, AGENTS = 3, (0, 2, 3), 5, 5

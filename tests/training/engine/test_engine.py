@@ -3,12 +3,12 @@ import torch
 from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, bind
-from overhear.training.engine import Engine, Setting
-from overhear.training.gradients import PairGradients
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples
-from overhear.training.topologies import ring
-from overhear.training.transcript import Transcript
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.engine.transcript import Transcript
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.graphs.topologies import ring
 from tests.training.contract import bound_to, setting
 
 
@@ -72,7 +72,7 @@ def test_inputs_that_are_indices_stay_indices():
 
 
 def test_what_is_not_to_be_measured_is_settled_by_rule(monkeypatch):
-    from overhear.training import gradients
+    from overhear.training.gradients import gradients
 
     monkeypatch.setattr(gradients, "worth_measuring", lambda *_, **__: True)
     batch = torch.ones(2, 3), torch.tensor([0, 1])

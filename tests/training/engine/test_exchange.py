@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from overhear.training import build_graph
-from overhear.training.distributed import Ranks
-from overhear.training.engine import Engine
-from overhear.training.exchange import Arrivals, _batches, _ordered
-from overhear.training.round import Agents, UndeclaredOperation
-from overhear.training.tensor_round import Sources
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.exchange import Arrivals, _batches, _ordered
+from overhear.training.engine.ranks import Ranks
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.step.round import Agents, UndeclaredOperation
 from tests.training.contract import bound_to, setting
 
 NOTHING = torch.empty(0)

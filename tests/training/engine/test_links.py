@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from overhear.training.distributed import Ranks
-from overhear.training.links import Links
-from overhear.training.topologies import directed_ring, erdos_renyi, full, ring, star
-from overhear.training.values import Edges
+from overhear.training.engine.links import Links
+from overhear.training.engine.ranks import Ranks
+from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
+from overhear.training.step.values import Edges
 from tests.training.contract import bound_to, setting
 
 CPU = torch.device("cpu")
@@ -112,7 +112,7 @@ class Still:
 
 @pytest.mark.parametrize("name", ["dpdl", "dp-netfleet", "dyn-d2p", "cdp-dsgd", "muffliato"])
 def test_a_round_reads_nothing_back_from_the_device(name, monkeypatch):
-    from overhear.training.engine import Engine
+    from overhear.training.engine.engine import Engine
 
     graph, still = ring(5), Still()
     engine = Engine(setting(graph), bound_to(name, graph), gradients=still)
@@ -131,7 +131,7 @@ def test_a_round_reads_nothing_back_from_the_device(name, monkeypatch):
 
 
 def test_gradients_that_put_off_their_check_are_asked_at_the_end_of_a_round():
-    from overhear.training.engine import Engine
+    from overhear.training.engine.engine import Engine
 
     class Overflowed(Still):
         asked = 0

@@ -13,8 +13,8 @@ import pytest
 import torch
 from scipy import stats
 
-from overhear.training import philox
-from overhear.training.randomness import SecretRandomness
+from overhear.training.engine import philox
+from overhear.training.engine.randomness import SecretRandomness
 
 WAYS: dict[str, Callable[..., torch.Tensor]] = {
     "plain": SecretRandomness(11).normal,

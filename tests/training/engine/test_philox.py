@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from overhear.training.philox import normal_rows, philox4x32
+from overhear.training.engine.philox import normal_rows, philox4x32
 
 # Counter, key and answer from kat_vectors of Random123 1.14.
 KNOWN = [

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.training.engine import Engine
-from overhear.training.randomness import Purpose, SecretRandomness
-from overhear.training.tensor_round import Sources
-from overhear.training.topologies import ring
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import Purpose, SecretRandomness
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.graphs.topologies import ring
 from tests.training.contract import bound_to, setting
 
 ROOT = 0x0123_4567_89AB_CDEF_FEDC_BA98_7654_3210

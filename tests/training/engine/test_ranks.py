@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from overhear.training.distributed import Ranks
-from tests.training.rank_worker import AGENTS, CASES, PATIENCE, ROUNDS, as_tensors, run
+from overhear.training.engine.ranks import Ranks
+from tests.training.engine.rank_worker import AGENTS, CASES, PATIENCE, ROUNDS, as_tensors, run
 
 HERE = Path(__file__).resolve()
 LIMIT = 150  # seconds for a whole group; a hang shall fail, not hold up the suite
@@ -23,8 +23,15 @@ def together(size: int, folder: Path) -> dict[str, list]:
     """What the ranks of one process group found."""
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.training.rank_worker", str(rank), str(size), str(folder)],
-            cwd=HERE.parents[2],
+            [
+                sys.executable,
+                "-m",
+                "tests.training.engine.rank_worker",
+                str(rank),
+                str(size),
+                str(folder),
+            ],
+            cwd=HERE.parents[3],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS
-from overhear.training.engine import Engine
-from overhear.training.graph import Graph
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import ring
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import ring
 from tests.training.contract import CLIP, bound_to, setting, started
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from overhear.training.transcript import Message, Transcript
+from overhear.training.engine.transcript import Message, Transcript
 
 
 def message(round: int = 1, kind: str = "model") -> Message:

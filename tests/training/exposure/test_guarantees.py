@@ -7,17 +7,22 @@ import pytest
 
 from overhear.privacy import EAVESDROPPER, Status, UnsupportedView, epsilon
 from overhear.privacy.guarantee import Bound
-from overhear.training.accounting import (
+from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
+from overhear.training.exposure.guarantees import (
     UnsupportedMechanism,
     accounted,
     calibrated_multiplier,
     guarantee,
     run_epsilon,
 )
-from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
-from overhear.training.exposure import Exposure, Release, exposures, worst
-from overhear.training.topologies import full, ring, star
-from overhear.training.trace import trace
+from overhear.training.exposure.joint_sensitivities import (
+    Exposure,
+    Release,
+    exposures,
+    worst,
+)
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.tracing.trace import trace
 
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from overhear.privacy.adversary import Sees, neighbour
-from overhear.privacy.correlated import decor_factor
 from overhear.privacy.guarantee import Status
-from overhear.privacy.view import UnsupportedView
+from overhear.privacy.noise.correlated import decor_factor
+from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
-from overhear.training.exposure import (
+from overhear.training.exposure.joint_sensitivities import (
     Exposure,
     Release,
     candidates,
@@ -22,12 +22,12 @@ from overhear.training.exposure import (
     exposures_by_victim,
     worst,
 )
-from overhear.training.graph import Graph
-from overhear.training.mixing import mixing_weights
-from overhear.training.round import Agents, Round
-from overhear.training.surroundings import Surroundings
-from overhear.training.topologies import bipartite, ring, star
-from overhear.training.trace import AlgorithmTrace, trace
+from overhear.training.exposure.local_views import Surroundings
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.mixing import mixing_weights
+from overhear.training.graphs.topologies import bipartite, ring, star
+from overhear.training.step.round import Agents, Round
+from overhear.training.tracing.trace import AlgorithmTrace, trace
 
 RATE = 0.02
 NAMES = ("eavesdropper", "neighbour", "final-models", "all-others", "neighbour:2", "coalition:0,2")

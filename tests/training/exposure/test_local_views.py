@@ -18,16 +18,16 @@ from overhear.privacy.adversary import (
     coalition,
     neighbour,
 )
-from overhear.privacy.correlated import decor_factor
-from overhear.privacy.view import UnsupportedView
+from overhear.privacy.noise.correlated import decor_factor
+from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
-from overhear.training.graph import Graph
-from overhear.training.mixing import mixing_weights
-from overhear.training.round import Agents, Round
-from overhear.training.round_trace import RoundTrace
-from overhear.training.surroundings import Surroundings
-from overhear.training.topologies import bipartite, erdos_renyi, full, ring, star
-from overhear.training.trace import trace
+from overhear.training.exposure.local_views import Surroundings
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.mixing import mixing_weights
+from overhear.training.graphs.topologies import bipartite, erdos_renyi, full, ring, star
+from overhear.training.step.round import Agents, Round
+from overhear.training.tracing.round_trace import RoundTrace
+from overhear.training.tracing.trace import trace
 
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
 STEPS = {

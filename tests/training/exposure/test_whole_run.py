@@ -17,11 +17,20 @@ from overhear.privacy import (
     neighbour,
     parse_adversary,
 )
-from overhear.training import ALGORITHMS, bind, build_graph, trace
-from overhear.training.accounting import accounted, guarantee, run_epsilon
-from overhear.training.all_rounds import all_rounds_exposures, carried_exposures, streamed_view
-from overhear.training.exposure import exposures
-from overhear.training.round import Agents, Round
+from overhear.training import ALGORITHMS, bind, build_graph
+from overhear.training.exposure.guarantees import (
+    accounted,
+    guarantee,
+    run_epsilon,
+)
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.whole_run import (
+    all_rounds_exposures,
+    carried_exposures,
+    streamed_view,
+)
+from overhear.training.step.round import Agents, Round
+from overhear.training.tracing import trace
 
 BETA = 0.01
 

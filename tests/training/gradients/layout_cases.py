@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from overhear.training.models import build_model, flatten
+from overhear.training.models.parameters import build_model, flatten
 
 LAYOUTS = ("loop", "vmap", "book-keeping", "grouped")
 

@@ -4,14 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.training import gradients, layout_choice
-from overhear.training.bookkeeping import BookKeeping
-from overhear.training.clipping import Examples
-from overhear.training.gradients import PairGradients
-from overhear.training.grouped import Grouped
-from overhear.training.layout_choice import unknown_forward
-from overhear.training.models import MODEL_NAMES, build_model, flatten
-from tests.training.layout_cases import (
+from overhear.training.gradients import choice as layout_choice
+from overhear.training.gradients import gradients
+from overhear.training.gradients.choice import unknown_forward
+from overhear.training.gradients.clipping import Examples
+from overhear.training.gradients.ghost import BookKeeping
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.gradients.grouped import Grouped
+from overhear.training.models.parameters import MODEL_NAMES, build_model, flatten
+from tests.training.gradients.layout_cases import (
     FALLBACK,
     MIXING,
     PAIRS,

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.clipping import clip_factors
-from overhear.training.gradients import PairGradients
-from overhear.training.models import build_model, flatten
-from tests.training.layout_cases import (
+from overhear.training.gradients.clipping import clip_factors
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.models.parameters import build_model, flatten
+from tests.training.gradients.layout_cases import (
     FAST,
     LAYOUTS,
     MODELS,

@@ -4,12 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training import gradients, grouped, layout_choice
-from overhear.training.clipping import Pass, Span
-from overhear.training.gradients import PairGradients
-from overhear.training.grouped import cut_blocks
-from overhear.training.models import build_model, flatten
-from overhear.training.precision import full_precision
+from overhear.training.gradients import choice as layout_choice
+from overhear.training.gradients import gradients, grouped
+from overhear.training.gradients.clipping import Pass, Span
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.gradients.grouped import cut_blocks
+from overhear.training.gradients.precision import full_precision
+from overhear.training.models.parameters import build_model, flatten
 
 LAYOUTS = ("loop", "vmap", "book-keeping", "grouped")
 

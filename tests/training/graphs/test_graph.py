@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from overhear.training.graph import Graph, GraphSequence
-from overhear.training.mixing import Sums
-from overhear.training.topologies import directed_exponential, directed_ring, full, ring
+from overhear.training.graphs.graph import Graph, GraphSequence
+from overhear.training.graphs.mixing import Sums
+from overhear.training.graphs.topologies import directed_exponential, directed_ring, full, ring
 
 
 def cycle(agents: int, *, step: int = 1, connected: bool = True) -> Graph:

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from overhear.training.mixing import Sums
-from overhear.training.topologies import build_graph, ring
+from overhear.training.graphs.mixing import Sums
+from overhear.training.graphs.topologies import build_graph, ring
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".txt", ".npy", ".json"])

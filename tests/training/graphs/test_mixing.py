@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from overhear.training.mixing import (
+from overhear.training.graphs.mixing import (
     Sums,
     check_mixing,
     mixing_weights,

@@ -6,9 +6,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from overhear.training.graph import Graph
-from overhear.training.mixing import Sums
-from overhear.training.topologies import (
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.mixing import Sums
+from overhear.training.graphs.topologies import (
     GRAPH_NAMES,
     bipartite,
     build_graph,

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.auroc import auroc
-from overhear.training.evaluation import evaluate
-from overhear.training.models import flatten
-from overhear.training.tensor_round import Examples
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.models.auroc import auroc
+from overhear.training.models.evaluation import evaluate
+from overhear.training.models.parameters import flatten
 
 
 @pytest.mark.parametrize("levels", [3, 1000])

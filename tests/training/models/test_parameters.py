@@ -8,7 +8,13 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout
 
-from overhear.training.models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
+from overhear.training.models.parameters import (
+    MODEL_NAMES,
+    build_model,
+    flatten,
+    unflatten,
+    validate_model,
+)
 
 IMAGE = (3, 32, 32)
 

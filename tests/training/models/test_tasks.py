@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from overhear.training.gradients import PairGradients
-from overhear.training.models import flatten
-from overhear.training.tasks import ClassWeights, Task, project_to_simplex
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.models.parameters import flatten
+from overhear.training.models.tasks import ClassWeights, Task, project_to_simplex
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import torch
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.engine import Engine, Setting
-from overhear.training.exposure import exposures
-from overhear.training.graph import Graph
-from overhear.training.randomness import SecretRandomness
-from overhear.training.round import Agents, Round, UndeclaredOperation
-from overhear.training.sources import Messages
-from overhear.training.tasks import ClassWeights, project_to_simplex
-from overhear.training.tensor_round import Sources
-from overhear.training.topologies import ring, star
-from overhear.training.trace import trace
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import ring, star
+from overhear.training.models.tasks import ClassWeights, project_to_simplex
+from overhear.training.step.round import Agents, Round, UndeclaredOperation
+from overhear.training.tracing.linear_forms import Messages
+from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, joint, setting, traced
 
 BETA, CLIP = 0.3, 0.2

@@ -10,15 +10,15 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.engine import Engine, Setting
-from overhear.training.models import flatten
-from overhear.training.randomness import SecretRandomness
-from overhear.training.round import SERVER, Agents, Round, Server, UndeclaredOperation
-from overhear.training.sources import Contributions, NoiseSources
-from overhear.training.tensor_round import Sources
-from overhear.training.topologies import ring, star
-from overhear.training.trace import trace
-from overhear.training.transcript import Transcript
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.engine.transcript import Transcript
+from overhear.training.graphs.topologies import ring, star
+from overhear.training.models.parameters import flatten
+from overhear.training.step.round import SERVER, Agents, Round, Server, UndeclaredOperation
+from overhear.training.tracing.linear_forms import Contributions, NoiseSources
+from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, joint, setting, traced
 
 BETA, CLIP = 0.3, 0.2

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.view import UnsupportedView
+from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, bind
-from overhear.training.exposure import exposures
-from overhear.training.graph import Graph, GraphSequence
-from overhear.training.mixing import push_weights
-from overhear.training.round import Agents, Round
-from overhear.training.round_trace import RoundTrace
-from overhear.training.topologies import directed_exponential, full, ring, star
-from overhear.training.trace import trace
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.graph import Graph, GraphSequence
+from overhear.training.graphs.mixing import push_weights
+from overhear.training.graphs.topologies import directed_exponential, full, ring, star
+from overhear.training.step.round import Agents, Round
+from overhear.training.tracing.round_trace import RoundTrace
+from overhear.training.tracing.trace import trace
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,3", "final-models")
 SHRINK = (1.0, 0.5, 0.7, 0.1, 1.0)

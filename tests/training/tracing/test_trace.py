@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.view import UnsupportedView
+from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet, dpdl
-from overhear.training.graph import Graph
-from overhear.training.mixing import push_weights
-from overhear.training.round import Agents, Round, UndeclaredOperation
-from overhear.training.round_trace import RoundTrace
-from overhear.training.sources import NoiseSources
-from overhear.training.topologies import bipartite, directed_exponential, full, ring, star
-from overhear.training.trace import trace
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.mixing import push_weights
+from overhear.training.graphs.topologies import bipartite, directed_exponential, full, ring, star
+from overhear.training.step.round import Agents, Round, UndeclaredOperation
+from overhear.training.tracing.linear_forms import NoiseSources
+from overhear.training.tracing.round_trace import RoundTrace
+from overhear.training.tracing.trace import trace
 from tests.training.contract import bound_to, check_rows, joint, traced
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,9", "final-models")

@@ -34,9 +34,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graph import Topology
-from ..round import Round
-from .correlated_noise import SharedNoise, State, init
+from ...graphs.graph import Topology
+from ...step.round import Round
+from .shared_step import SharedNoise, State, init
 
 __all__ = ["Settings", "State", "init", "prepare", "step"]
 

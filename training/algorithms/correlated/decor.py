@@ -43,10 +43,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.correlated import decor_covariance, decor_factor
-from ...privacy.covariance import cost_factor
-from ..graph import Graph, Topology
-from .correlated_noise import State, init, objective_rounds, only_graph, shared_noise, step
+from ....privacy.noise.correlated import decor_covariance, decor_factor
+from ....privacy.noise.covariance import cost_factor
+from ...graphs.graph import Graph, Topology
+from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
 
 __all__ = ["Settings", "State", "best_correlation", "init", "prepare", "step"]
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..graph import Topology
-from .correlated_noise import State, init, shared_noise, step
+from ...graphs.graph import Topology
+from .shared_step import State, init, shared_noise, step
 
 __all__ = ["Settings", "State", "init", "prepare", "step"]
 

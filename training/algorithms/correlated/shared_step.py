@@ -42,9 +42,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.correlated import victim_information
-from ..graph import Graph, Topology
-from ..round import Agents, Round
+from ....privacy.noise.correlated import victim_information
+from ...graphs.graph import Graph, Topology
+from ...step.round import Agents, Round
 
 __all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
 

@@ -31,7 +31,7 @@ T - k + 1 mixed k times, so horizon h = T counts what reaches the final models, 
 comes close to a trusted server's. The messages carry more of it meanwhile.
 
 Where we differ from the paper: the printed constraint has its inequality reversed. The optimum is
-that of `overhear.privacy.correlated`, scaled until the worst agent's [R^-1]_ii is 1, so the
+that of `overhear.privacy.noise.correlated`, scaled until the worst agent's [R^-1]_ii is 1, so the
 accountant calibrates s and Poisson batches count. Where W is singular no optimum is attained; a
 ridge keeps R finite, and noise is mixed from its sources in double precision. Every agent takes
 part in every round: the noise of one that stayed away would no longer cancel, and here no run
@@ -45,10 +45,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...privacy.correlated import factor as covariance_factor
-from ...privacy.correlated import whisper_covariance
-from ..graph import Topology
-from .correlated_noise import State, init, objective_rounds, only_graph, shared_noise, step
+from ....privacy.noise.correlated import factor as covariance_factor
+from ....privacy.noise.correlated import whisper_covariance
+from ...graphs.graph import Topology
+from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
 
 __all__ = ["Settings", "State", "init", "prepare", "step"]
 

@@ -33,9 +33,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..round import Agents, Round
-from .descent_ascent import check_rate, check_weight, mixed, stepped
+from ...step.round import Agents, Round
 from .first_batch import FirstBatch, check_initial_batch
+from .shared_step import check_rate, check_weight, mixed, stepped
 
 __all__ = ["Settings", "State", "init", "step"]
 

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..round import Round
-from .descent_ascent import check_rate
+from ...step.round import Round
 from .sgda import State, init
+from .shared_step import check_rate
 
 __all__ = ["Settings", "State", "init", "step"]
 

@@ -47,10 +47,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..round import Agents, Round
-from .descent_ascent import Pair, check_rate, check_weight, mixed, stepped
+from ...step.round import Agents, Round
+from ..form import Form
 from .first_batch import FirstBatch, check_initial_batch
-from .form import Form
+from .shared_step import Pair, check_rate, check_weight, mixed, stepped
 
 __all__ = ["Settings", "State", "init", "step"]
 

@@ -26,8 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..round import Agents, Round
-from .descent_ascent import check_rate, stepped
+from ...step.round import Agents, Round
+from .shared_step import check_rate, stepped
 
 __all__ = ["Settings", "State", "init", "step"]
 

@@ -6,7 +6,7 @@ example's gradient are clipped as one vector; after that nothing mixes them.
 
 from __future__ import annotations
 
-from ..round import Agents, Round
+from ...step.round import Agents, Round
 
 __all__ = ["Pair", "check_rate", "check_weight", "mixed", "stepped"]
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from overhear.reports.gradients_batch import counts, facts_of, numbers
+from overhear.runs.attack.gradients.batch import counts, facts_of, numbers
 
 SHAPE = (1, 4, 4)
 

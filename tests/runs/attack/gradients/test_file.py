@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from overhear.reports.gradients_file import TensorFile, gradients_of, read_tensors
+from overhear.runs.attack.gradients.file import TensorFile, gradients_of, read_tensors
 
 HERE = Path("g.safetensors")
 SHAPES = {"weight": (2, 3), "bias": (2,)}

@@ -17,12 +17,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from overhear.attacks.observation import sent_gradient
-from overhear.attacks.presets import PRESETS
-from overhear.reports.faults import is_stated, sentence
-from overhear.reports.gradients import attack_gradients
-from overhear.reports.gradients_words import summary_lines
-from overhear.training.models import build_model, flatten, unflatten
+from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.presets import PRESETS
+from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.words import summary_lines
+from overhear.runs.errors import is_stated, sentence
+from overhear.training.models.parameters import build_model, flatten, unflatten
 
 SHAPE, CLASSES = (1, 4, 4), 3
 MY_MODEL = """
@@ -53,7 +53,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The preset `matched` with fewer steps: enough for 16 pixels."""
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)
-    monkeypatch.setattr("overhear.reports.gradients.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
 
 
 def mine(function: str) -> nn.Module:

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from overhear.attacks.observation import sent_gradient
-from overhear.reports.faults import is_stated
-from overhear.reports.gradients_batch import facts_of
-from overhear.reports.gradients_file import TensorFile
-from overhear.reports.gradients_model import Posed, doubts, pose
-from overhear.training.models import build_model, flatten, unflatten
+from overhear.attacks.problem.observation import sent_gradient
+from overhear.runs.attack.gradients.batch import facts_of
+from overhear.runs.attack.gradients.file import TensorFile
+from overhear.runs.attack.gradients.model import Posed, doubts, pose
+from overhear.runs.errors import is_stated
+from overhear.training.models.parameters import build_model, flatten, unflatten
 
 SHAPE, CLASSES = (1, 4, 4), 3
 MY_NETWORKS = """

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from overhear.attacks.observation import sent_gradient
-from overhear.attacks.presets import PRESETS
-from overhear.reports.gradients import attack_gradients
-from overhear.training.models import build_model, flatten, unflatten
+from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.presets import PRESETS
+from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.training.models.parameters import build_model, flatten, unflatten
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def _gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors |= {f"parameter.{name}": p.detach() for name, p in model.named_parameters()}
     save_file(tensors, "g.st")
     short = replace(PRESETS["inverting-gradients"], adam_steps=30, starts=1)
-    monkeypatch.setattr("overhear.reports.gradients.PRESETS", {"matched": short})
-    monkeypatch.setattr("overhear.attacks.restarts.SAVED_EVERY", 5)
+    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+    monkeypatch.setattr("overhear.attacks.inversion.restarts.SAVED_EVERY", 5)
 
 
 def _attack(out: str, **changes: Any) -> Any:

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from overhear.privacy import noise_floor
-from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, whisper
-from overhear.training.engine import Engine, Setting
-from overhear.training.graph import Graph
-from overhear.training.models import flatten
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import erdos_renyi, full, grid, ring, star
-from overhear.training.transcript import Transcript
+from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd
+from overhear.training.algorithms.correlated import whisper
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.transcript import Transcript
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import erdos_renyi, full, grid, ring, star
+from overhear.training.models.parameters import flatten
 
 NAMES = ("whisper", "decor", "ldp-dsgd", "cdp-dsgd")
 GOSSIP = NAMES[:3]

@@ -11,12 +11,13 @@ import torch
 
 from overhear.privacy import noise_floor, victim_information
 from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.correlated import decor_factor
-from overhear.training.algorithms import ALGORITHMS, bind, correlated_noise, decor, whisper
-from overhear.training.exposure import exposures
-from overhear.training.graph import Graph
-from overhear.training.round_trace import RoundTrace
-from overhear.training.topologies import (
+from overhear.privacy.noise.correlated import decor_factor
+from overhear.training.algorithms import ALGORITHMS, bind
+from overhear.training.algorithms.correlated import decor, whisper
+from overhear.training.algorithms.correlated import shared_step as correlated_noise
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import (
     directed_exponential,
     directed_ring,
     erdos_renyi,
@@ -25,13 +26,14 @@ from overhear.training.topologies import (
     ring,
     star,
 )
-from overhear.training.trace import AlgorithmTrace, trace
+from overhear.training.tracing.round_trace import RoundTrace
+from overhear.training.tracing.trace import AlgorithmTrace, trace
 
 NAMES = ("whisper", "decor", "ldp-dsgd", "cdp-dsgd")
 ETA, B, ROUNDS = 0.3, 4.5, 30
 GRAPHS = [ring(10), ring(9), star(6), grid(6), full(5), ring(1), erdos_renyi(12, 0.4, seed=1)]
 GRAPH_IDS = [f"{graph.name}-{graph.agents}" for graph in GRAPHS]
-GOLDEN = Path(__file__).parents[2] / "../shared/golden/whisper.json"
+GOLDEN = Path(__file__).parents[4] / "../shared/golden/whisper.json"
 
 
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:

@@ -10,20 +10,24 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
-from overhear.training.accounting import run_epsilon
-from overhear.training.algorithms import ALGORITHMS, Form, bind, dm_hsgd, dp_sgda, dpmixsgd, sgda
-from overhear.training.algorithms.first_batch import FirstBatch
-from overhear.training.all_rounds import all_rounds_exposures, carried_exposures
-from overhear.training.engine import Engine, Setting
-from overhear.training.exposure import exposures
-from overhear.training.graph import Graph
-from overhear.training.randomness import Purpose, SecretRandomness
-from overhear.training.sources import Contributions, Known, Messages, NoiseSources
-from overhear.training.tasks import ClassWeights, project_to_simplex
-from overhear.training.tensor_round import Examples, Sources
-from overhear.training.topologies import full, ring, star
-from overhear.training.trace import AlgorithmTrace, trace
-from overhear.training.transcript import Transcript
+from overhear.training.algorithms import ALGORITHMS, Form, bind
+from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
+from overhear.training.algorithms.min_max.first_batch import FirstBatch
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import Purpose, SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.transcript import Transcript
+from overhear.training.exposure.guarantees import run_epsilon
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.whole_run import (
+    all_rounds_exposures,
+    carried_exposures,
+)
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.models.tasks import ClassWeights, project_to_simplex
+from overhear.training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
+from overhear.training.tracing.trace import AlgorithmTrace, trace
 
 ETA, ETA_Y, B, B0, RATE, RECORDS, ROOT = 0.3, 0.2, 4.5, 6.0, 0.5, 9, 5
 BX, BY = 0.3, 0.6

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .numbers import figure
+from ...numbers import figure
 
 __all__ = ["conclusion", "summary_lines"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overhear.reports.gradients_words import conclusion
+from overhear.runs.attack.gradients.words import conclusion
 
 FOUND = {"supported": [True, True], "scores": None, "residual_of_noise": 0.0, "stage": ["o", "o"]}
 
