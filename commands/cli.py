@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..runs.errors import ContradictedProof, is_stated, sentence
+from ..privacy.errors import InputError
+from ..runs.errors import STATED, ContradictedProof, sentence
 from .prepare.plan import plan
 from .read.check import check
 from .read.compare import compare
@@ -139,7 +140,7 @@ def budget(
     }
     missing = [name for name, value in given.items() if value is None]
     if len(missing) != 1:
-        raise ValueError(
+        raise InputError(
             "give --epsilon, --noise-multiplier, --rounds and --sampling-rate, all but one of "
             f"them: {len(missing)} are missing"
         )
@@ -275,7 +276,7 @@ def report(
         print(report_run(folder, show_records=show_records))
         return
     if show_records:
-        raise ValueError("--show-records belongs to --format html; json and md show no records")
+        raise InputError("--show-records belongs to --format html; json and md show no records")
     from ..reports.document.collect import collect
 
     if format is FormatName.JSON:
@@ -333,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return CONTRADICTED
     except Exception as error:  # noqa: BLE001 - the last resort decides between 1 and 2
-        bad_input = is_stated(error)
+        bad_input = isinstance(error, STATED)
         if not bad_input or os.environ.get("OVERHEAR_DEBUG") == "1":
             traceback.print_exception(error)
         if bad_input:

@@ -2,6 +2,8 @@
 
 from numbers import Real
 
+from .errors import InputTypeError
+
 __all__ = ["check_real"]
 
 
@@ -17,8 +19,8 @@ def check_real(name: str, value: object) -> None:
 
     >>> check_real("epsilon", True)
     Traceback (most recent call last):
-    TypeError: epsilon=True must be a number, such as 1.0, and not a bool
+    overhear...InputTypeError: epsilon=True must be a number, such as 1.0, and not a bool
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         kind = type(value).__name__
-        raise TypeError(f"{name}={value!r} must be a number, such as 1.0, and not a {kind}")
+        raise InputTypeError(f"{name}={value!r} must be a number, such as 1.0, and not a {kind}")

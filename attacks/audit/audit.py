@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...training.exposure.joint_sensitivities import Exposure
 from .game import MOST, CanaryGame, LinkGuesses, Progress, play
@@ -191,7 +192,7 @@ def audit(
         ValueError: a confidence outside (0.5, 1).
     """
     if not 0.5 < confidence < 1:
-        raise ValueError(f"confidence={confidence} must lie in (0.5, 1), such as 0.95")
+        raise InputError(f"confidence={confidence} must lie in (0.5, 1), such as 0.95")
     played = play(game, generator=generator, progress=progress)
     found = []
     for one in against:

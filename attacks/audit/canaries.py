@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
 from ...training.gradients.clipping import Coefficient
 from ...training.gradients.gradients import Batch, Indices, PairGradients
 from ...training.gradients.loop_and_vmap import OfModel, OfTask
@@ -56,7 +57,7 @@ class Directions:
 
     def __init__(self, count: int, dimension: int, *, generator: np.random.Generator) -> None:
         if not 1 <= count <= dimension:
-            raise ValueError(
+            raise InputError(
                 f"count={count} orthogonal canaries must lie in 1..{dimension}, the number of "
                 "coordinates; plant fewer, or use a larger model"
             )
@@ -226,7 +227,7 @@ class PlantedGradients:
         first = [float(c[0]) if isinstance(c, Tensor) else float(c) for c in coefficients]
         weight = abs(sum(first))
         if weight < 1e-6:
-            raise ValueError(
+            raise InputError(
                 f"coefficients={first} cancel a gradient that is the same at every point, so no "
                 "canary can be planted; audit another algorithm, or set other coefficients"
             )

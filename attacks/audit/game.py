@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.adversary import Adversary
+from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
@@ -71,16 +72,16 @@ class CanaryGame:
     def __post_init__(self) -> None:
         """Check that there is something to plant and somebody to look on."""
         if self.canaries < 1:
-            raise ValueError(f"canaries={self.canaries} must be at least 1")
+            raise InputError(f"canaries={self.canaries} must be at least 1")
         if not self.hosts:
-            raise ValueError("onlookers names no host; give at least one adversary with a victim")
+            raise InputError("onlookers names no host; give at least one adversary with a victim")
         if self.apart and self.dimension < len(self.hosts):
-            raise ValueError(
+            raise InputError(
                 f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
                 "coordinates; audit fewer canaries, or a larger model"
             )
         if not 0 < self.clip_norm < math.inf:
-            raise ValueError(
+            raise InputError(
                 f"clip_norm={self.clip_norm} must be a positive number: without clipping no bound "
                 "is proven, so there is nothing to audit"
             )

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError, InputTypeError
+
 __all__ = ["Errors", "Guesses", "errors_at_zero", "surest"]
 
 _UNFAIR = 1e-9  # probability below which the coins are not taken for fair
@@ -38,14 +40,16 @@ class Guesses:
         scores = np.array(self.scores, dtype=np.float64)
         included = np.array(self.included)
         if included.dtype != np.bool_:
-            raise TypeError(f"included has dtype {included.dtype} and must be bool, one a coin")
+            raise InputTypeError(
+                f"included has dtype {included.dtype} and must be bool, one a coin"
+            )
         if scores.ndim != 1 or scores.shape != included.shape or scores.size == 0:
-            raise ValueError(
+            raise InputError(
                 f"scores of shape {scores.shape} and included of shape {included.shape} must both "
                 "be (m,) with at least one canary"
             )
         if (bad := int(np.isnan(scores).sum())) > 0:
-            raise ValueError(
+            raise InputError(
                 f"{bad} of {scores.size} scores are not numbers; they must be finite or infinite. "
                 "Mend the run: a canary that is left out breaks the count"
             )
@@ -102,7 +106,7 @@ def _check_coins(heads: int, canaries: int) -> None:
 
     rarer = min(heads, canaries - heads)
     if 2.0 * float(binom.cdf(rarer, canaries, 0.5)) < _UNFAIR:
-        raise ValueError(
+        raise InputError(
             f"included holds {heads} of {canaries} canaries; fair coins do that with probability "
             f"below {_UNFAIR:g}. Toss each coin with probability 1/2, apart from all else"
         )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...privacy._validate import check_real
+from ...privacy.errors import InputError
 from .guesses import Guesses
 from .lower_bounds import LowerBound, total_error
 from .mechanism import Claim
@@ -63,7 +64,7 @@ def loss_canaries(
     """
     check_real("threshold", threshold)
     if not math.isfinite(threshold):
-        raise ValueError(
+        raise InputError(
             f"threshold={threshold} must be finite; the median loss of held-out records is usual"
         )
     scores = threshold - np.asarray(losses, dtype=np.float64)

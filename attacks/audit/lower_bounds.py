@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from ...privacy._validate import check_real
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
+from ...privacy.errors import InputError
 from .guesses import Errors, Guesses, errors_at_zero
 from .mechanism import Claim, Family, family, least_epsilon, noise_scale, total_variation
 
@@ -96,16 +97,16 @@ class LowerBound:
         check_delta(self.delta)
         check_confidence(self.confidence)
         if not 0.0 <= self.epsilon < math.inf:
-            raise ValueError(f"epsilon={self.epsilon} must be at least 0 and finite, in nats")
+            raise InputError(f"epsilon={self.epsilon} must be at least 0 and finite, in nats")
         if not 1 <= self.guesses <= self.canaries:
-            raise ValueError(f"guesses={self.guesses} must lie in [1, {self.canaries}], canaries")
+            raise InputError(f"guesses={self.guesses} must lie in [1, {self.canaries}], canaries")
         if min(self.false_alarms, self.misses) < 0 or self.errors > self.guesses:
-            raise ValueError(
+            raise InputError(
                 f"false_alarms={self.false_alarms} and misses={self.misses} must be at least 0 and "
                 f"together at most {self.guesses}, the guesses"
             )
         if self.noise_scale is not None and not self.noise_scale >= 0.0:
-            raise ValueError(f"noise_scale={self.noise_scale} must be at least 0")
+            raise InputError(f"noise_scale={self.noise_scale} must be at least 0")
 
     @property
     def errors(self) -> int:
@@ -250,7 +251,7 @@ def ideal(claim: Claim, *, canaries: int, delta: float, confidence: float) -> fl
     2.72
     """
     if canaries < 1:
-        raise ValueError(f"canaries={canaries} must be at least 1")
+        raise InputError(f"canaries={canaries} must be at least 1")
     errors = 0.5 * canaries * (1.0 - total_variation(claim))
     leaked = 1.0 - 2.0 * upper_limit(errors, canaries, confidence)
     return least_epsilon(claim, leaked, delta)
@@ -275,7 +276,7 @@ def check_confidence(value: float) -> None:
     """Strictly between 0 and 1."""
     check_real("confidence", value)
     if not 0.0 < value < 1.0:
-        raise ValueError(f"confidence={value} must lie strictly between 0 and 1; 0.95 is usual")
+        raise InputError(f"confidence={value} must lie strictly between 0 and 1; 0.95 is usual")
 
 
 def _mu_between(alarms: float, missed: float) -> float:

@@ -33,6 +33,7 @@ from ...privacy.accounting.accountant import composed_delta, composed_epsilon
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import Adjacency, check_delta, check_rounds
 from ...privacy.accounting.search import smallest_safe
+from ...privacy.errors import InputError
 
 __all__ = [
     "Claim",
@@ -127,7 +128,7 @@ def at_scale(claim: Claim, scale: float) -> Claim:
     """
     check_real("scale", scale)
     if not 0.0 < scale < math.inf:
-        raise ValueError(f"scale={scale} must be above 0 and finite; 1 is the declared noise")
+        raise InputError(f"scale={scale} must be above 0 and finite; 1 is the declared noise")
     rounds: dict[tuple[float, float], int] = {}
     for (multiplier, rate), count in claim.rounds.items():
         key = (multiplier * scale, rate)
@@ -219,7 +220,7 @@ def noise_scale(claim: Claim, leaked: float) -> float:
     2.0
     """
     if not leaked < 1.0:
-        raise ValueError(f"leaked={leaked} must be below 1; no finite audit shows more")
+        raise InputError(f"leaked={leaked} must be below 1; no finite audit shows more")
     kind, mu = family(claim), _least_mu(leaked)
     if mu == 0.0:
         return math.inf

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.accounting.request import Adjacency
+from ...privacy.errors import InputError
 from .mechanism import Claim
 
 __all__ = ["simulated_scores"]
@@ -54,7 +55,7 @@ def _ratios(
     total = np.zeros(included.size)
     for (multiplier, rate), count in claim.rounds.items():
         if multiplier == 0.0:
-            raise ValueError(
+            raise InputError(
                 f"noise_multiplier={multiplier} must be above 0: the ratio is infinite"
             )
         distance = 1.0 / multiplier  # in noise standard deviations

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from ...privacy.accounting.request import check_delta
+from ...privacy.errors import InputError
 from .guesses import Guesses
 from .lower_bounds import LowerBound, check_confidence, upper_limit
 
@@ -43,7 +44,7 @@ def tail(guesses: Guesses, *, threshold: float, delta: float, confidence: float)
     check_delta(delta)
     check_confidence(confidence)
     if not math.isfinite(threshold):
-        raise ValueError(f"threshold={threshold} must be a number, such as 1.25")
+        raise InputError(f"threshold={threshold} must be a number, such as 1.25")
     said, inside = guesses.scores > threshold, guesses.included
     hits, alarms = int((said & inside).sum()), int((said & ~inside).sum())
     each = 0.5 + 0.5 * confidence

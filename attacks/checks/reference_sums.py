@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import Taken
 from ...training.models.tasks import Task
 
@@ -57,7 +58,7 @@ class Oracle:
         elif isinstance(objective, Task):
             loss = objective.loss
         else:
-            raise TypeError(
+            raise InputTypeError(
                 f"objective={type(objective).__name__} must be an nn.Module or a task; see `Task`"
             )
         gradient = torch.func.grad(loss)
@@ -90,12 +91,12 @@ class Oracle:
             ValueError: shapes or a bound that do not fit.
         """
         if models.ndim != 3 or len(coefs) != len(models):
-            raise ValueError(
+            raise InputError(
                 f"models of shape {tuple(models.shape)} with {len(coefs)} coefs must be (P, M, D) "
                 "with one coefficient a point"
             )
         if clip_norm is not None and not 0 < clip_norm < math.inf:
-            raise ValueError(f"clip_norm={clip_norm} must be a number > 0; None does not clip")
+            raise InputError(f"clip_norm={clip_norm} must be a number > 0; None does not clip")
         points = models.detach().cpu().double()
         weights = [of.cpu().double() if isinstance(of, Tensor) else float(of) for of in coefs]
         pairs = list(zip(_numbers(owners), _numbers(holders), strict=True))

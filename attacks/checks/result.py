@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...privacy.errors import InputError
+
 TOTAL_FALSE_ALARM = 1e-6  # of all tests of one check together
 
 
@@ -31,11 +33,11 @@ class Check:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.p is not None and not 0 <= self.p <= 1:
-            raise ValueError(f"p={self.p} must lie in [0, 1], or be None where it is exact")
+            raise InputError(f"p={self.p} must lie in [0, 1], or be None where it is exact")
         if self.tests < 0:
-            raise ValueError(f"tests={self.tests} must be at least 0")
+            raise InputError(f"tests={self.tests} must be at least 0")
         if not self.words:
-            raise ValueError("words must say what was compared")
+            raise InputError("words must say what was compared")
 
 
 class Finding:

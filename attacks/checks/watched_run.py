@@ -7,6 +7,7 @@ from functools import cached_property
 
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
@@ -52,7 +53,7 @@ class WatchedRun:
         """
         different = self.mismatch
         if different:
-            raise ValueError(f"the run is not what was traced: {different}")
+            raise InputError(f"the run is not what was traced: {different}")
         made = Residuals(self.setting)
         return [made.of_round(watched) for watched in self.rounds]
 

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError
+
 Array = NDArray[np.float64]
 
 _RANK = 1e-11  # singular values below this share of the largest are rounding
@@ -71,12 +73,12 @@ def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int]) -> Wei
         ([[0.8, 0.2]], [[0.8]])
     """
     if unknown.ndim != 2 or noise.ndim != 2 or len(unknown) != len(noise):
-        raise ValueError(
+        raise InputError(
             f"unknown of shape {unknown.shape} and noise of shape {noise.shape} must be matrices "
             "with one row per equation each"
         )
     if any(not 0 <= t < unknown.shape[1] for t in targets):
-        raise ValueError(f"targets {list(targets)} must lie in [0, {unknown.shape[1]})")
+        raise InputError(f"targets {list(targets)} must lie in [0, {unknown.shape[1]})")
     size = np.sqrt(np.square(unknown).sum(axis=1) + np.square(noise).sum(axis=1))
     scale = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
     M, B = unknown * scale[:, None], noise * scale[:, None]

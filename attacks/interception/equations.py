@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InputError
 from ...training.engine.tensor_round import Taken
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
 from ...training.tracing.trace import state_column
@@ -90,7 +91,7 @@ class Equations:
         hidden = self._hidden()
         E = self._equations[hidden]
         if E.shape[0] > _MOST_EQUATIONS:
-            raise ValueError(
+            raise InputError(
                 f"the view of {self.who.name} has {E.shape[0]} messages in "
                 f"{len(self.replay.rounds)} rounds, more than the {_MOST_EQUATIONS} that can be "
                 "solved; attack the view of one neighbour, or a smaller graph"
@@ -126,7 +127,7 @@ class Equations:
                 part = float(coefficients[column]) * vector.double()
                 total = part if total is None else total + part
         if total is None:
-            raise ValueError("an estimate is made of nothing that was seen")
+            raise InputError("an estimate is made of nothing that was seen")
         return total
 
     def _compute(self) -> None:

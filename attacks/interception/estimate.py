@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InputError
 from ..problem.observation import Observation
 from .best_linear_estimate import Weights
 from .equations import Equations, Target
@@ -80,9 +81,9 @@ def estimate(
     """
     who = replay.trial.onlooker() if adversary is None else adversary
     if who.sees is Sees.ONE_MESSAGE:
-        raise ValueError(f"adversary {who.name!r} has no view; use eavesdropper or a neighbour")
+        raise InputError(f"adversary {who.name!r} has no view; use eavesdropper or a neighbour")
     if len(replay.transcript) == 0:
-        raise ValueError(
+        raise InputError(
             "the transcript is empty: nothing was intercepted in these rounds, so nothing can be "
             "estimated; keep the messages of the attacked rounds"
         )

@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ...training.algorithms.dpdl import Settings as DpdlSettings
 from ...training.algorithms.form import Form
 from ...training.engine.transcript import Transcript
@@ -64,7 +65,7 @@ def intercept_momentum(
     now, previous = graph.at(round), graph.at(round - 1)
     others = [j for j in now.neighbours(victim) if j != victim]
     if not others:
-        raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
+        raise InputError(f"agent {victim} has no neighbour; nothing of it crosses a link")
     to = others[0]
     sent = transcript.sent(round=round, kind="momentum", sender=victim, receiver=to)
     u = sent.to(torch.float64, copy=True)  # a difference of large, nearly equal numbers
@@ -108,7 +109,7 @@ def _receiver(graph: Graph, victim: int) -> int:
     """An agent that the victim sends to."""
     to = [receiver for sender, receiver in graph.links if sender == victim]
     if not to:
-        raise ValueError(f"agent {victim} has no neighbour; nothing of it crosses a link")
+        raise InputError(f"agent {victim} has no neighbour; nothing of it crosses a link")
     return to[0]
 
 

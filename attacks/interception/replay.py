@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from ...privacy.adversary import Adversary, parse_adversary
+from ...privacy.errors import InputError
 from ...training.algorithms import ALGORITHMS, Form, bind
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
@@ -73,22 +74,22 @@ class Trial:
     def __post_init__(self) -> None:
         """Check that the round can be reached and that the link exists."""
         if not 0 <= self.snapshot_round < self.round:
-            raise ValueError(
+            raise InputError(
                 f"snapshot_round={self.snapshot_round} must lie in 0..{self.round - 1}"
             )
         if self.together < 1 or self.round + self.together - 1 > self.rounds:
-            raise ValueError(
+            raise InputError(
                 f"round={self.round} and together={self.together} must lie within the "
                 f"{self.rounds} rounds of the run"
             )
         if self.model_owner == self.victim or self.model_owner not in (
             self.setting.graph.neighbours(self.victim)
         ):
-            raise ValueError(
+            raise InputError(
                 f"model_owner={self.model_owner} must be a neighbour of victim={self.victim}"
             )
         if self.victim in self.onlooker().agents:
-            raise ValueError(
+            raise InputError(
                 f"adversary {self.adversary!r} contains the victim {self.victim}; choose another"
             )
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ...privacy.adversary import Sees
+from ...privacy.errors import InputError
 from ..problem.observation import Observation
 from .estimate import Estimate, estimate
 from .momentum import intercept_momentum
@@ -60,7 +61,7 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
     trial = replay.trial
     if scenario not in scenarios_of(trial.algorithm):
         known = ", ".join(scenarios_of(trial.algorithm))
-        raise ValueError(
+        raise InputError(
             f"scenario={str(scenario)!r} is not to be had from {trial.algorithm!r}; it has: {known}"
         )
     if scenario is Scenario.MOMENTUM:
@@ -109,12 +110,12 @@ def join(observations: Sequence[Observation]) -> Observation:
         0.5
     """
     if not observations:
-        raise ValueError("join needs at least one observation")
+        raise InputError("join needs at least one observation")
     first = observations[0]
     for other in observations[1:]:
         same = (first.clip_norm, first.records, first.mean_of, len(first.coefs))
         if (other.clip_norm, other.records, other.mean_of, len(other.coefs)) != same:
-            raise ValueError("observations of different clips or batches cannot be joined")
+            raise InputError("observations of different clips or batches cannot be joined")
     kept = [o for o in observations if not o.is_noisy] or list(observations)
     return Observation(
         gradient=torch.cat([o.gradient for o in kept]),

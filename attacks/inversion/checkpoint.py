@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
 
 
 def digest(*facts: object) -> str:
@@ -78,11 +79,11 @@ class Checkpoint:
                 found = (opened.metadata() or {}).get("problem")
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 # no mapping
         except safetensors.SafetensorError as error:
-            raise ValueError(
+            raise InputError(
                 f"checkpoint={str(self.path)!r} is no checkpoint; delete it or name another file"
             ) from error
         if found != self.problem:
-            raise ValueError(
+            raise InputError(
                 f"checkpoint={str(self.path)!r} belongs to another observation, preset or prior "
                 "knowledge; delete it or name another file"
             )

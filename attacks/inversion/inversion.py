@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
 from ..exact.stages import FIRST_LAYER, Part, solve_exactly
 from ..problem.labels import recover_labels
 from ..problem.objective import cosine_distance, whitened_residual
@@ -124,7 +125,7 @@ def reconstruct(
     """
     if isinstance(preset, str):
         if preset not in PRESETS:
-            raise ValueError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+            raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
         preset = PRESETS[preset]
     problem = _pose(
         observation,
@@ -169,12 +170,12 @@ def _pose(
     prior_image: Tensor | None,
 ) -> Problem:
     if labels is not None and labels.shape != (observation.records,):
-        raise ValueError(
+        raise InputError(
             f"labels of shape {tuple(labels.shape)} must be ({observation.records},), "
             "one per record of the observation"
         )
     if prior_image is not None and tuple(prior_image.shape) != shape:
-        raise ValueError(f"prior_image of shape {tuple(prior_image.shape)} must be {shape}")
+        raise InputError(f"prior_image of shape {tuple(prior_image.shape)} must be {shape}")
     # Noise hides what float64 adds; L-BFGS without it stalls at float32's rounding.
     dtype = torch.float64 if finishes(preset, observation) else torch.float32
     box = build_box(bounds, shape, dtype=dtype)

@@ -25,6 +25,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ...privacy.errors import InputError
+
 _TINY = 1e-30
 
 
@@ -43,7 +45,7 @@ class Smoothed(TorchFunctionMode):
 
     def __init__(self, width: float) -> None:
         if width < 0:
-            raise ValueError(f"width={width} must be at least 0; 0 leaves ReLU as it is")
+            raise InputError(f"width={width} must be at least 0; 0 leaves ReLU as it is")
         super().__init__()
         self.width = width
 

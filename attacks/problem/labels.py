@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from .observation import Observation
 
@@ -100,7 +101,7 @@ def recover_labels(
     if probabilities is None:
         probabilities = torch.full((classes,), 1 / classes)
     if probabilities.shape != (classes,) or abs(float(probabilities.sum()) - 1) > 1e-3:
-        raise ValueError(
+        raise InputError(
             f"probabilities of shape {tuple(probabilities.shape)} must be ({classes},) and sum to 1"
         )
     offsets = probabilities.to(observation.gradient)

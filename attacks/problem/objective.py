@@ -19,6 +19,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from .observation import Observation
 
 Objective = Callable[[Tensor, Observation], Tensor]
@@ -93,7 +94,7 @@ def whitened_residual(candidate: Tensor, observation: Observation) -> Tensor:
         2.0
     """
     if not observation.is_noisy:
-        raise ValueError(
+        raise InputError(
             "an observation without noise leaves nothing to whiten by; use squared_distance or "
             "cosine_distance"
         )

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
 
@@ -89,12 +90,12 @@ class Observation:
             records: as the attribute.
         """
         if gradient.ndim != 1 or gradient.shape != model.shape:
-            raise ValueError(
+            raise InputError(
                 f"gradient of shape {tuple(gradient.shape)} and model of shape "
                 f"{tuple(model.shape)} must both be (D,); flatten in named_parameters order"
             )
         if not (math.isfinite(noise_std) and noise_std >= 0):
-            raise ValueError(f"noise_std={noise_std} must be finite and at least 0")
+            raise InputError(f"noise_std={noise_std} must be finite and at least 0")
         return cls(
             gradient=gradient[None],
             points=model[None, None],
@@ -106,33 +107,33 @@ class Observation:
     def __post_init__(self) -> None:
         g, p, s = self.gradient, self.points, self.covariance
         if g.ndim != 2 or p.ndim != 3 or len(p) != len(g) or p.shape[2] < g.shape[1]:
-            raise ValueError(
+            raise InputError(
                 f"gradient of shape {tuple(g.shape)} must be (K, D) and points of shape "
                 f"{tuple(p.shape)} (K, P, D); flatten in named_parameters order"
             )
         if len(g) == 0 or tuple(s.shape) != (len(g), len(g)):
-            raise ValueError(
+            raise InputError(
                 f"covariance of shape {tuple(s.shape)} must be (K, K) for {len(g)} intercepts, "
                 "at least one"
             )
         for name, value in (("gradient", g), ("points", p), ("covariance", s)):
             if not bool(torch.isfinite(value).all()):
-                raise ValueError(f"{name} must be finite; drop rounds that diverged")
+                raise InputError(f"{name} must be finite; drop rounds that diverged")
         if bool((s != 0).any()) and float(torch.linalg.eigvalsh(s.double()).min()) <= 0:
-            raise ValueError(
+            raise InputError(
                 "covariance must be positive definite, or zero; keep the noise-free intercepts "
                 "alone where some are"
             )
         if self.clip_norm is not None and not (
             math.isfinite(self.clip_norm) and self.clip_norm > 0
         ):
-            raise ValueError(
+            raise InputError(
                 f"clip_norm={self.clip_norm} must be positive; None says that nothing is clipped"
             )
         if self.records < 1:
-            raise ValueError(f"records={self.records} must be at least 1")
+            raise InputError(f"records={self.records} must be at least 1")
         if len(self.coefs) != p.shape[1]:
-            raise ValueError(f"{len(self.coefs)} coefs for {p.shape[1]} points; give one for each")
+            raise InputError(f"{len(self.coefs)} coefs for {p.shape[1]} points; give one for each")
 
     @property
     def noise_std(self) -> float:

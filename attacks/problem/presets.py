@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from ...privacy.errors import InputError
 from .objective import Objective, cosine_distance, squared_distance
 
 
@@ -64,21 +65,21 @@ class Preset:
 
     def __post_init__(self) -> None:
         if self.adam_steps < 0 or self.newton_steps < 0 or self.adam_steps + self.newton_steps == 0:
-            raise ValueError(
+            raise InputError(
                 f"adam_steps={self.adam_steps} and newton_steps={self.newton_steps} must not be "
                 "negative, nor both 0"
             )
         if self.starts < 1:
-            raise ValueError(f"starts={self.starts} must be at least 1")
+            raise InputError(f"starts={self.starts} must be at least 1")
         if self.softness < 0:
-            raise ValueError(f"softness={self.softness} must be at least 0; 0 smooths nothing")
+            raise InputError(f"softness={self.softness} must be at least 0; 0 smooths nothing")
         if self.tv_weight < 0 or self.step_size <= 0:
-            raise ValueError(
+            raise InputError(
                 f"tv_weight={self.tv_weight} must be at least 0 and step_size={self.step_size} "
                 "positive"
             )
         if self.fade is not None and not 0 < self.fade <= 1:
-            raise ValueError(f"fade={self.fade} must lie in (0, 1], or be None")
+            raise InputError(f"fade={self.fade} must lie in (0, 1], or be None")
 
 
 _DLG = Preset(

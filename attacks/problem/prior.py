@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Box:
@@ -35,7 +37,7 @@ class Box:
 
     def __post_init__(self) -> None:
         if not bool((self.span > 0).all()):
-            raise ValueError("span must be positive everywhere; bounds are (low, high), low < high")
+            raise InputError("span must be positive everywhere; bounds are (low, high), low < high")
 
     def inputs(self, pixels: Tensor) -> Tensor:
         """Normalised inputs of pixels in [0, 1]."""
@@ -79,7 +81,7 @@ def _spread(bound: Tensor, shape: tuple[int, ...]) -> Tensor:
         return bound
     if bound.numel() == shape[0]:
         return bound.reshape(-1, *(1 for _ in shape[1:]))
-    raise ValueError(
+    raise InputError(
         f"bound of shape {tuple(bound.shape)} must be a scalar, ({shape[0]},) or {shape}"
     )
 
@@ -104,7 +106,7 @@ def total_variation(pixels: Tensor, *, isotropic: bool = False) -> Tensor:
         2.0
     """
     if pixels.ndim < 3:
-        raise ValueError(
+        raise InputError(
             f"pixels of shape {tuple(pixels.shape)} must be (..., channels, height, width)"
         )
     down = pixels[..., 1:, :] - pixels[..., :-1, :]
@@ -144,7 +146,7 @@ def colour_variation(pixels: Tensor) -> Tensor:
         2.0
     """
     if pixels.ndim < 3:
-        raise ValueError(
+        raise InputError(
             f"pixels of shape {tuple(pixels.shape)} must be (..., channels, height, width)"
         )
     channels = pixels.shape[-3]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...privacy.errors import InputError
+
 
 def bootstrap_interval(
     values: Sequence[float], *, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
@@ -41,12 +43,12 @@ def bootstrap_interval(
 
     data = np.asarray(values, dtype=np.float64)
     if data.ndim != 1 or len(data) == 0 or not bool((data > -math.inf).all()):
-        raise ValueError(
+        raise InputError(
             f"values={list(values)!r} must be at least one number, neither nan nor -inf; records "
             "that are no images have no SSIM"
         )
     if not 0 < confidence < 1 or resamples < 1:
-        raise ValueError(
+        raise InputError(
             f"confidence={confidence} must lie in (0, 1), and resamples={resamples} be at least 1"
         )
     if len(data) == 1:

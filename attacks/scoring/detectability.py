@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 
@@ -101,7 +102,7 @@ def detectability(
         [('0', (4, 4), 5.06), ('2', (2, 5), 4.19)]
     """
     if not 0 < false_alarm_rate < 1:
-        raise ValueError(f"false_alarm_rate={false_alarm_rate} must lie in (0, 1); .001 is usual")
+        raise InputError(f"false_alarm_rate={false_alarm_rate} must lie in (0, 1); .001 is usual")
     matrices = _matrices(observation, model)
     if not matrices:
         return ()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
 from ...training.data.dataset import Examples
 from ...training.data.load import Dataset
 from ..interception.estimate import Estimate
@@ -90,7 +91,7 @@ def attack_images(
         ValueError: the algorithm does not have the scenario, or `batch` is no positive number.
     """
     if batch < 1:
-        raise ValueError(f"batch={batch} must be at least 1")
+        raise InputError(f"batch={batch} must be at least 1")
     truth = _pixels(data, images)
     guess = _pixels(data, prior_image.expand_as(images))
     groups = list(torch.arange(len(images)).split(batch))

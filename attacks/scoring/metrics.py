@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Convention:
@@ -44,7 +46,7 @@ class Convention:
 
     def __post_init__(self) -> None:
         if not (self.low < self.high and 0 < self.data_range < math.inf):
-            raise ValueError(
+            raise InputError(
                 f"low={self.low} must be below high={self.high}, and data_range="
                 f"{self.data_range} positive"
             )
@@ -82,12 +84,12 @@ class Scores:
     def __post_init__(self) -> None:
         lengths = {len(self.mse), len(self.psnr), len(self.ssim), len(self.order)}
         if len(lengths) != 1 or 0 in lengths:
-            raise ValueError(
+            raise InputError(
                 f"mse, psnr, ssim and order have lengths {sorted(lengths)}; "
                 "each must hold one entry per image, and at least one"
             )
         if not set(self.missing) <= set(range(len(self.mse))):
-            raise ValueError(
+            raise InputError(
                 f"missing={self.missing} must be indices of the {len(self.mse)} images"
             )
 
@@ -179,7 +181,7 @@ def ssim(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> 
 
     first, second = _pair(truth, guess, convention)
     if not _is_image(first.shape):
-        raise ValueError(
+        raise InputError(
             f"image of shape {first.shape} must be (channels, height, width) with at least 3x3 "
             "pixels; score other records by mse"
         )
@@ -231,14 +233,14 @@ def match(
     found, lacking = len(guess), len(truth) - len(guess)
     if lacking > 0 and fallback is not None:
         if not guess.shape[1:] == fallback.shape == truth.shape[1:]:
-            raise ValueError(
+            raise InputError(
                 f"guess of shape {tuple(guess.shape)} and fallback of shape "
                 f"{tuple(fallback.shape)} must hold images of {tuple(truth.shape[1:])}"
             )
         guess = torch.cat([guess, fallback.to(guess).expand(lacking, *fallback.shape)])
     first, second = _pair(truth, guess)
     if len(first) == 0:
-        raise ValueError("an empty batch has no score")
+        raise InputError("an empty batch has no score")
     rows, columns = first.reshape(len(first), -1), second.reshape(len(first), -1)
     cost = np.stack([((row - columns) ** 2).mean(axis=1) for row in rows])  # (B, B)
     _, paired = linear_sum_assignment(cost)
@@ -271,7 +273,7 @@ def blind_guess(public_images: Tensor) -> Tensor:
         0.5
     """
     if len(public_images) == 0:
-        raise ValueError("blind_guess needs at least one public image")
+        raise InputError("blind_guess needs at least one public image")
     return public_images.mean(dim=0)
 
 
@@ -284,14 +286,14 @@ def _pair(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Both as float64 arrays in the convention's scale."""
     if truth.shape != guess.shape:
-        raise ValueError(
+        raise InputError(
             f"truth of shape {tuple(truth.shape)} and guess of shape {tuple(guess.shape)} "
             "must agree; where reconstructions are missing, give match a fallback"
         )
     for name, image in (("truth", truth), ("guess", guess)):
         # A rounding error outside [0, 1] is what undoing a normalisation leaves.
         if image.numel() and not (image.min() >= -1e-5 and image.max() <= 1 + 1e-5):
-            raise ValueError(
+            raise InputError(
                 f"{name} spans [{image.min().item():.4g}, {image.max().item():.4g}] and must lie "
                 "in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
             )

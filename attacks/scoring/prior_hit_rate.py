@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from .reconstruction_bound import CONFIDENCE
 
 SHARE = 0.25
@@ -32,7 +33,7 @@ def rebuilt_threshold(public_images: Tensor, blind: Tensor, *, share: float = SH
     """
     _check(public_images, blind)
     if not 0 < share < 1:
-        raise ValueError(f"share={share} must lie in (0, 1); at 1 the blind guess itself counts")
+        raise InputError(f"share={share} must lie in (0, 1); at 1 the blind guess itself counts")
     return share * float((public_images - blind).double().square().mean())
 
 
@@ -73,7 +74,7 @@ def prior_hit_rate(
 
     _check(public_images, blind)
     if len(public_images) < 4 or guesses < 1 or not threshold >= 0 or not 0 < confidence < 1:
-        raise ValueError(
+        raise InputError(
             f"{len(public_images)} public images must be at least 4, guesses={guesses} at least 1, "
             f"threshold={threshold} at least 0 and confidence={confidence} in (0, 1)"
         )
@@ -101,13 +102,13 @@ def _errors(guesses: Tensor, images: Tensor) -> Tensor:
 
 def _check(public_images: Tensor, blind: Tensor) -> None:
     if len(public_images) == 0 or public_images.shape[1:] != blind.shape:
-        raise ValueError(
+        raise InputError(
             f"public_images of shape {tuple(public_images.shape)} must hold at least one image of "
             f"the blind guess's shape {tuple(blind.shape)}"
         )
     for name, value in (("public_images", public_images), ("blind", blind)):
         if not (value.min() >= -1e-5 and value.max() <= 1 + 1e-5):
-            raise ValueError(
+            raise InputError(
                 f"{name} spans [{value.min().item():.4g}, {value.max().item():.4g}] and must lie "
                 "in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
             )

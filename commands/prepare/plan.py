@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ def plan(
     from ...runs.run_file.run_file import load_run_file
 
     if every_agent and (sweeps or not json):
-        raise ValueError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
+        raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
     if sweeps:
         _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
         return
     if markdown:
-        raise ValueError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
+        raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
     from ...reports.judgement.plan_advice import advise
 
     config = load_run_file(run, overrides or ())
@@ -121,7 +122,7 @@ def _show_sweep(
     from ..terminal.tables import sweep_markdown, sweep_tables
 
     if json and markdown:
-        raise ValueError("--json and --markdown exclude each other; give one of them")
+        raise InputError("--json and --markdown exclude each other; give one of them")
     found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
     if json:
         print_json(found)
@@ -130,7 +131,7 @@ def _show_sweep(
     else:
         make_console().print(*sweep_tables(found), sep="\n")
     if all(one["refused"] is not None for one in found):
-        raise ValueError(
+        raise InputError(
             f"none of the {len(found)} combinations can be planned; the first: "
             f"{found[0]['refused']}"
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def check(
 
     if junit is not None:  # first, so that an earlier result cannot pass for this one
         if junit.resolve().is_relative_to(folder.resolve()):
-            raise ValueError(
+            raise InputError(
                 f"--junit {plain(junit)} lies in the folder of the run, which a check leaves as it "
                 "is; choose another folder"
             )

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ...privacy.errors import InputError
 from ..terminal.terminal import print_json
 
 __all__ = ["compare"]
@@ -41,7 +42,7 @@ def compare(
     if out is not None:
         for folder in folders:
             if out.resolve().is_relative_to(folder.resolve()):
-                raise ValueError(
+                raise InputError(
                     f"--out {plain(out)} lies in the folder of a run, which a comparison leaves as "
                     "it is; choose another folder"
                 )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["attack"]
@@ -131,18 +132,18 @@ def attack(
     }
     given = {name: value for name, value in options.items() if value is not None}
     if (target is None) == (gradients is None):
-        raise ValueError("give DIR, RUN.toml or --gradients FILE, one of them")
+        raise InputError("give DIR, RUN.toml or --gradients FILE, one of them")
     run = target is not None and target.suffix == ".toml"
     if (overrides or sweeps or markdown) and not run:
-        raise ValueError("--set, --sweep and --markdown belong to RUN.toml; give a run file")
+        raise InputError("--set, --sweep and --markdown belong to RUN.toml; give a run file")
     if gradients is not None:
         if convention is not None:
-            raise ValueError("--convention belongs to runs; leave it out with --gradients")
+            raise InputError("--convention belongs to runs; leave it out with --gradients")
         _attack_file(gradients, given, json=json)
         return
     stray = next((name for name in given if not (run and name == "out")), None)
     if stray is not None:
-        raise ValueError(
+        raise InputError(
             f"--{stray.replace('_', '-')} belongs to --gradients FILE; a run says it itself"
         )
     assert target is not None  # noqa: S101 # one of the two was given
@@ -151,7 +152,7 @@ def attack(
         _attack_folder(target, convention=shown, json=json)
         return
     if out is None:
-        raise ValueError("RUN.toml needs --out too, the folder for its runs")
+        raise InputError("RUN.toml needs --out too, the folder for its runs")
     _attack_runs(target, out, sweeps or (), overrides or (), how=(shown, markdown, json))
 
 
@@ -170,7 +171,7 @@ def _attack_runs(
 
     convention, markdown, json = how
     if json and markdown:
-        raise ValueError("--json and --markdown exclude each other; give one of them")
+        raise InputError("--json and --markdown exclude each other; give one of them")
     with attack_progress(make_console(stderr=True)) as progress:
         found = attack_sweep(run, out, sweeps=sweeps, overrides=overrides, progress=progress)
     rows = list(attack_sweep_rows(found, convention=convention))
@@ -214,7 +215,7 @@ def _attack_file(gradients: Path, given: dict[str, Any], *, json: bool) -> None:
 
     missing = [name for name in ("model", "out") if name not in given]
     if missing:
-        raise ValueError(f"--gradients needs --{missing[0]} too")
+        raise InputError(f"--gradients needs --{missing[0]} too")
     for read, names in ((counts, ("input_shape", "labels")), (numbers, _PER_CHANNEL)):
         for name in names:
             if name in given:

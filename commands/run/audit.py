@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["audit"]
@@ -46,9 +47,9 @@ def audit(
     from ..terminal.progress import audit_progress
 
     if target.suffix != ".toml" and out is not None:
-        raise ValueError("--out belongs to RUN.toml; of a folder the result is kept in it")
+        raise InputError("--out belongs to RUN.toml; of a folder the result is kept in it")
     if target.suffix == ".toml" and again:
-        raise ValueError("--again belongs to the folder of a run; a run file is audited every time")
+        raise InputError("--again belongs to the folder of a run; a run file is audited every time")
     if out is not None and out.exists():
         raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
     if out is not None and not out.parent.is_dir():

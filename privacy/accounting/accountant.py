@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
 from .._validate import check_real
+from ..errors import InputError, InputTypeError
 from .dominating_pairs import Pair, Round
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
@@ -154,7 +155,7 @@ def delta(
     check_epsilon(epsilon, most=math.inf)
     count, by, pairs = check_setting(_given(rounds), rate, adjacency, accountant, contributions)
     if by is Accountant.PRV:
-        raise ValueError("accountant='prv' answers epsilon only; use accountant='pld'")
+        raise InputError("accountant='prv' answers epsilon only; use accountant='pld'")
     if by is Accountant.PLD:
         return _composed_delta({(multiplier, rate): count}, epsilon, pairs)
     if rate == 0.0 or multiplier == math.inf or epsilon == math.inf:
@@ -205,7 +206,7 @@ def noise_multiplier(
     if sampling_rate == 0.0:
         return 0.0
     if sampling_rate < 1.0 and delta >= (ever := -math.expm1(count * math.log1p(-sampling_rate))):
-        raise ValueError(
+        raise InputError(
             f"delta={delta} must be below {ever:.6g}, the probability that a record is ever "
             f"sampled in rounds={count}: no noise at all meets it; choose a smaller delta"
         )
@@ -332,7 +333,9 @@ def _together(
 
 def _given(rounds: SupportsIndex | None) -> SupportsIndex:
     if rounds is None:
-        raise TypeError("rounds=None must be an integer of at least 1, or give one entry a round")
+        raise InputTypeError(
+            "rounds=None must be an integer of at least 1, or give one entry a round"
+        )
     return rounds
 
 
@@ -343,7 +346,7 @@ def _number(name: str, value: float | Sequence[float]) -> float:
 
 def _only_pld(accountant: str) -> None:
     if accountant != Accountant.PLD:
-        raise ValueError(f"accountant='{accountant}' adds up equal rounds only; use 'pld'")
+        raise InputError(f"accountant='{accountant}' adds up equal rounds only; use 'pld'")
 
 
 def _compared_epsilon(

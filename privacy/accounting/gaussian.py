@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._validate import check_real
+from ..errors import InputError
 
 __all__ = ["delta_from_mu", "epsilon_from_mu", "mu_from"]
 
@@ -205,4 +206,4 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 
 def _require(holds: bool, name: str, bound: str) -> None:
     if not holds:
-        raise ValueError(f"{name} {bound}")
+        raise InputError(f"{name} {bound}")

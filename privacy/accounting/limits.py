@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import SupportsIndex
 
+from ..errors import InputError
 from .accountant import Rounds, composed_epsilon
 from .accountant import epsilon as epsilon_of
 from .dominating_pairs import Pair, Round
@@ -78,7 +79,7 @@ def max_rounds(
     )
     if sampling_rate == 0.0 or noise_multiplier == math.inf:
         free = "sampling_rate=0" if sampling_rate == 0.0 else "noise_multiplier=inf"
-        raise ValueError(f"{free} costs nothing: any number of rounds meets the target")
+        raise InputError(f"{free} costs nothing: any number of rounds meets the target")
 
     def excess(rounds: int) -> float:
         spent = epsilon_of(
@@ -217,12 +218,12 @@ def scale_for(
     if not sampled:
         return 0.0
     if any(multiplier == 0.0 for multiplier, _ in sampled):
-        raise ValueError(
+        raise InputError(
             "noise_multiplier=0 of a sampled round stays 0 at every scale; give it noise"
         )
     never = sum(n * math.log1p(-q) if q < 1.0 else -math.inf for (_, q), n in sampled.items())
     if delta >= -math.expm1(never):
-        raise ValueError(
+        raise InputError(
             f"delta={delta} must be below {-math.expm1(never):.6g}, the probability that a record "
             "is ever sampled: no noise at all meets it; choose a smaller delta"
         )
@@ -309,7 +310,7 @@ def _last_that_meets(excess: Callable[[int], float], start: int) -> int:
         else:
             high, at_high = count, value
         if low == MOST_ROUNDS:
-            raise ValueError(
+            raise InputError(
                 f"rounds={MOST_ROUNDS} still meet the target, and no more are added up here; "
                 "choose a smaller epsilon or a larger sampling_rate"
             )

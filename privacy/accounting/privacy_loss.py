@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from .dominating_pairs import Atoms
 from .fft import FARTHEST, LOG_OUTSIDE, convolve, convolve_mixtures, on_grid
 from .mixtures import Cell, mixed_log_moments, mixed_moments
@@ -131,7 +132,7 @@ def compose(atoms: Sequence[Atoms], *, tilt: float, cells: Sequence[Cell] = ()) 
     Returns:
         The composed loss: `delta` and `epsilon` of it are upper bounds.
 
-    >>> from .loss_atoms import Pair, Round, loss_atoms
+    >>> from .dominating_pairs import Pair, Round, loss_atoms
     >>> full = Round(noise_multiplier=2.0, sampling_rate=1.0, count=4)  # together mu = 1
     >>> rounds = [loss_atoms(full, Pair.REMOVE, missing=1e-20)]
     >>> epsilon = compose(rounds, tilt=tilt_for_delta(rounds, 1e-5)).epsilon(1e-5)
@@ -139,7 +140,7 @@ def compose(atoms: Sequence[Atoms], *, tilt: float, cells: Sequence[Cell] = ()) 
     4.377
     """
     if not tilt >= 0.0:
-        raise ValueError(f"tilt={tilt} must be at least 0: the upper tail is what delta is made of")
+        raise InputError(f"tilt={tilt} must be at least 0: the upper tail is what delta is made of")
     return _compose(atoms, tilt, cells)
 
 

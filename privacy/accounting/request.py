@@ -8,6 +8,7 @@ from typing import SupportsIndex, TypeVar
 import numpy as np
 
 from .._validate import check_real
+from ..errors import InputError, InputTypeError
 from .dominating_pairs import Pair
 from .search import ADD_OR_REMOVE, PROFILE, REPLACE
 
@@ -70,12 +71,12 @@ def check_setting(
 
     >>> check_setting(10, 1.3, "add-or-remove-one", "pld")
     Traceback (most recent call last):
-    ValueError: sampling_rate=1.3 must lie in [0, 1]; did you mean batch_size?
+    overhear...InputError: sampling_rate=1.3 must lie in [0, 1]; did you mean batch_size?
     """
     count = check_count(rounds)
     check_real("sampling_rate", sampling_rate)
     if not 0.0 <= sampling_rate <= 1.0:
-        raise ValueError(
+        raise InputError(
             f"sampling_rate={sampling_rate} must lie in [0, 1]; did you mean batch_size?"
         )
     unit = _member(Adjacency, adjacency, "adjacency")
@@ -84,7 +85,7 @@ def check_setting(
     if unit is Adjacency.ADD_OR_REMOVE_ONE:
         return count, by, ADD_OR_REMOVE
     if by is not Accountant.PLD:
-        raise ValueError(
+        raise InputError(
             f"accountant='{by}' does not cover adjacency='{unit}' and would return too little "
             "noise; use accountant='pld'"
         )
@@ -101,7 +102,7 @@ def check_rounds(
 ) -> tuple[Pair, ...]:
     """Dominating pairs of rounds that differ, (noise_multiplier, sampling_rate) and how often."""
     if not counts:
-        raise ValueError("rounds is empty; give at least one (noise_multiplier, sampling_rate)")
+        raise InputError("rounds is empty; give at least one (noise_multiplier, sampling_rate)")
     pairs: tuple[Pair, ...] = ()
     for (multiplier, rate), count in counts.items():
         check_multiplier(multiplier)
@@ -128,7 +129,7 @@ def rounds_of(
     lists = {}
     for name, given in (("noise_multiplier", noise_multiplier), ("sampling_rate", sampling_rate)):
         if np.ndim(given) > 1:
-            raise ValueError(f"{name} has {np.ndim(given)} dimensions; give one number a round")
+            raise InputError(f"{name} has {np.ndim(given)} dimensions; give one number a round")
         if np.ndim(given) == 1:
             lists[name] = np.asarray(given, dtype=np.float64).tolist()
     if not lists:
@@ -138,11 +139,11 @@ def rounds_of(
         lengths["rounds"] = check_count(rounds)
     (first, length), *others = lengths.items()
     if length == 0:
-        raise ValueError(f"{first} is empty; give one entry a round")
+        raise InputError(f"{first} is empty; give one entry a round")
     for name, other in others:
         if other != length:
             what = f"rounds={other}" if name == "rounds" else f"{name} has {other} entries"
-            raise ValueError(f"{first} has {length} entries but {what}; give one entry a round")
+            raise InputError(f"{first} has {length} entries but {what}; give one entry a round")
     multipliers = lists.get("noise_multiplier", [noise_multiplier] * length)
     rates = lists.get("sampling_rate", [sampling_rate] * length)
     return list(zip(multipliers, rates, strict=True))
@@ -157,7 +158,7 @@ def check_multiplier(value: float) -> None:
     """At least 0; not a number is refused."""
     check_real("noise_multiplier", value)
     if not value >= 0.0:
-        raise ValueError(
+        raise InputError(
             f"noise_multiplier={value} must be at least 0; it is noise_std on the sum / clip_norm"
         )
 
@@ -166,7 +167,7 @@ def check_delta(value: float) -> None:
     """Strictly between 0 and 1."""
     check_real("delta", value)
     if not 0.0 < value < 1.0:
-        raise ValueError(f"delta={value} must lie strictly between 0 and 1; 1e-5 is usual")
+        raise InputError(f"delta={value} must lie strictly between 0 and 1; 1e-5 is usual")
 
 
 def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) -> None:
@@ -174,21 +175,21 @@ def check_epsilon(value: float, *, most: float = 1e6, positive: bool = False) ->
     check_real("epsilon", value)
     if not 0.0 <= value <= most or (positive and value == 0.0):
         bound = f"above 0 and at most {most:g}" if positive else "at least 0"
-        raise ValueError(f"epsilon={value} must be {bound}, in nats; 1 to 10 is usual")
+        raise InputError(f"epsilon={value} must be {bound}, in nats; 1 to 10 is usual")
 
 
 def _integer(name: str, value: SupportsIndex, *, most: int | None) -> int:
     if isinstance(value, bool):
-        raise TypeError(f"{name}={value} must be an integer of at least 1")
+        raise InputTypeError(f"{name}={value} must be an integer of at least 1")
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={value!r} must be an integer of at least 1") from None
+        raise InputTypeError(f"{name}={value!r} must be an integer of at least 1") from None
     if most is None:
         if count < 1:
-            raise ValueError(f"{name}={count} must be at least 1")
+            raise InputError(f"{name}={count} must be at least 1")
     elif not 1 <= count <= most:
-        raise ValueError(f"{name}={count} must lie in [1, {most}]; did you mean examples?")
+        raise InputError(f"{name}={count} must lie in [1, {most}]; did you mean examples?")
     return count
 
 
@@ -197,4 +198,4 @@ def _member(kind: type[_Member], value: str, name: str) -> _Member:
         return kind(value)
     except ValueError:
         known = ", ".join(f"'{member}'" for member in kind)
-        raise ValueError(f"{name}={value!r} must be one of {known}") from None
+        raise InputError(f"{name}={value!r} must be one of {known}") from None

@@ -38,6 +38,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from .._validate import check_real
+from ..errors import InputError
 from .request import Adjacency, check_count
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
@@ -95,9 +96,9 @@ class Risk:
         figures |= {f"hits at {rate}": hit for rate, hit in self.hits}
         for name, value in figures.items():
             if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name}={value} must lie in [0, 1]; it is a probability")
+                raise InputError(f"{name}={value} must lie in [0, 1]; it is a probability")
         if not self.mu >= 0.0:
-            raise ValueError(f"mu={self.mu} must be at least 0; it counts standard deviations")
+            raise InputError(f"mu={self.mu} must be at least 0; it counts standard deviations")
 
 
 def risk(
@@ -208,7 +209,7 @@ def _risk_of(
     for rate in false_alarm_rates:
         check_real("false alarm rate", rate)
     if not 0.0 < prior < 1.0:
-        raise ValueError(f"prior={prior} must lie strictly between 0 and 1; .5 is a coin")
+        raise InputError(f"prior={prior} must lie strictly between 0 and 1; .5 is a coin")
     rates = tuple(float(rate) for rate in false_alarm_rates)
     hits = 1.0 - curve.miss_rates([*rates, prior_hit_rate])
     advantage = curve.delta(0.0)

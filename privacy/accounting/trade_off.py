@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validate import check_real
+from ..errors import InputError, InputTypeError
 from .dominating_pairs import Pair, Round, loss_atoms
 from .gaussian import delta_from_mu
 from .privacy_loss import LossDistribution, compose, tilt_for_delta
@@ -94,7 +95,7 @@ def trade_off(
     """
     counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
     if not counts:
-        raise ValueError("rounds is empty; give at least one (noise_multiplier, sampling_rate)")
+        raise InputError("rounds is empty; give at least one (noise_multiplier, sampling_rate)")
     pairs: Sequence[Pair] = ADD_OR_REMOVE
     sampled: list[Round] = []
     squares = 0.0  # of mu, over the rounds that the closed form covers
@@ -142,7 +143,7 @@ class GaussianCurve:
         """Refuse what is no distance."""
         check_real("mu", self.mu)
         if not self.mu >= 0.0:
-            raise ValueError(f"mu={self.mu} must be at least 0; it counts standard deviations")
+            raise InputError(f"mu={self.mu} must be at least 0; it counts standard deviations")
 
     def miss_rates(self, false_alarm_rates: ArrayLike) -> Array:
         """Phi(-Phi^-1(a) - mu); 0 everywhere if mu is infinite."""
@@ -269,11 +270,11 @@ def _read(loss: LossDistribution) -> _Lines:
 def _probabilities(rates: ArrayLike) -> Array:
     given = np.asarray(rates)
     if given.size and given.dtype.kind not in "iuf":
-        raise TypeError(f"false alarm or prior hit rates {rates!r} must be numbers in [0, 1]")
+        raise InputTypeError(f"false alarm or prior hit rates {rates!r} must be numbers in [0, 1]")
     values = given.astype(np.float64)
     wrong = values[~((values >= 0.0) & (values <= 1.0))]
     if wrong.size:
-        raise ValueError(
+        raise InputError(
             f"false alarm or prior hit rate {wrong[0]} must lie in [0, 1]; it is a probability"
         )
     return values

@@ -56,6 +56,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._validate import check_real
+from ..errors import InputError
 from .covariance import Matrix, cost_factor, factor, noise_floor, square_matrix, victim_information
 
 __all__ = [
@@ -102,7 +103,7 @@ class WhisperNoise:
         """Check what later figures rest on."""
         largest = float(victim_information(self.covariance).max())
         if not largest <= self.bound * (1 + 1e-9):
-            raise ValueError(
+            raise InputError(
                 f"largest [R^-1]_ii = {largest} exceeds bound={self.bound}; multiply the "
                 "covariance by their ratio"
             )
@@ -200,7 +201,7 @@ def whisper_covariance(
         ValueError: If weights is not square and finite, a number is out of range, W is not
             symmetric for rounds > 1, or ridge leaves M singular.
         TypeError: If rounds is not an integer, or a value is no number.
-        ArithmeticError: If the gap stays above 1e-11.
+        ValueError: If the gap stays above 1e-11.
 
     Source: Rodio et al. 2025, with the inequality the right way round.
 
@@ -234,7 +235,7 @@ def optimise_covariance(
     """
     check_real("bound", bound)
     if not _BOUNDS[0] <= bound <= _BOUNDS[1]:
-        raise ValueError(
+        raise InputError(
             f"bound={bound} must lie in [{_BOUNDS[0]}, {_BOUNDS[1]}]; it is (mu / clip_norm)^2 of "
             "one round"
         )
@@ -275,7 +276,7 @@ def _solve(cost: Matrix) -> tuple[Matrix, float, int]:
             move = np.linalg.solve(_curvature(U, s), lam_d * slack)
         log_lam += move * min(1.0, _LONGEST / float(np.abs(move).max()))
         last = gap
-    raise ArithmeticError(
+    raise InputError(
         f"gap={gap:.1e} after {_STEPS} steps must fall below {_GAP}; pass a larger ridge"
     )
 
@@ -306,7 +307,7 @@ def _scaled(shape: Matrix, bound: float) -> Matrix:
             return R
         R = R * (excess * (1 + 2 * margin))
         margin *= 1.3  # to the size of the rounding, which each multiplication draws anew
-    raise ArithmeticError(
+    raise InputError(
         f"[R^-1]_ii / bound = {excess} cannot be brought to 1 within rounding; pass a larger ridge"
     )
 
@@ -320,16 +321,16 @@ def _checked_ridge(cost: Matrix, ridge: float | None) -> float:
     singular = np.linalg.svd(cost, compute_uv=False)
     largest, smallest = float(singular[0]), float(singular[-1])
     if largest == 0:
-        raise ValueError("weights is zero; nothing that is sent arrives")
+        raise InputError("weights is zero; nothing that is sent arrives")
     if ridge is None:
         return 0.0 if smallest >= _SINGULAR * largest else _RIDGE * largest**2
     check_real("ridge", ridge)
     if not 0 <= ridge <= _BOUNDS[1]:
-        raise ValueError(
+        raise InputError(
             f"ridge={ridge} must lie in [0, {_BOUNDS[1]}]; leave it out to have it set"
         )
     if math.hypot(smallest, math.sqrt(ridge)) < _SINGULAR * largest:
-        raise ValueError(
+        raise InputError(
             f"ridge={ridge} leaves a singular mixing: its smallest singular value is "
             f"{smallest / largest:.1e} of the largest and must be {_SINGULAR}; leave ridge out or "
             f"pass at least {_SINGULAR**2 * largest**2:.1e}"
@@ -343,7 +344,7 @@ def _incidence(weights: ArrayLike) -> Matrix:
     one_way = np.argwhere(links & ~links.T)
     if len(one_way):
         i, j = one_way[0]
-        raise ValueError(
+        raise InputError(
             f"weights has a link {j} -> {i} but none back; two agents share a seed, so give each "
             "link both directions"
         )
@@ -358,4 +359,4 @@ def _check_variances(local_variance: float, pair_variance: float) -> None:
     for name, value in (("local_variance", local_variance), ("pair_variance", pair_variance)):
         check_real(name, value)
         if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value} must lie in [0, inf); it is a variance, in norm^2")
+            raise InputError(f"{name}={value} must lie in [0, inf); it is a variance, in norm^2")

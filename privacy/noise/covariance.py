@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._validate import check_real
+from ..errors import InputError, InputTypeError
 
 __all__ = ["cost_factor", "factor", "noise_floor", "square_matrix", "victim_information"]
 
@@ -126,7 +127,7 @@ def noise_floor(
     cost = cost_factor(weights, rounds=rounds, step_sizes=step_sizes)
     R = _covariance(covariance)
     if R.shape != cost.shape:
-        raise ValueError(f"covariance {R.shape} and weights {cost.shape} must have the same shape")
+        raise InputError(f"covariance {R.shape} and weights {cost.shape} must have the same shape")
     return float(np.vdot(cost @ R, cost))
 
 
@@ -134,25 +135,25 @@ def cost_factor(weights: ArrayLike, *, rounds: int, step_sizes: Sequence[float])
     """F with F^T F = M; never M itself, whose small eigenvalues would be lost in rounding."""
     W = square_matrix("weights", weights)
     if isinstance(rounds, bool) or not isinstance(rounds, int):
-        raise TypeError(f"rounds={rounds!r} must be an integer of at least 1")
+        raise InputTypeError(f"rounds={rounds!r} must be an integer of at least 1")
     if rounds < 1:
-        raise ValueError(f"rounds={rounds} must be at least 1")
+        raise InputError(f"rounds={rounds} must be at least 1")
     for step_size in step_sizes:
         check_real("step size", step_size)
     eta = np.asarray(step_sizes if len(step_sizes) else np.ones(rounds), dtype=np.float64)
     if eta.shape != (rounds,) or not (np.isfinite(eta) & (eta >= 0)).all() or not eta.any():
-        raise ValueError(
+        raise InputError(
             f"step_sizes of length {len(eta)} must be rounds={rounds} numbers >= 0, not all 0"
         )
     if rounds == 1:
         return W
     if not np.allclose(W, W.T, rtol=0, atol=1e-12):
-        raise ValueError(
+        raise InputError(
             f"weights must be symmetric for rounds={rounds}; symmetrise W or use rounds=1"
         )
     values, vectors = np.linalg.eigh(W)
     if np.abs(values).max() > 1 + 1e-9:
-        raise ValueError(
+        raise InputError(
             f"weights has eigenvalue {values[np.abs(values).argmax()]:.6g}, outside [-1, 1]; "
             "rows of a mixing matrix sum to 1"
         )
@@ -167,17 +168,17 @@ def square_matrix(name: str, matrix: ArrayLike) -> Matrix:
     """A float64 copy of a finite (A, A) matrix; TypeError or ValueError for anything else."""
     given = np.asarray(matrix)
     if given.dtype.kind not in "biuf":
-        raise TypeError(f"{name} must hold real numbers, not {given.dtype}")
+        raise InputTypeError(f"{name} must hold real numbers, not {given.dtype}")
     found = np.array(given, dtype=np.float64)
     if found.ndim != 2 or found.shape[0] != found.shape[1] or not found.size:
-        raise ValueError(
+        raise InputError(
             f"{name} of shape {found.shape} must be square, one row and column an agent"
         )
     if not np.isfinite(found).all():
         wrong = found[~np.isfinite(found)][0]
-        raise ValueError(f"{name} holds {wrong}, which is not finite; every entry is a number")
+        raise InputError(f"{name} holds {wrong}, which is not finite; every entry is a number")
     if not (largest := float(np.abs(found).max())) <= _LARGEST:
-        raise ValueError(
+        raise InputError(
             f"{name} holds {largest}, which must be at most {_LARGEST}; choose another unit"
         )
     return found
@@ -187,10 +188,10 @@ def _covariance(matrix: ArrayLike) -> Matrix:
     R = square_matrix("covariance", matrix)
     size = float(np.abs(R).max())
     if np.abs(R - R.T).max() > _ROUNDING * size:
-        raise ValueError("covariance must be symmetric; average it with its transpose")
+        raise InputError("covariance must be symmetric; average it with its transpose")
     lowest = float(np.linalg.eigvalsh(R).min())
     if lowest < -_ROUNDING * len(R) * size:
-        raise ValueError(
+        raise InputError(
             f"covariance has eigenvalue {lowest:.3g} and must have none below 0; no noise has it"
         )
     return R

@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from ..accounting.accountant import composed_epsilon
 from ..accounting.limits import scale_for
 from ..accounting.request import Adjacency, check_setting
+from ..errors import InputError
 
 __all__ = ["Schedule", "calibrated_schedule", "scheduled_epsilon"]
 
@@ -85,11 +86,11 @@ class Schedule:
         """Check the ranges."""
         check_setting(self.rounds, self.sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, "pld")
         if not 0.0 < self.clip_norm < math.inf:
-            raise ValueError(f"clip_norm={self.clip_norm} must lie in (0, inf)")
+            raise InputError(f"clip_norm={self.clip_norm} must lie in (0, inf)")
         for name in ("clip_decay", "budget_growth"):
             value = getattr(self, name)
             if not 0.0 < value < math.inf:
-                raise ValueError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
+                raise InputError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
 
     @property
     def clip_norms(self) -> NDArray[np.float64]:
@@ -146,7 +147,7 @@ def scheduled_epsilon(
     """
     _check_sensitivity(joint_sensitivity)
     if not 0.0 <= first_multiplier <= math.inf:
-        raise ValueError(
+        raise InputError(
             f"first_multiplier={first_multiplier} must be at least 0; it is noise_std / clip_norm "
             "of the first round"
         )
@@ -193,7 +194,7 @@ def calibrated_schedule(
     """
     _check_sensitivity(joint_sensitivity)
     if math.isinf(joint_sensitivity):
-        raise ValueError(
+        raise InputError(
             "joint_sensitivity=inf: no noise multiplier hides what is released without noise"
         )
     if joint_sensitivity == 0.0 or schedule.sampling_rate == 0.0:
@@ -223,4 +224,4 @@ def calibrated_schedule(
 
 def _check_sensitivity(value: float) -> None:
     if not value >= 0.0:
-        raise ValueError(f"joint_sensitivity={value} must be at least 0")
+        raise InputError(f"joint_sensitivity={value} must be at least 0")

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from ..accounting.accountant import composed_epsilon
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from ..errors import InputError
 from ..guarantee import Status
 
 __all__ = [
@@ -87,12 +88,12 @@ class PublishedClaim:
         for name in ("epsilon", "noise_multiplier", "proven_epsilon"):
             value = getattr(self, name)
             if value is not None and not value >= 0.0:
-                raise ValueError(f"{name}={value} must be a number >= 0")
+                raise InputError(f"{name}={value} must be a number >= 0")
         check_delta(self.delta)
         texts = {n: getattr(self, n) for n in ("paper", "statement", "adversary", "proven_by")}
         missing = [name for name, text in texts.items() if not text]
         if missing or not self.caveats or not all(self.caveats):
-            raise ValueError(f"{', '.join(missing) or 'caveats'} is empty; a claim says all of it")
+            raise InputError(f"{', '.join(missing) or 'caveats'} is empty; a claim says all of it")
 
 
 def dpdl_theorem_1(
@@ -136,7 +137,7 @@ def dpdl_theorem_1(
     _check_run(rounds, sampling_rate, delta)
     check_positive("c2", c2)
     if not sensitivity_factor > 0.0:
-        raise ValueError(f"sensitivity_factor={sensitivity_factor} must be above 0")
+        raise InputError(f"sensitivity_factor={sensitivity_factor} must be above 0")
     spread = c2 * sampling_rate * sensitivity_factor * math.sqrt(rounds * math.log(1.0 / delta))
     claimed, multiplier = _both(spread, noise_multiplier, epsilon, name="noise_multiplier")
     proven: float | None = None
@@ -213,7 +214,7 @@ def dpmixsgd_theorem_3(
     """
     check_positive("batch_size", batch_size)
     if not (batch_size <= examples and 0.0 <= start_batch_size <= examples):
-        raise ValueError(
+        raise InputError(
             f"batch_size={batch_size} and start_batch_size={start_batch_size} must be at least 0 "
             f"and at most examples={examples}"
         )
@@ -254,13 +255,13 @@ def dpmixsgd_theorem_3(
 def check_positive(name: str, value: float) -> None:
     """Above 0 and finite."""
     if not 0.0 < value < math.inf:
-        raise ValueError(f"{name}={value} must lie in (0, inf)")
+        raise InputError(f"{name}={value} must lie in (0, inf)")
 
 
 def check_one_given(noise: float | None, epsilon: float | None, *, name: str) -> None:
     """Either the noise, called `name`, or epsilon; the other one follows."""
     if (noise is None) == (epsilon is None):
-        raise ValueError(
+        raise InputError(
             f"{name}={noise} and epsilon={epsilon}: give exactly one of them, the other follows"
         )
 
@@ -275,7 +276,7 @@ def _both(
         check_epsilon(claimed, positive=True)
         return claimed, spread / claimed
     if not noise >= 0.0:
-        raise ValueError(f"{name}={noise} must be at least 0")
+        raise InputError(f"{name}={noise} must be at least 0")
     return (spread / noise if noise > 0.0 else math.inf), noise
 
 

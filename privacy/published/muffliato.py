@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..accounting.gaussian import epsilon_from_mu
 from ..accounting.request import check_delta
+from ..errors import InputError
 from ..noise.covariance import square_matrix
 from .dpdl import PublishedClaim, check_positive
 
@@ -116,7 +117,7 @@ def muffliato_bound(
     check_positive("noise_multiplier", noise_multiplier)
     W, neighbours = _heard(weights, observer, gossip_steps)
     if not 0 <= victim < len(W) or victim == observer:
-        raise ValueError(f"victim={victim} must lie in 0..{len(W) - 1} and not be the observer")
+        raise InputError(f"victim={victim} must lie in 0..{len(W) - 1} and not be the observer")
     losses = muffliato_losses(W, observer=observer, gossip_steps=gossip_steps)
     rho = float(losses[victim]) / (2.0 * noise_multiplier**2)
     share = math.sqrt(_determined(W, neighbours, observer, gossip_steps)[victim])
@@ -172,9 +173,9 @@ def _heard(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """W, and the agents whose messages reach the observer."""
     if gossip_steps != int(gossip_steps) or gossip_steps < 1:
-        raise ValueError(f"gossip_steps={gossip_steps} must be a whole number of at least 1")
+        raise InputError(f"gossip_steps={gossip_steps} must be a whole number of at least 1")
     W = square_matrix("weights", weights)
     if not 0 <= observer < len(W):
-        raise ValueError(f"observer={observer} must lie in 0..{len(W) - 1}")
+        raise InputError(f"observer={observer} must lie in 0..{len(W) - 1}")
     heard = np.flatnonzero(W[observer])
     return W, heard[heard != observer]

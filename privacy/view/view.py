@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .._validate import check_real
+from ..errors import InputError, InputTypeError
 from .joint_sensitivity import largest_move
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _BOUNDS = (1e-100, 1e100)  # of a contribution; squares of what lies outside lea
 _CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
 
 
-class UnsupportedView(ValueError):
+class UnsupportedView(InputError):
     """A view for which no privacy statement can be proven."""
 
 
@@ -81,22 +82,22 @@ class View:
         for name, matrix in (("contributions", a), ("noise", b)):
             if not hasattr(matrix, "shape") or matrix.dtype.kind not in "biuf":
                 found = getattr(matrix, "dtype", type(matrix).__name__)
-                raise TypeError(f"{name} must be an array of real numbers, not {found}")
+                raise InputTypeError(f"{name} must be an array of real numbers, not {found}")
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[0]:
-            raise ValueError(
+            raise InputError(
                 f"contributions {a.shape} and noise {b.shape} must be matrices with one row per "
                 "message each"
             )
         for name, matrix in (("contributions", a), ("noise", b)):
             values = matrix if isinstance(matrix, np.ndarray) else matrix.data
             if not np.isfinite(values).all():
-                raise ValueError(f"{name} holds a value that is not finite; rows must be numbers")
+                raise InputError(f"{name} holds a value that is not finite; rows must be numbers")
         if self.messages and len(self.messages) != a.shape[0]:
-            raise ValueError(
+            raise InputError(
                 f"{len(self.messages)} message names for {a.shape[0]} messages; give one for each"
             )
         if len(self.vectors) not in (0, a.shape[1]):
-            raise ValueError(
+            raise InputError(
                 f"{len(self.vectors)} vectors for {a.shape[1]} contributions; give one for each, "
                 "or none where each is a vector of its own"
             )
@@ -110,9 +111,11 @@ class View:
         most = self.contributions.shape[1]
         for column in columns:
             if isinstance(column, bool) or not hasattr(column, "__index__"):
-                raise TypeError(f"column {column!r} must be an integer, the number of a column")
+                raise InputTypeError(
+                    f"column {column!r} must be an integer, the number of a column"
+                )
             if not 0 <= column < most:
-                raise ValueError(f"column {column} must lie in [0, {most}); columns count from 0")
+                raise InputError(f"column {column} must lie in [0, {most}); columns count from 0")
         return [operator.index(column) for column in columns]
 
     def information(self, columns: Sequence[int]) -> np.ndarray:
@@ -178,10 +181,10 @@ class View:
             check_real("clip_norm or bound", bound)
         b = np.asarray(given, dtype=float)
         if len(b) != len(columns) or not (b >= 0).all():
-            raise ValueError(f"bounds {b.tolist()} must be one number >= 0 for each column")
+            raise InputError(f"bounds {b.tolist()} must be one number >= 0 for each column")
         far = b[np.isfinite(b) & (b > 0) & ((b < _BOUNDS[0]) | (b > _BOUNDS[1]))]
         if far.size:
-            raise ValueError(
+            raise InputError(
                 f"clip_norm or bound {far[0]} must be 0, infinite or in [{_BOUNDS[0]}, "
                 f"{_BOUNDS[1]}]; choose another unit for the gradients"
             )
@@ -197,7 +200,7 @@ class View:
             b = np.where(np.isfinite(b), b, 0.0)
         vectors = [int(self.vectors[c]) for c in moved] if len(self.vectors) else []
         if len(set(zip(vectors, b.tolist(), strict=False))) > len(set(vectors)):
-            raise ValueError(
+            raise InputError(
                 f"bounds {b.tolist()} differ between parts of one vector {vectors}; the bound is "
                 "that of the whole vector"
             )

@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from .joint_sensitivity import largest_move
 from .view import CUT, ROUNDING, UnsupportedView
 
@@ -194,7 +195,7 @@ class StreamedView:
         at = list(every) if taking is None else list(taking)
         b = np.asarray(bounds if len(bounds) else [clip_norm] * len(at), dtype=float)
         if len(b) != len(at) or not (b >= 0).all():
-            raise ValueError(f"bounds {b.tolist()} must be one number >= 0 for each column")
+            raise InputError(f"bounds {b.tolist()} must be one number >= 0 for each column")
         at, b = [c for c, bound in zip(at, b, strict=True) if bound > 0], b[b > 0]
         if not at:
             return 0.0
@@ -219,22 +220,22 @@ class StreamedView:
         for name, rows in (("seen", seen), ("carried", carried)):
             count = len(rows.carried)
             if rows.carried.shape != (count, len(self._response)):
-                raise ValueError(
+                raise InputError(
                     f"{name}: carried has shape {rows.carried.shape}, but {len(self._response)} "
                     "rows were carried on by the round before"
                 )
             if rows.contributions.shape != (count, len(owners)) or len(rows.noise) != count:
-                raise ValueError(
+                raise InputError(
                     f"{name}: contributions {rows.contributions.shape} and noise "
                     f"{rows.noise.shape} need {count} rows and one owner per contribution, not "
                     f"{len(owners)}"
                 )
             if not all(np.isfinite(matrix).all() for matrix in rows):
-                raise ValueError(f"{name} holds a value that is not finite; rows must be numbers")
+                raise InputError(f"{name} holds a value that is not finite; rows must be numbers")
         if len(vectors) not in (0, len(owners)):
-            raise ValueError(f"{len(vectors)} vectors for {len(owners)} contributions; give each")
+            raise InputError(f"{len(vectors)} vectors for {len(owners)} contributions; give each")
         if seen.noise.shape[1] != carried.noise.shape[1]:
-            raise ValueError("seen and carried rows must be over the same noise sources")
+            raise InputError("seen and carried rows must be over the same noise sources")
         if len(seen.noise) > _MOST_ROWS:
             raise UnsupportedView(
                 f"{len(seen.noise)} rows are seen in one round, more than the {_MOST_ROWS} that an "

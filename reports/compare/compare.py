@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ...privacy.errors import InputError
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.lower_bound import lower_bound
@@ -55,7 +56,7 @@ def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
         ValueError: fewer than two folders, or a run was changed after it was written.
     """
     if len(folders) < 2:
-        raise ValueError(f"{len(folders)} run is given, and a comparison needs 2 or more")
+        raise InputError(f"{len(folders)} run is given, and a comparison needs 2 or more")
     runs = [_entry(read_checked_run(folder, hold_report=False)) for folder in folders]
     return {"schema": SCHEMA, "runs": runs, "flags": flags_of(runs)}
 

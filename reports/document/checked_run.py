@@ -15,6 +15,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
@@ -107,7 +108,7 @@ def read_evidence(path: Path, kind: type[_Evidence]) -> _Evidence | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "/".join(str(part) for part in first["loc"])
-        raise ValueError(
+        raise InputError(
             f"{plain(path)} cannot be read as evidence: {plain(place)}: {plain(first['msg'])}; "
             "make it again"
         ) from error
@@ -154,11 +155,11 @@ def _check_report(folder: Path, fresh: Mapping[str, Any]) -> None:
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
+        raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
     # As the fresh one would be read back: tuples are lists.
     place = first_difference(held, json.loads(json.dumps(fresh)))
     if place is not None:
-        raise ValueError(
+        raise InputError(
             f"{path} is not the report of this run: it differs from what the run's files give at "
             f"{plain(place)}; it is older than they are, or was edited. Write it again with "
             f"`overhear report {folder}`"
@@ -170,7 +171,7 @@ def _check_listed(folder: Path, names: tuple[str, ...]) -> None:
     sums = folder / run_folder.SUMS
     if not sums.exists():
         if (folder / run_folder.PRIVACY).exists():
-            raise ValueError(
+            raise InputError(
                 f"{sums} is missing, so nothing says that the files of the run are those that were "
                 f"written; `overhear report {folder}` writes it"
             )
@@ -179,7 +180,7 @@ def _check_listed(folder: Path, names: tuple[str, ...]) -> None:
     listed = {line.partition("  ")[2] for line in lines}
     for name in names:
         if (folder / name).exists() and name not in listed:
-            raise ValueError(
+            raise InputError(
                 f"{folder / name} is not in {run_folder.SUMS}: it was put there after the run was "
                 f"closed. If it is yours, `overhear report {folder}` closes the run with it"
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
 from ...runs.attack.attack_entry import PLANTED
 from ...runs.evidence.assumptions import Facts, assumptions
@@ -137,7 +138,7 @@ def _facts(built: Built, run: Mapping[str, Any], spent: Spent) -> Facts:
 def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     """The ledger is what was released; a run file that says otherwise is not its run file."""
     if spent.header["run_file"] != run_folder.digest(folder / run_folder.RUN):
-        raise ValueError(
+        raise InputError(
             "run.toml is not the run file that the ledger was written for; the folder's files do "
             "not belong together"
         )
@@ -147,7 +148,7 @@ def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     ):
         released = spent.header[name]
         if abs(released - planned) > 1e-9 * max(1.0, abs(planned)):
-            raise ValueError(
+            raise InputError(
                 f"the ledger was written with {name}={released:g}, but run.toml gives "
                 f"{planned:g}; the folder's files do not belong together"
             )

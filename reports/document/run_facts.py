@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...runs.folder import folder as run_folder
 from ...runs.plan.plan import Plan
@@ -75,7 +76,7 @@ def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "/".join(str(part) for part in first["loc"])
-        raise ValueError(f"{path} cannot be read: {place}: {first['msg']}") from error
+        raise InputError(f"{path} cannot be read: {place}: {first['msg']}") from error
     target = {"epsilon": found.target, "delta": found.delta, "adversary": found.adversary}
     of_run = (
         (found.rounds, target) == (plan.rounds, plan.target)
@@ -86,7 +87,7 @@ def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
         )
     )
     if not of_run:
-        raise ValueError(
+        raise InputError(
             f"{path} does not fit the plan and the ledger of this run; the folder's files do not "
             "belong together"
         )

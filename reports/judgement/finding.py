@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...privacy.errors import InputError
+
 __all__ = ["EXIT_CODES", "Decision", "Finding", "Outcome"]
 
 
@@ -65,7 +67,7 @@ class Decision:
     def __post_init__(self) -> None:
         """Check that something was required."""
         if not self.findings:
-            raise ValueError("findings=[] decides nothing; a decision needs a requirement")
+            raise InputError("findings=[] decides nothing; a decision needs a requirement")
 
     @property
     def outcome(self) -> Outcome:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...privacy.adversary import EAVESDROPPER
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
 from ...privacy.ledger import Spent
 from ...privacy.view.view import UnsupportedView
@@ -126,7 +127,7 @@ def _fewer_rounds(aimed: RunFile, plan: Plan, case: Case, rounds: int, graph: To
     """So many rounds, planned anew: a schedule or a correlation may depend on their number."""
     worst, p = case.statements[0], aimed.privacy
     if p is None:
-        raise ValueError("a run without [privacy] has no target that fewer rounds could meet")
+        raise InputError("a run without [privacy] has no target that fewer rounds could meet")
     kept = p.model_copy(update={"epsilon": None, "noise_multiplier": plan.noise_multiplier})
     training = aimed.training.model_copy(update={"rounds": rounds})
     shorter = aimed.model_copy(update={"privacy": kept, "training": training})

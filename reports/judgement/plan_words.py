@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS, EAVESDROPPER, FINAL_MODELS
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee
 from ...runs.numbers import bound, small
 from ...runs.plan.plan import Plan
@@ -63,7 +64,7 @@ class Advice:
     def __post_init__(self) -> None:
         """Check the figure."""
         if self.epsilon is not None and not self.epsilon >= 0:
-            raise ValueError(f"epsilon={self.epsilon} must be a number >= 0, or None for no figure")
+            raise InputError(f"epsilon={self.epsilon} must be a number >= 0, or None for no figure")
 
     def to_json(self) -> dict[str, Any]:
         """An entry of the "advice" of `overhear plan --json`; infinite is the string "inf"."""

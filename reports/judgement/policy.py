@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+from ...privacy.errors import InputError
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
 from ..plain_text import plain
@@ -51,7 +52,7 @@ class Limit(Table):
             try:
                 parse_adversary(value, _ANY_NETWORK)
             except ValueError as error:
-                raise ValueError(f"{error}{did_you_mean(value, _OUTSIDERS)}") from None
+                raise InputError(f"{error}{did_you_mean(value, _OUTSIDERS)}") from None
         return value
 
 
@@ -104,7 +105,7 @@ def load_policy(path: str | Path) -> Policy:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
+        raise InputError(f"{path} is not TOML: {error}") from error
     try:
         return Policy.model_validate(values)
     except ValidationError as error:
@@ -114,9 +115,9 @@ def load_policy(path: str | Path) -> Policy:
         ]
         found = [_sentence(details) for details in told]
         if len(found) == 1:
-            raise ValueError(f"{path}: {found[0]}") from None
+            raise InputError(f"{path}: {found[0]}") from None
         lines = "".join(f"\n  {sentence}" for sentence in found)
-        raise ValueError(f"{path} has {len(found)} problems:{lines}") from None
+        raise InputError(f"{path} has {len(found)} problems:{lines}") from None
 
 
 def policy_schema() -> dict[str, Any]:

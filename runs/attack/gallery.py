@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -104,21 +106,21 @@ def _check(
 ) -> Sequence[Sequence[str]]:
     """The captions, one sequence for each row."""
     if not rows:
-        raise ValueError("rows is empty; give at least one (label, images)")
+        raise InputError("rows is empty; give at least one (label, images)")
     shape = rows[0][1].shape
     if len(shape) != 4 or shape[1] not in (1, 3) or 0 in shape:
-        raise ValueError(
+        raise InputError(
             f"images of shape {tuple(shape)} must be (N, channels, height, width) with 1 or 3 "
             "channels; other records cannot be drawn"
         )
     for label, images in rows:
         if images.shape != shape:
-            raise ValueError(
+            raise InputError(
                 f"row {label!r} has shape {tuple(images.shape)} and the first {tuple(shape)}; "
                 "give the same number of images of one shape in every row"
             )
         if not (images.min() >= 0 and images.max() <= 1):
-            raise ValueError(
+            raise InputError(
                 f"row {label!r} spans [{images.min().item():.4g}, {images.max().item():.4g}] and "
                 "must lie in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
             )
@@ -126,7 +128,7 @@ def _check(
         return [()] * len(rows)
     lengths = [len(row) for row in captions]
     if len(lengths) != len(rows) or not set(lengths) <= {0, shape[0]}:
-        raise ValueError(
+        raise InputError(
             f"captions of lengths {lengths} must be {len(rows)} sequences, each empty or of one "
             f"text for each of {shape[0]} images"
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...attacks.scoring.metrics import blind_guess
 from ...attacks.scoring.prior_hit_rate import prior_hit_rate, rebuilt_threshold
+from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 
 
@@ -47,7 +48,7 @@ def plant(data: Dataset, count: int) -> Public:
         seen[label] = rank[-1] + 1
     order = sorted(range(len(rank)), key=lambda i: (rank[i], int(data.test_targets[i])))[:count]
     if len(order) < count:
-        raise ValueError(f"images={count} is more than the {len(order)} public test records")
+        raise InputError(f"images={count} is more than the {len(order)} public test records")
     at = torch.tensor(order)
     others = torch.ones(len(rank), dtype=torch.bool)
     others[at] = False

@@ -13,6 +13,7 @@ from pathlib import Path
 from ...attacks.interception.replay import Trial
 from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
+from ...privacy.errors import InputError
 from ..folder import folder as run_folder
 from ..folder.run import snapshot_round
 from ..run_file.build import Built
@@ -73,24 +74,24 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
     """
     data = built.data
     if not data.image:
-        raise ValueError(f"data {data.name!r} holds no images to rebuild")
+        raise InputError(f"data {data.name!r} holds no images to rebuild")
     if built.setting.graph.agents < 2:
-        raise ValueError("agents=1: nothing crosses a link, so nothing can be intercepted")
+        raise InputError("agents=1: nothing crosses a link, so nothing can be intercepted")
     for key in ("rounds", "presets"):
         if not getattr(config.attack, key):
-            raise ValueError(
+            raise InputError(
                 f"[attack] {key} is empty, so there is nothing to attack; name a {key[:-1]}"
             )
     most = len(data.test_targets) - 1  # one is left for the mean public image
     if config.attack.images > most:
-        raise ValueError(
+        raise InputError(
             f"[attack] images={config.attack.images} must be at most {most}, because one public "
             f"test record of {data.name!r} must be left to guess from; lower it"
         )
     for number in config.attack.rounds:
         path = folder / run_folder.TRANSCRIPT / f"round-{number:06d}.safetensors"
         if not path.is_file():
-            raise ValueError(
+            raise InputError(
                 f"{path} is missing: the transcript is empty for round {number}, so there is "
                 "nothing to attack; name it in [intercept] rounds and train again"
             )
@@ -123,7 +124,7 @@ def trial_of(
 
     owner = next((j for j in built.setting.graph.neighbours(victim) if j != victim), None)
     if owner is None:
-        raise ValueError(
+        raise InputError(
             f"[intercept] victims={victim} has no neighbour in graph {config.graph.name!r}, so "
             "nothing of it is sent; name another agent"
         )

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ContradictedProof, is_stated, sentence
+from ...privacy.errors import InputError
+from ..errors import ContradictedProof, sentence
 from ..folder import folder as run_folder
 from ..folder.run import train_run
 from ..plan.sweep import combinations_of
@@ -58,14 +59,12 @@ def attack_sweep(
         try:
             config = load_run_file(run, every)
             one["scenarios"] = _attacked(config, folder, progress=progress)["scenarios"]
-        except Exception as error:
-            if not is_stated(error) or isinstance(error, OSError):
-                raise
+        except InputError as error:
             reason = " ".join(sentence(error).removeprefix(f"{run}: ").split())
             one |= {"refused": reason, "scenarios": []}
         found.append(one)
     if all(one["refused"] is not None for one in found):
-        raise ValueError(
+        raise InputError(
             f"none of the {len(found)} combinations can be attacked; the first: "
             f"{found[0]['refused']}"
         )

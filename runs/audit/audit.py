@@ -13,6 +13,7 @@ from ...attacks.audit.audit import AGAIN, Audited, Verdict, audit, not_measured
 from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
+from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
@@ -51,7 +52,7 @@ def audit_folder(
     path = run_folder.require(folder, run_folder.RUN)
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
-        raise ValueError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
+        raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
     config = load_run_file(path, overrides)
     run_folder.check_sums(folder)
     header = read_ledger(run_folder.require(folder, run_folder.LEDGER)).header
@@ -117,17 +118,17 @@ def audit_config(
     """
     p = config.privacy
     if p is None:
-        raise ValueError("[privacy] is missing: nothing is proven, so there is nothing to audit")
+        raise InputError("[privacy] is missing: nothing is proven, so there is nothing to audit")
     built = build(config)
     if built.clip_norm is None:
-        raise ValueError(
+        raise InputError(
             f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
             "audit; attack it instead"
         )
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     if multiplier == 0:
-        raise ValueError("the noise multiplier is 0: nothing is hidden that could be measured")
+        raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
     game, against = game_of(config, built, plan, multiplier=multiplier)
 
     def show(done: int, total: int, what: str) -> None:

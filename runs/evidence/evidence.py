@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ...privacy.errors import InputError
 from ..folder import folder as run_folder
 from ..numbers import is_infinite
 from .schema import Attack, Audit
@@ -60,7 +61,7 @@ def _read(path: Path, kind: type[BaseModel], command: str) -> dict[str, Any] | N
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "/".join(str(part) for part in first["loc"])
-        raise ValueError(
+        raise InputError(
             f"{path} cannot be read at {place or 'its start'}: {first['msg']}; move it away and "
             f"run `{command} DIR` again"
         ) from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
@@ -37,7 +38,7 @@ def claim(folder: Path) -> None:
         probe.unlink()
         sync_folder(folder.parent)
     except OSError as error:
-        raise ValueError(
+        raise InputError(
             f"{folder} cannot be written to ({error.strerror}); choose another folder for the run"
         ) from error
 
@@ -179,7 +180,7 @@ def check_sums(folder: Path) -> None:
     for line in listed.read_text(encoding="utf-8").splitlines():
         value, _, name = line.partition("  ")
         if not (folder / name).is_file() or digest(folder / name) != value:
-            raise ValueError(
+            raise InputError(
                 f"{folder / name} is not the file that {SUMS} names; the run was changed after it "
                 "was written"
             )

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Store
 
 from ...training.engine.engine import Engine
 from ...training.engine.ranks import MissingRank, Ranks
-from ..errors import is_stated, sentence
+from ..errors import STATED, sentence
 from ..run_file.run_file import load_run_file
 from .launch import Place
 from .ranks import (
@@ -114,7 +114,7 @@ def follow(place: Place, plan: Callable[[], Session], *, timeout: float) -> NoRe
     except MissingRank as error:
         _fail(store, watch, place, FAILED, how_to_go_on(error))
     except Exception as error:  # noqa: BLE001 - it is told to rank 0, which decides
-        if is_stated(error):
+        if isinstance(error, STATED):
             _fail(store, watch, place, FAILED, sentence(error))
         traceback.print_exception(error)
         _fail(store, watch, place, CRASH, f"{type(error).__name__}: {error}")

@@ -21,6 +21,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...privacy.errors import InputError
+
 __all__ = ["Place", "hold_on", "launch"]
 
 _LIFELINE, _STORE_FILE = "OVERHEAR_LIFELINE", "OVERHEAR_STORE_FILE"
@@ -74,7 +76,7 @@ class Place:
             ValueError: they differ.
         """
         if ranks is not None and ranks != self.size:
-            raise ValueError(
+            raise InputError(
                 f"--ranks {ranks} differs from the {self.size} ranks that are started already "
                 "(WORLD_SIZE); leave --ranks out under torchrun"
             )
@@ -88,7 +90,7 @@ class Place:
 def _number(name: str, default: int) -> int:
     given = os.environ.get(name, str(default))
     if not given.isdecimal():
-        raise ValueError(
+        raise InputError(
             f"{name}={given!r} in the environment must be a number; start with torchrun"
         )
     return int(given)

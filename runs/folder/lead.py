@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from ...privacy.errors import InputError
 from ...training.engine.engine import Engine
 from ...training.engine.ranks import MissingRank, Ranks
 from ...training.engine.transcript import Transcript
@@ -75,7 +76,7 @@ class Lead:
             theirs = json.loads(self._store.get(f"ready/{rank}"))
             for name, held in mine.items():
                 if theirs[name] != held:
-                    raise ValueError(
+                    raise InputError(
                         f"{ranks.names(rank)} has another {name} than rank 0 ({theirs[name]}, not "
                         f"{held}), so they would not compute one run; give all ranks the same"
                     )

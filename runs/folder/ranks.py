@@ -27,6 +27,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
+from ...privacy.errors import InputError
 from ...training.engine.engine import Engine
 from ...training.engine.exchange import gather, share_root
 from ...training.engine.messages import Gathered
@@ -72,7 +73,7 @@ def take_device(name: str, place: Place) -> None:
         return
     found = torch.cuda.device_count()
     if found < place.local_size:
-        raise ValueError(
+        raise InputError(
             f"{place.local_size} ranks on a machine with {found} GPUs, but each needs one of its "
             f"own; start {found} ranks, or set training.device=cpu"
         )
@@ -123,7 +124,7 @@ def another(store: Store) -> Store:
     """The same store for another thread: one that waits keeps its own to itself."""
     clone: Callable[[], Store] | None = getattr(store, "clone", None)
     if clone is None:
-        raise ValueError(
+        raise InputError(
             f"torch {torch.__version__} has stores for one thread alone; install a newer torch to "
             "run over ranks"
         )

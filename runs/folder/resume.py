@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.errors import InputError
 from ...privacy.ledger import Ledger, Spent, read_ledger
 from ...privacy.view.view import UnsupportedView
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
@@ -164,7 +165,7 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
     ahead = range(after + 1, plan.rounds + 1)
     last = after + bisect.bisect_left(ahead, True, key=exceeds)
     if last < 0:
-        raise ValueError(
+        raise InputError(
             f"the start of this run was released before, and once more would exceed epsilon="
             f"{target:g} of {p.adversary}; start a new run in another folder"
         )
@@ -175,7 +176,7 @@ def _stop(session: Session, last: int) -> dict[str, Any]:
     """Write down where the budget ends the run, before the rounds that are left of it."""
     p, plan = session.config.privacy, session.plan
     if p is None or p.epsilon is None:
-        raise ValueError("a run without a target epsilon has no budget that could end it")
+        raise InputError("a run without a target epsilon has no budget that could end it")
     epsilon = plan.guarantee(p.adversary).epsilon
     found = {
         "round": last,
@@ -229,12 +230,12 @@ def _check_same(config: RunFile, out: Path) -> None:
         given, held = ({} if t is None else t.entries() for t in (mine, theirs))
         for key in [*given, *(k for k in held if k not in given)]:
             if given.get(key) != held.get(key):
-                raise ValueError(
+                raise InputError(
                     f"[{table}] {key}={given.get(key)!r} differs from {held.get(key)!r} in "
                     f"{out / run_folder.RUN}; a run is continued as it was begun, so give that "
                     "file, or choose another folder for a new run"
                 )
-    raise ValueError(f"the run file differs from {out / run_folder.RUN}; give that file")
+    raise InputError(f"the run file differs from {out / run_folder.RUN}; give that file")
 
 
 def check_nothing_released(out: Path) -> None:
@@ -242,7 +243,7 @@ def check_nothing_released(out: Path) -> None:
     for name in _BEHIND_LEDGER:
         path = out / name
         if any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size:
-            raise ValueError(
+            raise InputError(
                 f"{out} has {name} but no {run_folder.LEDGER}: the ledger is missing, so what this "
                 "run released is unknown and it can be neither continued nor reported; put the "
                 "ledger back, or start a new run in another folder and take what this one released "
@@ -252,14 +253,14 @@ def check_nothing_released(out: Path) -> None:
 
 def _check_header(out: Path, spent: Spent, plan: Plan) -> None:
     if spent.header.get("run_file") != run_folder.digest(out / run_folder.RUN):
-        raise ValueError(
+        raise InputError(
             f"{out / run_folder.RUN} is not the run file that the ledger was written for; put the "
             "original back, or start a new run in another folder"
         )
     for name in ("noise_multiplier", "sampling_rate"):
         planned, written = float(getattr(plan, name)), float(spent.header[name])
         if abs(planned - written) > 1e-9 * max(1.0, abs(planned)):
-            raise ValueError(
+            raise InputError(
                 f"the run was begun with {name}={written:g}, and now {planned:g} would be used; "
                 "continue it with the version and the data that it was begun with"
             )
@@ -278,7 +279,7 @@ def check_exposures(spent: Spent, plan: Plan) -> None:
     """
     held, planned = spent.header.get("exposures"), exposure_facts(plan)
     if held is None:
-        raise ValueError(
+        raise InputError(
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "
             "accounted for; use the version that wrote it, or start a new run"
         )
@@ -286,7 +287,7 @@ def check_exposures(spent: Spent, plan: Plan) -> None:
         begun, now = _costs(held.get(name)), _costs(planned.get(name))
         for what in {**begun, **now}:
             if not _is_close(begun.get(what), now.get(what)):
-                raise ValueError(
+                raise InputError(
                     f"for {name} the run was begun with {what} {begun.get(what)}, but the files "
                     f"there are now give {now.get(what)}; put the graph, the data and the version "
                     "back that it was begun with"
@@ -332,13 +333,13 @@ def _check_begun(out: Path, released: Sequence[int], after: int) -> None:
     """The checkpoint and the ledger must be of one run, and rounds need one to go on from."""
     rounds = sum(number > 0 for number in released)
     if after < 0 and rounds:
-        raise ValueError(
+        raise InputError(
             f"{out} has no checkpoint that is whole, but its ledger names {rounds} releases, so "
             "the run cannot be continued; put back a copy of a checkpoint, or start a new run in "
             "another folder: what this one released stays spent, and `overhear report` counts it"
         )
     if after > max(released, default=-1):
-        raise ValueError(
+        raise InputError(
             f"the newest checkpoint of {out} is of round {after}, but its ledger ends at round "
             f"{max(released, default=0)}; the folder's files do not belong together, start a new "
             "run in another folder"

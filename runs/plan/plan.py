@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
 from ...privacy.noise.schedule import Schedule
 from ...privacy.published.dpdl import PublishedClaim, dpdl_theorem_1
@@ -235,7 +236,7 @@ def _exposures(
         names += [p.adversary] if p.adversary not in names else []
     if graph.agents == 1:
         if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
-            raise ValueError(
+            raise InputError(
                 f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
                 "about the eavesdropper or the final models"
             )

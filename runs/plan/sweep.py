@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import is_stated, sentence
+from ...privacy.errors import InputError
+from ..errors import STATED, sentence
 from ..run_file.run_file import load_run_file
 from .plan import make_plan
 
@@ -51,7 +52,7 @@ class Combination:
     def __post_init__(self) -> None:
         """Check that there is a plan or a reason."""
         if (self.plan is None) == (self.refused is None):
-            raise ValueError("a combination has either a plan or a reason why it is refused")
+            raise InputError("a combination has either a plan or a reason why it is refused")
 
     def to_json(self) -> dict[str, Any]:
         """The entry of `overhear plan --sweep --json`: what was swept, then the plan or reason."""
@@ -80,12 +81,12 @@ def read_sweep(text: str) -> tuple[str, list[str]]:
     key = key.strip()
     values = [value.strip() for value in _split(rest)]
     if not (equals and re.fullmatch(r"[\w-]+\.[\w-]+", key)):
-        raise ValueError(f"sweep {text!r} must read table.key=a,b,c, such as graph.name=ring,full")
+        raise InputError(f"sweep {text!r} must read table.key=a,b,c, such as graph.name=ring,full")
     if not all(values):
-        raise ValueError(f"sweep {text!r} has an empty value; separate values by single commas")
+        raise InputError(f"sweep {text!r} has an empty value; separate values by single commas")
     twice = next((value for value in values if values.count(value) > 1), None)
     if twice is not None:
-        raise ValueError(f"sweep {text!r} gives {twice} twice; give each value once")
+        raise InputError(f"sweep {text!r} gives {twice} twice; give each value once")
     return key, values
 
 
@@ -148,7 +149,7 @@ def combinations_of(
     given = [key for key, _ in read] + [text.partition("=")[0].strip() for text in overrides]
     for key, _ in read:
         if given.count(key) > 1:
-            raise ValueError(f"{key} is given twice; sweep it once and leave it out of --set")
+            raise InputError(f"{key} is given twice; sweep it once and leave it out of --set")
     if not Path(run).is_file():
         raise FileNotFoundError(f"no run file at {run}")
     return [_overriding(values, overrides) for values in _combinations(read)]
@@ -172,9 +173,7 @@ def _overriding(
 def _planned(run: str | Path, shown: dict[str, str], every: tuple[str, ...]) -> Combination:
     try:
         plan = make_plan(load_run_file(run, every))
-    except Exception as error:
-        if not is_stated(error):
-            raise
+    except STATED as error:
         reason = " ".join(sentence(error).removeprefix(f"{run}: ").split())
         return Combination(values=shown, overrides=every, refused=reason)
     return Combination(values=shown, overrides=every, plan=plan)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ...privacy.errors import InputError
 from ...training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
@@ -61,10 +62,10 @@ def sampling_rate_of(config: RunFile, data: Dataset | None) -> float:
     if t.sampling_rate is not None:
         return t.sampling_rate
     if t.batch_size is None or data is None:
-        raise ValueError("[training] needs sampling_rate or batch_size")
+        raise InputError("[training] needs sampling_rate or batch_size")
     rate = t.batch_size * config.data.agents / len(data.targets)
     if rate > 1:
-        raise ValueError(
+        raise InputError(
             f"batch_size={t.batch_size:g} is more than the {len(data.targets)} records spread over "
             f"{config.data.agents} agents can give; lower it or use sampling_rate=1"
         )
@@ -119,7 +120,7 @@ def _check_layout(config: RunFile, model: nn.Module) -> None:
     """Refuse a layout by layers where one record might change the gradient of another."""
     layout = config.training.layout
     if layout in BY_LAYER and (reason := unknown_forward(model)) is not None:
-        raise ValueError(
+        raise InputError(
             f"[training] layout={layout!r} takes examples together, and nothing shows that they do "
             f'not mix in this model: {reason}; use layout = "vmap", or leave it out'
         )
@@ -189,5 +190,5 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device='cuda' but no CUDA device is there; use device='auto' or 'cpu'")
+        raise InputError("device='cuda' but no CUDA device is there; use device='auto' or 'cpu'")
     return torch.device(name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from ...privacy.errors import InputError
+
 if TYPE_CHECKING:
     from .run_file import RunFile
     from .tables import ModelTable, PrivacyTable
@@ -44,7 +46,7 @@ def resolve_tables(run: RunFile) -> dict[str, Any]:
     if run.audit.rounds is not None:
         problems += _outside("[audit] rounds", (run.audit.rounds,), rounds, "it is part of the run")
     if problems:
-        raise ValueError("\n".join(problems))
+        raise InputError("\n".join(problems))
     return {
         "model": model,
         "privacy": privacy,

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from ...privacy.errors import InputError
 from .problems import did_you_mean, stated
 
 __all__ = ["read_settings", "settings_entries", "settings_schema"]
@@ -26,7 +27,7 @@ def read_settings(name: str, values: Mapping[str, Any]) -> Any:
     from ...training.algorithms import ALGORITHMS
 
     if name not in ALGORITHMS:
-        raise ValueError(
+        raise InputError(
             f"name={name!r} must be one of {', '.join(ALGORITHMS)}{did_you_mean(name, ALGORITHMS)}"
         )
     settings = ALGORITHMS[name].settings
@@ -35,18 +36,18 @@ def read_settings(name: str, values: Mapping[str, Any]) -> Any:
         if key not in known:
             remedy = did_you_mean(key, ["name", "form", *known])
             own = f"its hyper-parameters are {', '.join(known)}" if known else "it has none"
-            raise ValueError(f"{key} is unknown to {name}{remedy or '; ' + own}")
+            raise InputError(f"{key} is unknown to {name}{remedy or '; ' + own}")
     try:
         # JSON, because strict validation reads an enum from its string only there.
         return TypeAdapter(settings).validate_json(json.dumps(dict(values)), strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         if details["type"] == "value_error":  # the dataclass's own words
-            raise ValueError(stated(details)) from None
+            raise InputError(stated(details)) from None
         key = ".".join(str(part) for part in details["loc"])
-        raise ValueError(f"{key}={details['input']!r} of {name}: {details['msg']}") from None
+        raise InputError(f"{key}={details['input']!r} of {name}: {details['msg']}") from None
     except TypeError as error:
-        raise ValueError(
+        raise InputError(
             f"a hyper-parameter of {name} must be a number or a name: {error}"
         ) from None
 

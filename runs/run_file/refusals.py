@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ...privacy.errors import InputError
+
 __all__ = ["PRIVACY", "TRAINING", "Unprovable", "refuse_unprovable"]
 
 
@@ -96,10 +98,10 @@ def refuse_unprovable(values: object, requests: Mapping[str, Unprovable]) -> Non
 
     >>> refuse_unprovable({"unit": "agent"}, PRIVACY)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: unit='agent' needs all that an agent sends in a round to be clipped as one ...
+    overhear...InputError: unit='agent' needs all that an agent sends in a round to be clipped as one ...
     """
     if not isinstance(values, Mapping):
         return
     for key, request in requests.items():
         if key in values and request.asks(values[key]):
-            raise ValueError(f"{key}={values[key]!r} {request.reason}")
+            raise InputError(f"{key}={values[key]!r} {request.reason}")

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError, model_validator
 
+from ...privacy.errors import InputError
 from .problems import sentences
 from .tables import (
     AlgorithmTable,
@@ -98,16 +99,16 @@ def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
+        raise InputError(f"{path} is not TOML: {error}") from error
     merge_overrides(values, overrides)
     try:
         return RunFile.model_validate(values)
     except ValidationError as error:
         found = sentences(error, run_file_schema(algorithms=False))
         if len(found) == 1:
-            raise ValueError(f"{path}: {found[0]}") from None
+            raise InputError(f"{path}: {found[0]}") from None
         lines = "".join(f"\n  {sentence}" for sentence in found)
-        raise ValueError(f"{path} has {len(found)} problems:{lines}") from None
+        raise InputError(f"{path} has {len(found)} problems:{lines}") from None
 
 
 def run_file_schema(*, algorithms: bool = True) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ...privacy.errors import InputError
 from .problems import did_you_mean
 from .refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
 
@@ -83,7 +84,7 @@ class Table(BaseModel):
             owner, wanted = self.belongs[key]
             found = getattr(self, owner)
             if found != wanted and getattr(self, key) is not None:
-                raise ValueError(
+                raise InputError(
                     f"{key}={getattr(self, key)!r} has no effect with {owner}={found!r}; it "
                     f"belongs to {owner}={wanted!r}, leave it out"
                 )
@@ -127,9 +128,9 @@ class DataTable(Table):
         if self.root is None and self.name in _ROOT_FROM_ENVIRONMENT:
             return self.model_copy(update={"root": os.environ.get(_ENVIRONMENT_ROOT) or None})
         if self.root is None and self.name in ("libsvm", "image-folder"):
-            raise ValueError(f"root is missing; data {self.name!r} is read from a path of yours")
+            raise InputError(f"root is missing; data {self.name!r} is read from a path of yours")
         if self.name == "libsvm" and self.features is None:
-            raise ValueError("features is missing; the number of features is a public choice")
+            raise InputError("features is missing; the number of features is a public choice")
         return self
 
 
@@ -161,7 +162,7 @@ class GraphTable(Table):
     def _check_needs(self) -> Self:
         for key in ("edge_probability", "path"):
             if self.name == self.belongs[key][1] and getattr(self, key) is None:
-                raise ValueError(f"{key} is missing; graph {self.name!r} needs it")
+                raise InputError(f"{key} is missing; graph {self.name!r} needs it")
         return self
 
 
@@ -187,7 +188,7 @@ class ModelTable(Table):
     @model_validator(mode="after")
     def _check_name(self) -> Self:
         if self.name not in MODEL_NAMES and ":" not in self.name:
-            raise ValueError(
+            raise InputError(
                 f"name={self.name!r} must be one of {', '.join(MODEL_NAMES)} or "
                 f'"module:function"{did_you_mean(self.name, MODEL_NAMES)}'
             )
@@ -255,11 +256,11 @@ class PrivacyTable(Table):
     def _check_target(self) -> Self:
         if (self.epsilon is None) == (self.noise_multiplier is None):
             found = "neither" if self.epsilon is None else "both"
-            raise ValueError(
+            raise InputError(
                 f"give epsilon or noise_multiplier, exactly one of them; {found} given"
             )
         if self.clip_norm == math.inf and self.noise_multiplier != 0:
-            raise ValueError(
+            raise InputError(
                 "clip_norm=inf does not clip, so no noise bounds what a record gives away; set a "
                 "finite clip_norm, or noise_multiplier=0 for a run without protection"
             )
@@ -297,7 +298,7 @@ class TrainingTable(Table):
     def _check_batches(self) -> Self:
         if (self.sampling_rate is None) == (self.batch_size is None):
             found = "neither" if self.sampling_rate is None else "both"
-            raise ValueError(
+            raise InputError(
                 f"give sampling_rate or batch_size, exactly one of them; {found} given"
             )
         often = max(1, self.rounds // 20)

@@ -9,6 +9,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...privacy.errors import InputError, InputTypeError
+
 __all__ = ["merge_overrides", "write_toml"]
 
 _BARE_WORD = re.compile(r"[A-Za-z][\w.,:/-]*")
@@ -53,14 +55,12 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         path, equals, value = text.partition("=")
         table, dot, key = (part.strip() for part in path.partition("."))
         if not (equals and dot and table and key) or "." in key:
-            raise ValueError(
+            raise InputError(
                 f"override {text!r} must read table.key=value, such as privacy.epsilon=4"
             )
         section = values.setdefault(table, {})
         if not isinstance(section, dict):
-            raise ValueError(  # noqa: TRY004 - the run file is wrong, not a type
-                f"override {text!r}: {table!r} is no table in this run file"
-            )
+            raise InputError(f"override {text!r}: {table!r} is no table in this run file")
         section[key] = _parse(value.strip(), text)
         given.add((table, key))
     for table, one, other in _ALTERNATIVES:
@@ -77,7 +77,7 @@ def _parse(value: str, override: str) -> Any:
             return value
         parsed = {}
     if parsed.keys() != {"value"}:
-        raise ValueError(
+        raise InputError(
             f"override {override!r}: {value!r} is no TOML value; quote a string as "
             "'table.key=\"some text\"'"
         )
@@ -98,4 +98,6 @@ def _value(value: Any) -> str:
         case list() | tuple():
             return f"[{', '.join(_value(item) for item in value)}]"
         case _:
-            raise TypeError(f"{value!r} of type {type(value).__name__} has no place in a run file")
+            raise InputTypeError(
+                f"{value!r} of type {type(value).__name__} has no place in a run file"
+            )

@@ -45,6 +45,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ...privacy.noise.schedule import Schedule
 from ..graphs.graph import Topology
 from ..step.round import Agents, Round
@@ -62,7 +63,7 @@ class Settings:
         for name in ("clip_decay", "budget_growth"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
+                raise InputError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
 
 
 class State(NamedTuple):
@@ -124,7 +125,7 @@ def step(
     """One round."""
     k = round.index - 1
     if k >= len(clip_scales):
-        raise ValueError(
+        raise InputError(
             f"round {k + 1} is beyond the planned rounds={len(clip_scales)}, for which alone clip "
             "bounds and noise are set; plan more rounds"
         )

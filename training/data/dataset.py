@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
 __all__ = ["Dataset", "Examples"]
 
 
@@ -54,27 +56,27 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.classes < 2:
-            raise ValueError(f"classes={self.classes} of {self.name!r} must be at least 2")
+            raise InputError(f"classes={self.classes} of {self.name!r} must be at least 2")
         for part, inputs, targets in (
             ("", self.inputs, self.targets),
             ("test_", self.test_inputs, self.test_targets),
         ):
             _check_part(self, part, inputs, targets)
         if self.test_inputs.shape[1:] != self.inputs.shape[1:]:
-            raise ValueError(
+            raise InputError(
                 f"test_inputs of {self.name!r} have shape {tuple(self.test_inputs.shape[1:])} and "
                 f"inputs {self.input_shape}; they must be equal"
             )
         channels = self.input_shape[0] if self.image else 1
         if self.image and len(self.input_shape) != 3:
-            raise ValueError(
+            raise InputError(
                 f"input_shape={self.input_shape} of {self.name!r} must be (channels, height, "
                 "width); set image=False for other records"
             )
         if not len(self.mean) == len(self.std) == channels or not all(
             0 < std < math.inf for std in self.std
         ):
-            raise ValueError(
+            raise InputError(
                 f"mean={self.mean} and std={self.std} of {self.name!r} must hold {channels} values "
                 "each, with std positive"
             )
@@ -92,7 +94,7 @@ class Dataset:
             ValueError: If these are no images; other records have no bounds that we know.
         """
         if not self.image:
-            raise ValueError(f"{self.name!r} holds no images and has no bounds; state your own")
+            raise InputError(f"{self.name!r} holds no images and has no bounds; state your own")
         mean, std = torch.tensor(self.mean), torch.tensor(self.std)
         return (0 - mean) / std, (1 - mean) / std
 
@@ -118,16 +120,16 @@ class Dataset:
 def _check_part(dataset: Dataset, part: str, inputs: Tensor, targets: Tensor) -> None:
     where = f"{part}inputs of {dataset.name!r}"
     if inputs.dtype != torch.float32 or not inputs.is_contiguous():
-        raise ValueError(f"{where} must be float32 and contiguous, not {inputs.dtype}")
+        raise InputError(f"{where} must be float32 and contiguous, not {inputs.dtype}")
     if targets.dtype != torch.int64 or targets.shape != inputs.shape[:1]:
-        raise ValueError(
+        raise InputError(
             f"{part}targets of {dataset.name!r} must be {len(inputs)} int64 labels, not "
             f"{tuple(targets.shape)} {targets.dtype}"
         )
     if not len(inputs):
-        raise ValueError(f"{where} are empty; there is nothing to train on or to test with")
+        raise InputError(f"{where} are empty; there is nothing to train on or to test with")
     if int(targets.min()) < 0 or int(targets.max()) >= dataset.classes:
-        raise ValueError(
+        raise InputError(
             f"{part}targets of {dataset.name!r} must lie in [0, {dataset.classes - 1}], found "
             f"[{int(targets.min())}, {int(targets.max())}]"
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError
 from .readers import Records
 
 __all__ = ["read_image_folder"]
@@ -47,10 +48,10 @@ def read_image_folder(root: Path) -> tuple[Records, Records | None, int]:
         return train, None, len(classes)
     unknown = sorted(set(_folders(test_folder)) - set(classes))
     if unknown:
-        raise ValueError(f"{test_folder} has class {unknown[0]!r}, which {train_folder} lacks")
+        raise InputError(f"{test_folder} has class {unknown[0]!r}, which {train_folder} lacks")
     test = _read_classes(test_folder, classes)
     if test.inputs.shape[1:] != train.inputs.shape[1:]:
-        raise ValueError(
+        raise InputError(
             f"images in {test_folder} are {test.inputs.shape[1:]} and in {train_folder} "
             f"{train.inputs.shape[1:]} (channels, height, width); they must be equal"
         )
@@ -74,7 +75,7 @@ def _read_classes(folder: Path, classes: list[str]) -> Records:
             image = _read_image(path)
             first = path if not images else first
             if images and image.shape != images[0].shape:
-                raise ValueError(
+                raise InputError(
                     f"{path} is {image.shape} and {first} {images[0].shape} (channels, height, "
                     "width); all images must be equal, so resize or convert them beforehand"
                 )
@@ -96,9 +97,9 @@ def _read_image(path: Path) -> NDArray[np.float32]:
                 mode = "RGB"  # a palette is only a way to store it
             pixels = np.asarray(opened.convert(mode) if mode != opened.mode else opened)
     except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: Pillow, on a broken PNG
-        raise ValueError(f"cannot read {path} as an image: {error}") from error
+        raise InputError(f"cannot read {path} as an image: {error}") from error
     if mode not in _WHITE:
-        raise ValueError(
+        raise InputError(
             f"{path} has mode {mode}, must be grey or RGB without transparency; convert it"
         )
     pixels = pixels.reshape(*pixels.shape[:2], -1).transpose(2, 0, 1)  # (channels, height, width)

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from .dataset import Dataset
 from .image_folder import read_image_folder
 from .partition import partition, poisson_batch
@@ -63,16 +64,16 @@ def load_dataset(
         ((1438, 1, 8, 8), (359, 1, 8, 8), 10)
     """
     if name not in DATASET_NAMES:
-        raise ValueError(f"data name={name!r} is unknown; choose one of {', '.join(DATASET_NAMES)}")
+        raise InputError(f"data name={name!r} is unknown; choose one of {', '.join(DATASET_NAMES)}")
     for option, value in (("features", features), ("test", test)):
         if value is not None and name != "libsvm":
-            raise ValueError(f"{option}={value!r} belongs to 'libsvm' and not to {name!r}")
+            raise InputError(f"{option}={value!r} belongs to 'libsvm' and not to {name!r}")
     if name in _BUNDLED:
         if root is not None:
-            raise ValueError(f"root={str(root)!r} has no use: {name!r} comes with a library")
+            raise InputError(f"root={str(root)!r} has no use: {name!r} comes with a library")
         return _BUNDLED[name]()
     if root is None:
-        raise ValueError(f"data {name!r} needs root, {_ROOT_HOLDS[name]}")
+        raise InputError(f"data {name!r} needs root, {_ROOT_HOLDS[name]}")
     root = Path(root).expanduser()
     if name == "libsvm":
         test = None if test is None else Path(test).expanduser()
@@ -171,7 +172,7 @@ def _hold_out(name: str, records: Records) -> tuple[Records, Records]:
     """
     count = len(records.targets)
     if count < 5:
-        raise ValueError(f"{name!r} holds {count} records, too few to hold a fifth out for testing")
+        raise InputError(f"{name!r} holds {count} records, too few to hold a fifth out for testing")
     order = np.random.default_rng(_SPLIT_SEED).permutation(count)
     test, train = np.sort(order[: count // 5]), np.sort(order[count // 5 :])
     parts = [

@@ -12,6 +12,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ...privacy.errors import InputError
+
 __all__ = ["PartitionScheme", "partition", "poisson_batch"]
 
 Indices = NDArray[np.int64]
@@ -56,11 +58,11 @@ def partition(
     """
     labels = np.asarray(targets)
     if labels.ndim != 1:
-        raise ValueError(f"targets has shape {labels.shape}, must be (N,): one label a record")
+        raise InputError(f"targets has shape {labels.shape}, must be (N,): one label a record")
     if agents < 1:
-        raise ValueError(f"agents={agents} must be at least 1")
+        raise InputError(f"agents={agents} must be at least 1")
     if agents > labels.size:
-        raise ValueError(
+        raise InputError(
             f"agents={agents} is more than the {labels.size} records; every agent needs at least "
             "one, so use fewer agents"
         )
@@ -72,7 +74,7 @@ def partition(
         shares = _shards(labels, agents, shards, generator=generator)
     else:
         names = ", ".join(get_args(PartitionScheme))
-        raise ValueError(f"scheme={scheme!r} is unknown; choose one of {names}")
+        raise InputError(f"scheme={scheme!r} is unknown; choose one of {names}")
     return [np.sort(share).astype(np.int64) for share in shares]
 
 
@@ -84,13 +86,13 @@ def _dirichlet(
     generator: np.random.Generator,
 ) -> list[NDArray[np.int64]]:
     if not 0 < concentration < math.inf:
-        raise ValueError(f"concentration={concentration} must be positive and finite")
+        raise InputError(f"concentration={concentration} must be positive and finite")
     owner = np.empty(labels.size, dtype=np.int64)
     for label in np.unique(labels):
         members = generator.permutation(np.flatnonzero(labels == label))
         proportions = generator.dirichlet(np.full(agents, concentration))
         if not np.isfinite(proportions).all():  # every gamma draw underflowed
-            raise ValueError(f"concentration={concentration} is too small to draw from; raise it")
+            raise InputError(f"concentration={concentration} is too small to draw from; raise it")
         cuts = np.round(np.cumsum(proportions)[:-1] * members.size).astype(np.int64)
         for agent, piece in enumerate(np.split(members, cuts)):
             owner[piece] = agent
@@ -105,9 +107,9 @@ def _shards(
     labels: NDArray[np.generic], agents: int, shards: int, *, generator: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     if shards < 1:
-        raise ValueError(f"shards={shards} must be at least 1")
+        raise InputError(f"shards={shards} must be at least 1")
     if agents * shards > labels.size:
-        raise ValueError(
+        raise InputError(
             f"agents={agents} times shards={shards} is more than the {labels.size} records; use "
             "fewer of either"
         )
@@ -141,10 +143,10 @@ def poisson_batch(records: int, sampling_rate: float, *, generator: np.random.Ge
         [2, 3, 11, 13, 15]
     """
     if not 0 <= sampling_rate <= 1:
-        raise ValueError(
+        raise InputError(
             f"sampling_rate={sampling_rate} must lie in [0, 1]; did you mean the batch size? "
             "Divide it by the number of records"
         )
     if records < 0:
-        raise ValueError(f"records={records} must not be negative")
+        raise InputError(f"records={records} must not be negative")
     return np.flatnonzero(generator.random(records) < sampling_rate).astype(np.int64)

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError
+
 __all__ = ["Records", "read_cifar10", "read_idx", "read_idx_folder", "read_libsvm"]
 
 
@@ -50,19 +52,19 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is cut short or damaged ({error}); fetch it again") from error
+        raise InputError(f"{path} is cut short or damaged ({error}); fetch it again") from error
     header = 4 + 4 * dimensions
     magic = bytes([0, 0, _IDX_UINT8, dimensions])
     if content[:4] != magic:
-        raise ValueError(
+        raise InputError(
             f"{path} starts with {content[:4].hex() or 'nothing'}, must start with {magic.hex()}: "
             f"it is no idx file of {'images' if dimensions == 3 else 'labels'}"
         )
     if len(content) < header:
-        raise ValueError(f"{path} ends within its header of {header} bytes; fetch it again")
+        raise InputError(f"{path} ends within its header of {header} bytes; fetch it again")
     shape = tuple(np.frombuffer(content[4:header], dtype=">u4").tolist())
     if len(content) - header != math.prod(shape):
-        raise ValueError(
+        raise InputError(
             f"{path} announces {math.prod(shape)} bytes of data and holds {len(content) - header}; "
             "fetch it again"
         )
@@ -90,12 +92,12 @@ def _read_idx_pair(places: list[Path], prefix: str) -> Records:
     images = read_idx(images_path, dimensions=3)
     labels = read_idx(labels_path, dimensions=1)
     if len(images) != len(labels):
-        raise ValueError(
+        raise InputError(
             f"{images_path} holds {len(images)} images and {labels_path} {len(labels)} labels; "
             "the two files do not belong together"
         )
     if labels.max(initial=0) > 9:
-        raise ValueError(f"{labels_path} holds label {labels.max()}, must lie in [0, 9]")
+        raise InputError(f"{labels_path} holds label {labels.max()}, must lie in [0, 9]")
     return Records(inputs=images[:, None], targets=labels.astype(np.int64))
 
 
@@ -150,18 +152,18 @@ def _read_cifar_batch(path: Path) -> Records:
         batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
         pixels, labels = batch["data"], np.asarray(batch["labels"])
     except _RefusedError as error:
-        raise ValueError(f"{path} is refused: {error}") from error
+        raise InputError(f"{path} is refused: {error}") from error
     except Exception as error:  # a damaged pickle can raise anything
-        raise ValueError(
+        raise InputError(
             f"{path} is no CIFAR-10 batch or is damaged ({type(error).__name__}: {error})"
         ) from error
     if not isinstance(pixels, np.ndarray) or pixels.shape != (len(labels), _CIFAR_PIXELS):
-        raise ValueError(
+        raise InputError(
             f"{path} holds data of shape {np.shape(pixels)} and {len(labels)} labels, must be "
             f"({len(labels)}, {_CIFAR_PIXELS})"
         )
     if labels.ndim != 1 or labels.dtype.kind != "i" or not ((labels >= 0) & (labels <= 9)).all():
-        raise ValueError(f"{path} holds labels that are not whole numbers in [0, 9]")
+        raise InputError(f"{path} holds labels that are not whole numbers in [0, 9]")
     return Records(inputs=pixels.reshape(-1, 3, 32, 32), targets=labels.astype(np.int64))
 
 
@@ -227,7 +229,7 @@ def read_libsvm(
     train_inputs, labels = _read_libsvm_file(path, features)
     values = np.unique(labels)
     if len(values) < 2 or (values != np.round(values)).any():
-        raise ValueError(
+        raise InputError(
             f"{path} has labels {values[:5].tolist()}, must have at least two whole numbers: "
             "classes, not measurements"
         )
@@ -237,7 +239,7 @@ def read_libsvm(
     test_inputs, test_labels = _read_libsvm_file(test, features)
     unknown = np.setdiff1d(test_labels, values)
     if unknown.size:
-        raise ValueError(f"{test} has label {unknown[0]:g}, which {path} never uses")
+        raise InputError(f"{test} has label {unknown[0]:g}, which {path} never uses")
     targets = np.searchsorted(values, test_labels).astype(np.int64)
     return train, Records(inputs=test_inputs, targets=targets), len(values)
 
@@ -253,12 +255,12 @@ def _read_libsvm_file(
     try:
         inputs, labels = load(path, n_features=features, zero_based=False, dtype=np.float32)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"cannot read {path} as LIBSVM text: {error}") from error
+        raise InputError(f"cannot read {path} as LIBSVM text: {error}") from error
     if features is None:
-        raise ValueError(
+        raise InputError(
             f"features=None: pass the number of features; {path} uses {inputs.shape[1]}, other "
             "files of the set may use more"
         )
     if not np.isfinite(inputs.data).all() or not np.isfinite(labels).all():
-        raise ValueError(f"{path} holds a value that is not finite")
+        raise InputError(f"{path} holds a value that is not finite")
     return inputs.toarray(), labels

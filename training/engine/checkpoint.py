@@ -18,11 +18,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
 
 _ROUND, _SUM = "round", "sha256"
 
 
-class BrokenCheckpoint(ValueError):
+class BrokenCheckpoint(InputError):
     """A file that is not, or not wholly, what was written as a checkpoint."""
 
 

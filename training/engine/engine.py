@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound, check_weights
 from ..data.dataset import Examples
 from ..data.load import poisson_batch
@@ -54,11 +55,11 @@ class Setting:
     def __post_init__(self) -> None:
         """Check that every agent has data and that the rate is a probability."""
         if len(self.shards) != self.graph.agents:
-            raise ValueError(
+            raise InputError(
                 f"{len(self.shards)} shards for {self.graph.agents} agents; give one to each"
             )
         if not 0 <= self.sampling_rate <= 1:
-            raise ValueError(
+            raise InputError(
                 f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
             )
 
@@ -98,14 +99,14 @@ class Engine:
         check_weights(setting.graph, bound.weights)
         blocks = len(setting.task.dimensions) if setting.task else 1
         if bound.blocks not in (None, blocks):
-            raise ValueError(
+            raise InputError(
                 f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
                 f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
                 "ClassWeights, and any other needs a task of parameters alone, or none"
             )
         if ranks is not None:
             if ranks.agents != setting.graph.agents:
-                raise ValueError(
+                raise InputError(
                     f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give "
                     "both the same"
                 )
@@ -167,7 +168,7 @@ class Engine:
         heard: bool = True,
     ) -> TensorRound:
         if sources is not None and self.ranks is not None:
-            raise ValueError(
+            raise InputError(
                 "sources hold what all agents drew, which no rank has; leave out sources, or ranks"
             )
 
@@ -326,7 +327,7 @@ class Engine:
         }
         given = {name: tuple(value.shape) for name, value in snapshot.items()}
         if shapes != given:
-            raise ValueError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
+            raise InputError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
         mine = slice(self._mine.start, self._mine.stop)
         fields = {
             name: Agents(value[mine].to(self.setting.device, self.setting.dtype))

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from .randomness import Purpose, SecretRandomness
 from .ranks import MissingRank, Ranks
 
@@ -323,7 +324,7 @@ def check_same_root(randomness: SecretRandomness, *, ranks: Ranks, device: torch
     found = gather(mine, shares=shares, ranks=ranks).flatten().tolist()
     other = [rank for rank, number in enumerate(found) if number != found[0]]
     if other:
-        raise ValueError(
+        raise InputError(
             f"rank {other[0]} has another root than rank 0, or hardens its noise otherwise, so "
             "noise that agents share would differ; leave out randomness, or give every rank "
             "SecretRandomness(share_root(ranks))"

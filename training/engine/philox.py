@@ -20,6 +20,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
 _MASK = 2**32 - 1
 _PAIRS = 2**30  # a draw; the top two bits of the word count draws
 _AT_ONCE = 2**19  # pairs: a dozen tensors of 4 MiB live at the same time
@@ -80,11 +82,11 @@ def normal_rows(
     [-1.448371, -1.053296, 2.262684]
     """
     if not 0 <= width <= 2 * _PAIRS:
-        raise ValueError(f"width={width} must lie in [0, 2**31]; split the vector into blocks")
+        raise InputError(f"width={width} must lie in [0, 2**31]; split the vector into blocks")
     if not 1 <= draws <= 4:
-        raise ValueError(f"draws={draws} must lie in 1..4; 4 is the hardened noise")
+        raise InputError(f"draws={draws} must lie in 1..4; 4 is the hardened noise")
     if len(rows) and not 0 <= min(rows) <= max(rows) <= _MASK:
-        raise ValueError(f"rows={min(rows)}..{max(rows)} must lie in [0, 2**32); number from 0")
+        raise InputError(f"rows={min(rows)}..{max(rows)} must lie in [0, 2**32); number from 0")
     out = torch.empty(len(rows), width, dtype=dtype, device=device)
     pairs = (width + 1) // 2
     tall = max(1, _AT_ONCE // max(1, pairs))

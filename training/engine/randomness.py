@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError, InputTypeError
 from .philox import normal_rows
 
 _DRAWS = 4  # of hardened noise: their sum halved has variance 1
@@ -77,7 +78,7 @@ class SecretRandomness:
         self._is_given, self._hardened = root is not None, hardened
         root = secrets.randbits(128) if root is None else root
         if not 0 <= root < 2**128:
-            raise ValueError(
+            raise InputError(
                 "root must lie in [0, 2**128); leave it out to draw one from the system's entropy"
             )
         self._key = np.array([root & (2**64 - 1), root >> 64], dtype=np.uint64)
@@ -92,7 +93,7 @@ class SecretRandomness:
         return f"SecretRandomness(root {origin}, {'hardened' if self._hardened else 'plain'})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
+        raise InputTypeError(
             "SecretRandomness cannot be pickled or copied: whoever has it can subtract the noise, "
             "so it stays in memory; make a new one where it is needed"
         )
@@ -115,7 +116,7 @@ class SecretRandomness:
         (0, 3, 8589934593, 5)
         """
         if not (0 <= call < 2**32 and 0 <= row < 2**64 and 0 <= round < 2**64):
-            raise ValueError(
+            raise InputError(
                 f"call={call} must lie in [0, 2**32), row={row} and round={round} in [0, 2**64); "
                 "number them from 0"
             )

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from ...privacy.errors import InputError
+
 __all__ = ["MissingRank", "Ranks"]
 
 
@@ -55,14 +57,14 @@ class Ranks:
     def __post_init__(self) -> None:
         """Check that every rank has an agent."""
         if not 1 <= self.size <= self.agents:
-            raise ValueError(
+            raise InputError(
                 f"size={self.size} must lie in [1, {self.agents}], so that each rank has one of "
                 f"the {self.agents} agents; start fewer ranks"
             )
         if not 0 <= self.rank < self.size:
-            raise ValueError(f"rank={self.rank} must lie in [0, {self.size - 1}]")
+            raise InputError(f"rank={self.rank} must lie in [0, {self.size - 1}]")
         if not 0 < self.timeout < math.inf:
-            raise ValueError(f"timeout={self.timeout} must be a finite number of seconds > 0")
+            raise InputError(f"timeout={self.timeout} must be a finite number of seconds > 0")
 
     @classmethod
     def joined(
@@ -107,7 +109,7 @@ class Ranks:
             ValueError: no such agent.
         """
         if not 0 <= agent < self.agents:
-            raise ValueError(f"agent={agent} must lie in [0, {self.agents - 1}]")
+            raise InputError(f"agent={agent} must lie in [0, {self.agents - 1}]")
         return next(rank for rank in range(self.size) if agent in self.share(rank))
 
     def names(self, rank: int) -> str:
@@ -129,7 +131,7 @@ class Ranks:
         """
         wanted = "cuda" if self.over_nccl else "cpu"
         if device.type != wanted:
-            raise ValueError(
+            raise InputError(
                 f"device={device} does not fit the backend {dist.get_backend(self.group)!r}, which "
                 f"exchanges {wanted} tensors; initialise the group with "
                 f"{'gloo' if self.over_nccl else 'nccl'!r}, or run on {wanted}"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
@@ -93,7 +94,7 @@ class TensorRound(Round):
 
     def _width(self, block: int) -> int:
         if not 0 <= block < len(self._sizes):
-            raise ValueError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
+            raise InputError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
         return self._sizes[block]
 
     def of_agents(self, table: Tensor) -> Agents:
@@ -249,7 +250,7 @@ class TensorRound(Round):
             self._sources.makers.append(makers(self._holders(like), factor))
         if factor is not None:
             if len(factor) != (every := self._count(like)):
-                raise ValueError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
+                raise InputError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
             # In float64, because correlated noise cancels; and whole on every rank, because a
             # product of fewer rows rounds otherwise.
             mixed = factor.to(z.device, torch.float64) @ z.double()

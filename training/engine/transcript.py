@@ -10,6 +10,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
+
+class MissingMessage(InputError, LookupError):
+    """A message was asked for that was not kept."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
@@ -105,7 +111,7 @@ class Transcript:
             hit = (receivers == receiver) & (message.senders[rows] == sender)
             if bool(hit.any()):
                 return message.rows[rows[hit][0]]
-        raise LookupError(
+        raise MissingMessage(
             f"no {kind!r} from agent {sender} to {receiver} was kept in round {round}"
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import closed_form
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Status, Unit
 from ...privacy.view.view import UnsupportedView
 from .joint_sensitivities import Exposure, Release
@@ -20,7 +21,7 @@ from .joint_sensitivities import Exposure, Release
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
 
 
-class UnsupportedMechanism(ValueError):
+class UnsupportedMechanism(InputError):
     """A composition for which no bound is known here."""
 
 

@@ -21,6 +21,7 @@ from ...privacy.adversary import (
     neighbour,
     parse_adversary,
 )
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
@@ -152,7 +153,7 @@ def candidates(
     """
     agents = traces.start.record.agents
     if victim is not None and not 0 <= victim < agents:
-        raise ValueError(f"victim={victim} must lie in 0..{agents - 1}")
+        raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
     asked = [victim] if victim is not None else list(range(agents))
     if name == WORST_NEIGHBOUR:
         found = [(neighbour(k), [v for v in asked if v != k]) for k in range(agents)]

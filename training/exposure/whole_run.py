@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView
 from ...privacy.view.whole_run import Rows, StreamedView
@@ -364,4 +365,4 @@ def _check_participation(participation: Participation, rounds: int) -> None:
             for r in participation
         )
     if wrong:
-        raise ValueError(f"participation={participation!r} is no number of rounds; {remedy}")
+        raise InputError(f"participation={participation!r} is no number of rounds; {remedy}")

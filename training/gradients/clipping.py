@@ -15,6 +15,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError, NotFiniteError
+
 # Elements that per-example quantities of one pass may hold: 128 MiB in float32.
 ELEMENTS_AT_ONCE = 2**25
 
@@ -94,7 +96,7 @@ def clipped_rows(rows: Tensor, clip_norm: float | None) -> Tensor:
         return rows
     squares = rows.double().square().sum(dim=1).to(rows.dtype)
     if not bool(squares.isfinite().all()):
-        raise FloatingPointError(
+        raise NotFiniteError(
             "the squared norm of a mean gradient overflows; check the inputs and the learning rate"
         )
     return rows * clip_factors(squares, clip_norm)[:, None]
@@ -110,10 +112,10 @@ def check_clip_norm(clip_norm: float | None) -> None:
         >>> check_clip_norm(0.0)
         Traceback (most recent call last):
             ...
-        ValueError: clip_norm=0.0 must be finite and at least 1e-12; None means no clipping
+        overhear...InputError: clip_norm=0.0 must be finite and at least 1e-12; None means no clipping
     """
     if clip_norm is not None and not _SMALLEST_CLIP_NORM <= clip_norm < math.inf:
-        raise ValueError(
+        raise InputError(
             f"clip_norm={clip_norm!r} must be finite and at least {_SMALLEST_CLIP_NORM}; "
             "None means no clipping"
         )

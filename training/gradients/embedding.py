@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputTypeError
 from .rules import Cells, Layer, Part
 
 
@@ -69,7 +70,9 @@ def lookup(layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool) -> 
     """The gradient of an embedding; see `layers.factor`."""
     module = layer.module
     if not isinstance(module, nn.Embedding):
-        raise TypeError(f"layer {layer.name!r} is {type(module).__name__}, must be an Embedding")
+        raise InputTypeError(
+            f"layer {layer.name!r} is {type(module).__name__}, must be an Embedding"
+        )
     tokens = inputs.reshape(len(inputs), -1)
     signals = signals.reshape(*tokens.shape, module.embedding_dim)
     if module.padding_idx is not None:

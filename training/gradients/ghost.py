@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ...privacy.errors import InputError
 from ..models.parameters import flatten, unflatten
 from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors, gather, joined
 from .layers import factor, find_layers
@@ -152,7 +153,7 @@ class BookKeeping:
         self._calls.clear()
         names = [call.layer.name for call in calls]
         if len(set(names)) < len(names):
-            raise ValueError(f"layers {names} are called, one more than once; use layout='vmap'")
+            raise InputError(f"layers {names} are called, one more than once; use layout='vmap'")
         signals = torch.autograd.grad(loss, [c.outputs for c in calls], materialize_grads=True)
         return list(zip(calls, signals, strict=True))
 

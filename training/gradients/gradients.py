@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError, InputTypeError, NotFiniteError
 from ..models.parameters import validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, disagreement, fastest, seconds, unknown_forward, worth_measuring
@@ -114,14 +115,14 @@ class PairGradients:
         self.device = first.device if device is None else torch.device(device)
         self.dtype = first.dtype if dtype is None else dtype
         if self.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"dtype={self.dtype} must be torch.float32 or torch.float64")
+            raise InputError(f"dtype={self.dtype} must be torch.float32 or torch.float64")
         if layout not in ("auto", *BY_LAYER, "vmap", "loop"):
-            raise ValueError(
+            raise InputError(
                 f"layout={layout!r} is unknown; choose auto, {', '.join(BY_LAYER)}, vmap or loop"
             )
         reason = "a task has no layers" if network is None else unsupported_layer(network)
         if layout in BY_LAYER and reason is not None:
-            raise ValueError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
+            raise InputError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
         self._asked, self._measures = layout, measures
         if reason is None and network is not None and layout == "auto":
             reason = unknown_forward(network)
@@ -189,19 +190,19 @@ class PairGradients:
         points = models.detach().to(self.device, self.dtype)
         points = points[None] if points.ndim == 2 else points  # (K, A, D)
         if points.ndim != 3 or points.shape[2] != self.parameters:
-            raise ValueError(
+            raise InputError(
                 f"models has shape {tuple(models.shape)}, must be (A, D) or (K, A, D) with "
                 f"D={self.parameters}"
             )
         if len(coefficients) != len(points) or not all(map(self._fits, coefficients)):
-            raise ValueError(
+            raise InputError(
                 f"coefficients={tuple(coefficients)} must be {len(points)} finite numbers, one a "
                 f"point, or tensors ({self.parameters},) of them"
             )
         senders = _indices(pairs[0], "senders", bound=points.shape[1])
         receivers = _indices(pairs[1], "receivers", bound=len(batches))
         if len(senders) != len(receivers):
-            raise ValueError(f"pairs name {len(senders)} senders but {len(receivers)} receivers")
+            raise InputError(f"pairs name {len(senders)} senders but {len(receivers)} receivers")
         out = torch.zeros(len(senders), self.parameters, device=self.device, dtype=self.dtype)
         sizes = [len(targets) for _, targets in batches]
         uses = sum(sizes[d] for d in receivers)
@@ -264,7 +265,7 @@ class PairGradients:
     def _stack(self, batches: Sequence[Batch]) -> Examples:
         for d, (inputs, targets) in enumerate(batches):
             if len(inputs) != len(targets):
-                raise ValueError(f"batch {d} has {len(inputs)} inputs but {len(targets)} targets")
+                raise InputError(f"batch {d} has {len(inputs)} inputs but {len(targets)} targets")
         filled = [(x, y) for x, y in batches if len(y)]
         inputs = torch.cat([x.detach().to(self.device) for x, _ in filled])
         targets = torch.cat([y.detach().to(self.device) for _, y in filled])
@@ -298,7 +299,7 @@ class PairGradients:
             if reason is None:
                 kernels[name] = BY_LAYER[name](self._model)
             elif self._asked == name:
-                raise ValueError(f"{name} fails: {reason}; use layout='vmap' or 'auto'")
+                raise InputError(f"{name} fails: {reason}; use layout='vmap' or 'auto'")
         self._settled = True
         if self._asked != "auto":
             return
@@ -320,21 +321,23 @@ class PairGradients:
 
 def _initial(task: object) -> Tensor:
     if not isinstance(task, Task):
-        raise TypeError(f"model={type(task).__name__} must be an nn.Module or a task; see `Task`")
+        raise InputTypeError(
+            f"model={type(task).__name__} must be an nn.Module or a task; see `Task`"
+        )
     return task.initial()
 
 
 def _indices(values: Indices, name: str, *, bound: int) -> list[int]:
     found: list[int] = torch.as_tensor(values, dtype=torch.int64).tolist()
     if found and not (min(found) >= 0 and max(found) < bound):
-        raise ValueError(f"{name} hold {min(found)}..{max(found)}, must lie in 0..{bound - 1}")
+        raise InputError(f"{name} hold {min(found)}..{max(found)}, must lie in 0..{bound - 1}")
     return found
 
 
 def _check_finite(finite: Tensor, senders: Sequence[int], receivers: Sequence[int]) -> None:
     bad: list[int] = (~finite).nonzero().flatten().tolist()
     if bad:
-        raise FloatingPointError(
+        raise NotFiniteError(
             f"{len(bad)} of {len(finite)} sums are not finite, the first on the model of agent "
             f"{senders[bad[0]]} over the data of agent {receivers[bad[0]]}: a gradient or its "
             "squared norm overflows; check the inputs and the learning rate"

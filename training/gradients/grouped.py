@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
+from ...privacy.errors import InputError
 from ..models.parameters import flatten, unflatten
 from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors
 from .ghost import without_overwriting
@@ -51,7 +52,7 @@ class _Tape:
 
         def keep(_module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
             if layer.name in self.inputs:
-                raise ValueError(f"layer {layer.name!r} is called twice; use layout='vmap'")
+                raise InputError(f"layer {layer.name!r} is called twice; use layout='vmap'")
             self.inputs[layer.name], self.shapes[layer.name] = inputs[0], outputs.shape
             return outputs + self.zeros[layer.name] if self.zeros else outputs
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ...privacy.errors import InputTypeError
 from .embedding import lookup, unsupported_embedding
 from .linear_conv import convolution_product, linear_product, unsupported_convolution
 from .norms import group_affine, layer_affine
@@ -106,4 +107,4 @@ def factor(
             return layer_affine(layer, inputs, signals=signals)
         case nn.Embedding():
             return lookup(layer, inputs, signals=signals, measured=measured)
-    raise TypeError(f"layer {layer.name!r} ({type(layer.module).__name__}) has no rule")
+    raise InputTypeError(f"layer {layer.name!r} ({type(layer.module).__name__}) has no rule")

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from ...privacy.errors import InputTypeError
 from .rules import Cells, Layer, Part
 
 
@@ -116,7 +117,7 @@ def convolution_product(
     """The factors of a convolution; patches (B, P, I) where `cut_patches` has run before."""
     module = layer.module
     if not isinstance(module, nn.Conv2d):
-        raise TypeError(f"layer {layer.name!r} is {type(module).__name__}, must be a Conv2d")
+        raise InputTypeError(f"layer {layer.name!r} is {type(module).__name__}, must be a Conv2d")
     return _product(
         layer,
         cut_patches(module, inputs) if patches is None else patches,

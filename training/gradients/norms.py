@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import group_norm, layer_norm
 
+from ...privacy.errors import InputTypeError
 from .rules import Cells, Layer, Part
 
 
@@ -62,7 +63,9 @@ def group_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
     """The gradients of a GroupNorm's scale and shift; see `layers.factor`."""
     module = layer.module
     if not isinstance(module, nn.GroupNorm):
-        raise TypeError(f"layer {layer.name!r} is {type(module).__name__}, must be a GroupNorm")
+        raise InputTypeError(
+            f"layer {layer.name!r} is {type(module).__name__}, must be a GroupNorm"
+        )
     standard = group_norm(inputs, module.num_groups, eps=module.eps)
     count, channels = inputs.shape[:2]
     product, signals = (v.reshape(count, channels, -1) for v in (standard * signals, signals))
@@ -73,7 +76,9 @@ def layer_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
     """The gradients of a LayerNorm's scale and shift; see `layers.factor`."""
     module = layer.module
     if not isinstance(module, nn.LayerNorm):
-        raise TypeError(f"layer {layer.name!r} is {type(module).__name__}, must be a LayerNorm")
+        raise InputTypeError(
+            f"layer {layer.name!r} is {type(module).__name__}, must be a LayerNorm"
+        )
     standard = layer_norm(inputs, module.normalized_shape, eps=module.eps)
     width = layer.module.get_parameter("weight").numel()
     count = len(inputs)

@@ -24,6 +24,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError
 from .mixing import Sums, check_mixing, name_pieces, pieces
 
 __all__ = ["Graph", "GraphSequence", "Topology"]
@@ -126,7 +127,7 @@ class Graph:
 
     def _check_agent(self, agent: int) -> None:
         if not 0 <= agent < self.agents:  # a negative index would quietly name another agent
-            raise ValueError(
+            raise InputError(
                 f"agent={agent} must lie in [0, {self.agents - 1}]; agents count from 0"
             )
 
@@ -162,20 +163,20 @@ class GraphSequence:
     def __post_init__(self) -> None:
         object.__setattr__(self, "graphs", tuple(self.graphs))
         if not self.graphs:
-            raise ValueError(f"graphs of {self.name!r} is empty; give one graph for every round")
+            raise InputError(f"graphs of {self.name!r} is empty; give one graph for every round")
         counts = [graph.agents for graph in self.graphs]
         if len(set(counts)) > 1:
-            raise ValueError(f"graphs of {self.name!r} have {counts} agents, must be equally many")
+            raise InputError(f"graphs of {self.name!r} have {counts} agents, must be equally many")
         shared = [s for s in Sums if all(graph.sums.serve(s) for graph in self.graphs)]
         if not shared:
-            raise ValueError(
+            raise InputError(
                 f"graphs of {self.name!r} differ: in some only rows sum to 1, in others only "
                 "columns; give all of them the same"
             )
         object.__setattr__(self, "sums", shared[0])
         found = pieces(self._support(), both_ways=False)
         if len(found) > 1:
-            raise ValueError(
+            raise InputError(
                 f"the graphs of {self.name!r} together fall into {len(found)} pieces "
                 f"({name_pieces(found)}) that do not hear each other both ways; join them, or run "
                 "them separately"
@@ -201,7 +202,7 @@ class GraphSequence:
     def at(self, round: int) -> Graph:
         """The graph of a round; rounds count from 1, and 0 is the start."""
         if round < 0:
-            raise ValueError(f"round={round} must be at least 0; rounds count from 1")
+            raise InputError(f"round={round} must be at least 0; rounds count from 1")
         return self.graphs[max(round - 1, 0) % len(self.graphs)]
 
     def neighbours(self, agent: int) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError
+
 __all__ = ["FileKind", "GraphFile", "read_graph_file"]
 
 
@@ -62,16 +64,14 @@ def read_graph_file(path: str | Path) -> GraphFile:
             delimiter = "," if path.suffix == ".csv" else None
             lines = path.read_text(encoding="utf-8").splitlines()
             if not any(line.split("#")[0].strip() for line in lines):
-                raise ValueError("it holds no numbers")  # noqa: TRY301 - one message for all
+                raise InputError("it holds no numbers")
             matrix = np.loadtxt(lines, delimiter=delimiter, ndmin=2)
         else:
-            raise ValueError(  # noqa: TRY301 - one message for all
-                f"its suffix {path.suffix!r} must be .csv, .txt, .npy or .json"
-            )
+            raise InputError(f"its suffix {path.suffix!r} must be .csv, .txt, .npy or .json")
     except (ValueError, TypeError, KeyError, EOFError) as error:
-        raise ValueError(f"cannot read a graph from {path}: {error}") from error
+        raise InputError(f"cannot read a graph from {path}: {error}") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"the matrix in {path} has shape {matrix.shape}, must be square (A, A)")
+        raise InputError(f"the matrix in {path} has shape {matrix.shape}, must be square (A, A)")
     return GraphFile(matrix=matrix, kind=FileKind.WEIGHTS)
 
 
@@ -79,7 +79,7 @@ def _read_json(path: Path) -> GraphFile:
     content = json.loads(path.read_text(encoding="utf-8"))
     known = [{"weights"}, {"agents", "edges"}, {"agents", "arcs"}]
     if not isinstance(content, dict) or set(content) not in known:
-        raise ValueError(
+        raise InputError(
             'the keys must be "agents" and "edges", or "agents" and "arcs", or "weights" alone'
         )
     if "weights" in content:
@@ -87,13 +87,13 @@ def _read_json(path: Path) -> GraphFile:
         return GraphFile(matrix=matrix, kind=FileKind.WEIGHTS)
     agents = content["agents"]
     if type(agents) is not int or agents < 1:
-        raise ValueError(f'"agents"={agents!r} must be a whole number of at least 1')
+        raise InputError(f'"agents"={agents!r} must be a whole number of at least 1')
     kind = FileKind.EDGES if "edges" in content else FileKind.ARCS
     links = np.zeros((agents, agents))
     for link in content[kind]:
         ends = link if isinstance(link, list) else [link]
         if len(ends) != 2 or not all(type(end) is int and 0 <= end < agents for end in ends):
-            raise ValueError(
+            raise InputError(
                 f"{kind[:-1]} {link!r} must name two agents between 0 and {agents - 1}; agents "
                 "count from 0"
             )

@@ -29,6 +29,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError
+
 __all__ = [
     "Sums",
     "WeightScheme",
@@ -85,7 +87,7 @@ def mixing_weights(
     degree = links.sum(axis=1)  # (A,), without the self-loop
     if scheme == "uniform" and np.ptp(degree) > 0:
         low, high = int(degree.argmin()), int(degree.argmax())
-        raise ValueError(
+        raise InputError(
             f"weights='uniform' needs equal degrees, but in {name!r} agent {low} hears "
             f"{degree[low]} others and agent {high} hears {degree[high]}, so columns would not sum "
             "to 1 and mixing would move the mean; use weights='metropolis'"
@@ -103,7 +105,7 @@ def check_scheme(scheme: str) -> None:
         ValueError: If the scheme is unknown.
     """
     if scheme not in get_args(WeightScheme):
-        raise ValueError(f"weights={scheme!r} must be one of {', '.join(get_args(WeightScheme))}")
+        raise InputError(f"weights={scheme!r} must be one of {', '.join(get_args(WeightScheme))}")
 
 
 def push_weights(arcs: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -140,20 +142,20 @@ def check_mixing(name: str, weights: NDArray[np.float64], *, connected: bool = T
             falls into pieces.
     """
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or weights.shape[0] == 0:
-        raise ValueError(f"weights of {name!r} have shape {weights.shape}, must be square (A, A)")
+        raise InputError(f"weights of {name!r} have shape {weights.shape}, must be square (A, A)")
     for fault, where in (("not finite", ~np.isfinite(weights)), ("negative", weights < 0)):
         if where.any():
             i, j = np.argwhere(where)[0]
-            raise ValueError(f"weights[{i}, {j}]={weights[i, j]} of {name!r} is {fault}")
+            raise InputError(f"weights[{i}, {j}]={weights[i, j]} of {name!r} is {fault}")
     sums = _sums(name, weights)
     if (weights.diagonal() <= 0).any():
         i = int(weights.diagonal().argmin())
-        raise ValueError(
+        raise InputError(
             f"weights[{i}, {i}]=0 of {name!r} must be positive: agent {i} would drop its own model"
         )
     found = pieces(weights != 0, both_ways=False) if connected else []
     if len(found) > 1:
-        raise ValueError(
+        raise InputError(
             f"graph {name!r} falls into {len(found)} pieces ({name_pieces(found)}) that do not "
             "hear each other both ways; join them, or run them separately"
         )
@@ -170,7 +172,7 @@ def _sums(name: str, weights: NDArray[np.float64]) -> Sums:
         else:
             faults.append(f"{word} {worst} of the weights of {name!r} sums to {sums[worst]:.12g}")
     if not held:
-        raise ValueError(
+        raise InputError(
             f"{faults[0]}, must be 1 (rows and columns alike to keep the mean, or columns alone "
             'for push-sum); give a list of "edges" to get metropolis weights'
         )

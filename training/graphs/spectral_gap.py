@@ -14,6 +14,7 @@ import functools
 
 import numpy as np
 
+from ...privacy.errors import InputError
 from .graph import Graph
 
 _SYMMETRIC = 1e-9
@@ -36,7 +37,7 @@ def spectral_gap(graph: Graph) -> float:
     weights = graph.weights
     skew = float(np.abs(weights - weights.T).max())
     if skew > _SYMMETRIC:
-        raise ValueError(
+        raise InputError(
             f"weights of {graph.name!r} differ by {skew:g} between the two directions of a link; "
             "accelerated gossip needs symmetric weights, as metropolis gives on undirected links"
         )

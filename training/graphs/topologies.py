@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.errors import InputError
 from .graph import Graph, GraphSequence, Topology
 from .graph_file import FileKind, read_graph_file
 from .mixing import WeightScheme, check_scheme, mixing_weights, name_pieces, pieces, push_weights
@@ -118,12 +119,12 @@ def grid(agents: int, columns: int | None = None, *, weights: WeightScheme = "me
     if columns is None:
         columns = next(c for c in range(math.isqrt(agents - 1) + 1, agents + 1) if agents % c == 0)
         if columns == agents > 2:
-            raise ValueError(
+            raise InputError(
                 f"agents={agents} makes no grid, only a line; pass columns={agents} if a line is "
                 f"meant, or use {agents + 1} agents"
             )
     if columns < 1 or agents % columns:
-        raise ValueError(f"columns={columns} must divide agents={agents} into full rows")
+        raise InputError(f"columns={columns} must divide agents={agents} into full rows")
     one = np.arange(agents)
     adjacency = np.zeros((agents, agents), dtype=bool)
     beside = one[(one + 1) % columns != 0]
@@ -150,7 +151,7 @@ def erdos_renyi(
 
     _check_agents("erdos-renyi", agents, least=1)
     if not 0 <= edge_probability <= 1:
-        raise ValueError(f"edge_probability={edge_probability} must lie in [0, 1]")
+        raise InputError(f"edge_probability={edge_probability} must lie in [0, 1]")
     drawn = nx.gnp_random_graph(agents, edge_probability, seed=seed)
     adjacency = np.zeros((agents, agents), dtype=bool)
     for i, j in drawn.edges:
@@ -158,7 +159,7 @@ def erdos_renyi(
     name = "erdos-renyi"
     found = pieces(adjacency)
     if len(found) > 1:
-        raise ValueError(
+        raise InputError(
             f"{name} with agents={agents}, edge_probability={edge_probability}, seed={seed} falls "
             f"into {len(found)} pieces ({name_pieces(found)}); raise edge_probability above "
             f"ln(A)/A = {math.log(agents) / agents:.3f} or take another seed"
@@ -226,13 +227,13 @@ def from_file(path: str | Path, agents: int | None = None, *, weights: WeightSch
     read = read_graph_file(path)
     found = read.matrix.shape[0]
     if agents is not None and found != agents:
-        raise ValueError(
+        raise InputError(
             f"agents={agents} but {path} describes {found}; set agents={found} or use another file"
         )
     if read.kind is FileKind.EDGES:
         return _weighted("file", read.matrix != 0, scheme=weights)
     if weights != "metropolis":
-        raise ValueError(
+        raise InputError(
             f"weights={weights!r} cannot apply to {path}, which brings its own weights; give a "
             'JSON list of "edges", or leave weights out'
         )
@@ -289,7 +290,7 @@ def build_graph(
         [3, 3, 3, 3, 3, 3, 3, 3, 9, 9]
     """
     if name not in _TOPOLOGIES:
-        raise ValueError(f"graph name={name!r} is unknown; choose one of {', '.join(GRAPH_NAMES)}")
+        raise InputError(f"graph name={name!r} is unknown; choose one of {', '.join(GRAPH_NAMES)}")
     options: dict[str, Any] = {"weights": weights}
     belongs = {
         "edge_probability": ("erdos-renyi", edge_probability),
@@ -298,9 +299,9 @@ def build_graph(
     }
     for option, (owner, value) in belongs.items():
         if value is not None and name != owner:
-            raise ValueError(f"{option}={value!r} belongs to {owner!r} and not to {name!r}")
+            raise InputError(f"{option}={value!r} belongs to {owner!r} and not to {name!r}")
         if value is None and name == owner and option != "columns":
-            raise ValueError(f"graph {name!r} needs {option}")
+            raise InputError(f"graph {name!r} needs {option}")
         if name == owner:
             options[option] = value
     if name == "erdos-renyi":
@@ -314,4 +315,4 @@ def _weighted(name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme) 
 
 def _check_agents(name: str, agents: int, *, least: int) -> None:
     if agents < least:
-        raise ValueError(f"agents={agents} is too few for {name!r}; it needs at least {least}")
+        raise InputError(f"agents={agents} is too few for {name!r}; it needs at least {least}")

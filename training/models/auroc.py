@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
 __all__ = ["auroc"]
 
 
@@ -30,7 +32,7 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
     0.75
     """
     if scores.ndim != 1 or scores.shape != positive.shape:
-        raise ValueError(
+        raise InputError(
             f"scores {tuple(scores.shape)} and positive {tuple(positive.shape)} must be (B,) each"
         )
     of_class = positive.bool().cpu()

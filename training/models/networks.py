@@ -29,6 +29,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
+
 __all__ = ["NETWORKS", "Shape"]
 
 Shape = tuple[int, ...]
@@ -165,7 +167,7 @@ def _resnet18(input_shape: Shape, classes: int) -> nn.Module:
 
 def _image_shape(name: str, input_shape: Shape, *, least: int) -> tuple[int, int, int]:
     if len(input_shape) != 3 or min(input_shape[1:]) < least:
-        raise ValueError(
+        raise InputError(
             f"input_shape={input_shape} does not fit {name!r}, which needs (channels, height, "
             f"width) with sides of at least {least}; use 'mlp' or 'linear' instead"
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError, InputTypeError
 from .networks import NETWORKS, Shape
 
 if TYPE_CHECKING:
@@ -56,12 +57,12 @@ def build_model(
     """
     input_shape = tuple(int(side) for side in input_shape)
     if not input_shape or min(input_shape) < 1:
-        raise ValueError(f"input_shape={input_shape} must hold positive sides")
+        raise InputError(f"input_shape={input_shape} must hold positive sides")
     if classes < 2:
-        raise ValueError(f"classes={classes} must be at least 2; a binary task has two logits")
+        raise InputError(f"classes={classes} must be at least 2; a binary task has two logits")
     own = ":" in name
     if not own and name not in NETWORKS:
-        raise ValueError(
+        raise InputError(
             f"model name={name!r} is unknown; choose one of {', '.join(MODEL_NAMES)}, or name "
             'your own as "module:function"'
         )
@@ -86,33 +87,33 @@ def validate_model(model: nn.Module) -> None:
         >>> validate_model(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        ValueError: layer '1' (BatchNorm1d) mixes the examples of a batch or keeps statistics ...
+        overhear...InputError: layer '1' (BatchNorm1d) mixes the examples of a batch or keeps statistics ...
     """
     from opacus.validators import ModuleValidator
 
     parameters = dict(model.named_parameters())
     if not parameters:
-        raise ValueError("the model has no parameters; there is nothing to train")
+        raise InputError("the model has no parameters; there is nothing to train")
     frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
     if frozen:
-        raise ValueError(
+        raise InputError(
             f"parameter {frozen[0]!r} is frozen (requires_grad is False); register it as a buffer, "
             "since only trained parameters are sent"
         )
     for name, layer in model.named_modules():
         kind = type(layer).__name__
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-            raise ValueError(f"layer {name!r} ({kind}) is random; remove it or set p=0")
+            raise InputError(f"layer {name!r} ({kind}) is random; remove it or set p=0")
         # Opacus passes over subclasses and layers without parameters, hence the first half.
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or (
             isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
         ):
-            raise ValueError(
+            raise InputError(
                 f"layer {name!r} ({kind}) mixes the examples of a batch or keeps statistics of "
                 "them, so no per-example gradient exists to clip; use nn.GroupNorm instead"
             )
         for error in ModuleValidator.VALIDATORS.get(type(layer), lambda _: [])(layer):
-            raise ValueError(f"layer {name!r} ({kind}) is not supported: {error}")
+            raise InputError(f"layer {name!r} ({kind}) is not supported: {error}")
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -144,7 +145,7 @@ def unflatten(model: nn.Module, flat: Tensor) -> dict[str, Tensor]:
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     sizes = [shape.numel() for shape in shapes.values()]
     if flat.shape[-1:] != (sum(sizes),):
-        raise ValueError(
+        raise InputError(
             f"flat has shape {tuple(flat.shape)}, but the model has D={sum(sizes)} parameters; "
             "the last dimension must be D"
         )
@@ -160,37 +161,41 @@ def _import_builder(name: str) -> Callable[..., Any]:
     try:
         builder = getattr(importlib.import_module(module_name), function_name)
     except ImportError as error:
-        raise ValueError(
+        raise InputError(
             f"model {name!r}: cannot import {module_name!r} ({error}); install it or put its "
             "folder on PYTHONPATH"
         ) from error
     except (AttributeError, ValueError) as error:  # ValueError: an empty module name
-        raise ValueError(
+        raise InputError(
             f'model {name!r} must name "module:function", and {module_name!r} has no '
             f"{function_name!r}"
         ) from error
     if not callable(builder):
-        raise TypeError(f"model {name!r} must name a function (input_shape, classes) -> nn.Module")
+        raise InputTypeError(
+            f"model {name!r} must name a function (input_shape, classes) -> nn.Module"
+        )
     return builder
 
 
 def _check_own(name: str, model: object, input_shape: Shape, *, classes: int) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model {name!r} returned {type(model).__name__}, must be an nn.Module")
+        raise InputTypeError(
+            f"model {name!r} returned {type(model).__name__}, must be an nn.Module"
+        )
     validate_model(model)
     inputs = torch.rand(2, *input_shape)
     with torch.no_grad():
         logits = model(inputs)
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         if shape != (2, classes):
-            raise ValueError(
+            raise InputError(
                 f"model {name!r} gives {shape} for 2 inputs {input_shape}, must be logits "
                 f"(2, {classes})"
             )
         # Catches what has no layer of its own: functional batch_norm and dropout.
         alone = torch.cat([model(one[None]) for one in inputs])
     if not torch.allclose(logits, alone, rtol=1e-3, atol=1e-4):
-        raise ValueError(
+        raise InputError(
             f"model {name!r} gives other logits for 2 inputs together than one by one; it must be "
             "deterministic and treat the examples of a batch separately"
         )
@@ -203,7 +208,7 @@ def _global_randomness_from(generator: torch.Generator) -> Iterator[None]:
     `torch.manual_seed` would reseed the accelerators as well, hence the state by hand.
     """
     if generator.device.type != "cpu":
-        raise ValueError(f"generator is on {generator.device}, must be on the CPU")
+        raise InputError(f"generator is on {generator.device}, must be on the CPU")
     before = torch.get_rng_state()
     torch.set_rng_state(generator.get_state())
     try:

@@ -41,6 +41,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ...privacy.errors import InputError
 from .parameters import flatten, unflatten, validate_model
 
 
@@ -99,7 +100,7 @@ class ClassWeights:
     ) -> None:
         validate_model(model)
         if classes < 2:
-            raise ValueError(f"classes={classes} must be at least 2")
+            raise InputError(f"classes={classes} must be at least 2")
         numbers = {
             "strength": strength,
             "penalty": penalty,
@@ -107,7 +108,7 @@ class ClassWeights:
         }
         for name, value in numbers.items():
             if not 0 <= value < float("inf"):
-                raise ValueError(f"{name}={value} must be a finite number >= 0")
+                raise InputError(f"{name}={value} must be a finite number >= 0")
         self._model = copy.deepcopy(model).requires_grad_(False)
         self._classes, self._strength = classes, strength
         self._penalty, self._steepness = penalty, penalty_steepness

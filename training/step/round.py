@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ..graphs.graph import Graph
 from .batch import Batch, HiddenRecords, check_drawn
 from .closures import refuse_captured
@@ -78,14 +79,14 @@ def split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[A
                 f"round.clipped_sums with a coefficient of {wrong[0]}: coefs are public numbers"
             )
         if not all(map(math.isfinite, numbers)):
-            raise ValueError(f"coefs={tuple(coefs)} must be finite; drop the point instead")
+            raise InputError(f"coefs={tuple(coefs)} must be finite; drop the point instead")
         if isinstance(coef, tuple) and split and len(coef) != len(split[0]):
-            raise ValueError(
+            raise InputError(
                 f"coefs={tuple(coefs)} for points of {len(split[0])} blocks: give one number for "
                 "each block, or one for all of them"
             )
     if len(coefs) != len(points):
-        raise ValueError(
+        raise InputError(
             f"coefs={tuple(coefs)} for {len(points)} points: give one number for each point"
         )
     return split
@@ -98,7 +99,7 @@ def check_table(table: Tensor, *, agents: int) -> None:
         ValueError: another shape than (A, w).
     """
     if table.ndim != 2 or len(table) != agents:
-        raise ValueError(
+        raise InputError(
             f"table of shape {tuple(table.shape)} must be ({agents}, w): one row for each agent"
         )
 
@@ -110,7 +111,7 @@ def reply_order(graph: Graph) -> Tensor:
         ValueError: some link has no way back.
     """
     if not graph.symmetric:
-        raise ValueError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
+        raise InputError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
     return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
 
 
@@ -236,7 +237,7 @@ class Round(ABC):
         """
         check_drawn(batch, self._drawn)
         if not 0 < batch_size < math.inf:
-            raise ValueError(f"batch_size={batch_size} must be a positive number")
+            raise InputError(f"batch_size={batch_size} must be a positive number")
         ((only,),) = split_points((point,), (1.0,))
         return self._clipped_mean(only, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
 

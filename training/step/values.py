@@ -14,10 +14,12 @@ from typing import Any, NoReturn, Self
 
 from torch import Tensor
 
+from ...privacy.errors import InputTypeError
+
 SERVER = -1  # stands for the server among the senders and receivers of messages
 
 
-class UndeclaredOperation(TypeError):
+class UndeclaredOperation(InputTypeError):
     """A step did something to a private value that no operation declares."""
 
 

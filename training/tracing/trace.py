@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, Topology
 from ..step.round import Agents
@@ -42,7 +43,7 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
         UndeclaredOperation: the step does what no operation declares.
     """
     if rounds < 1:
-        raise ValueError(f"rounds={rounds} must be at least 1")
+        raise InputError(f"rounds={rounds} must be at least 1")
     first = TracedRound(graph.at(0), index=0)
     state = init(first)
     start = RoundTrace(first.finish(state))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ..graphs.graph import Graph
 from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
 from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
@@ -138,7 +139,7 @@ class TracedRound(Round):
         if mixing is None:
             return type(like)(unit * std)
         if mixing.shape != (count, len(known_to)):
-            raise ValueError(f"factor of shape {mixing.shape} must be ({count}, {len(known_to)})")
+            raise InputError(f"factor of shape {mixing.shape} must be ({count}, {len(known_to)})")
         return type(like)(_combined(mixing, unit) * std)
 
     def _holders(self, value: Value) -> np.ndarray:

@@ -30,6 +30,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ....privacy.errors import InputError
+
 _Number = TypeVar("_Number", int, float)
 
 
@@ -60,31 +62,31 @@ class BatchFacts:
 
     def __post_init__(self) -> None:
         if not self.input_shape or min(self.input_shape) < 1:
-            raise ValueError(f"input_shape={self.input_shape} must hold positive sides: 3,32,32")
+            raise InputError(f"input_shape={self.input_shape} must hold positive sides: 3,32,32")
         if self.records < 1:
-            raise ValueError(f"records={self.records} must be at least 1: the size of the batch")
+            raise InputError(f"records={self.records} must be at least 1: the size of the batch")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise ValueError(
+            raise InputError(
                 f"clip_norm={self.clip_norm} must be positive; leave it out if nothing is clipped"
             )
         if self.clip_batch and self.clip_norm is None:
-            raise ValueError("clip_batch says what is clipped; give clip_norm too")
+            raise InputError("clip_batch says what is clipped; give clip_norm too")
         if not 0 <= self.noise_std < math.inf:
-            raise ValueError(f"noise_std={self.noise_std} must be finite and at least 0")
+            raise InputError(f"noise_std={self.noise_std} must be finite and at least 0")
         if self.labels is not None and len(self.labels) != self.records:
-            raise ValueError(
+            raise InputError(
                 f"{len(self.labels)} labels for records={self.records}; give one for each record"
             )
         for name, values in (("low", self.low), ("high", self.high)):
             if len(values) not in (1, self.input_shape[0]):
-                raise ValueError(
+                raise InputError(
                     f"{len(values)} values of mean, std or {name} for {self.input_shape[0]} "
                     "channels; give one, or one per channel"
                 )
             if not all(math.isfinite(value) for value in values):
-                raise ValueError(f"{name}={values} must be finite")
+                raise InputError(f"{name}={values} must be finite")
         if any(low >= high for low, high in zip(*self._ends(), strict=True)):
-            raise ValueError(f"low={self.low} must be below high={self.high} in every channel")
+            raise InputError(f"low={self.low} must be below high={self.high} in every channel")
 
     def _ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         count = max(len(self.low), len(self.high))
@@ -131,7 +133,7 @@ def facts_of(
             held = {name: value for name, value in held.items() if name not in other}
     held.update(given)
     if "input_shape" not in held:
-        raise ValueError(
+        raise InputError(
             "input_shape is not given; say the shape of one record, channels first: "
             "--input-shape 3,32,32, or the file's metadata"
         )
@@ -156,13 +158,13 @@ def _range(held: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...
     if not any(name in held for name in _SCALES[0]):
         return tuple(held.get("low", (0.0,))), tuple(held.get("high", (1.0,)))
     if any(name in held for name in _SCALES[1]):
-        raise ValueError("mean and std say the same as low and high; give one pair of the two")
+        raise InputError("mean and std say the same as low and high; give one pair of the two")
     mean, std = tuple(held.get("mean", (0.0,))), tuple(held.get("std", (1.0,)))
     if min(std) <= 0:
-        raise ValueError(f"std={std} must be positive in every channel")
+        raise InputError(f"std={std} must be positive in every channel")
     count = max(len(mean), len(std))
     if {len(mean), len(std)} - {1, count}:
-        raise ValueError(f"mean has {len(mean)} values and std {len(std)}; give one per channel")
+        raise InputError(f"mean has {len(mean)} values and std {len(std)}; give one per channel")
     mean, std = (v if len(v) == count else v * count for v in (mean, std))
     pairs = list(zip(mean, std, strict=True))
     return tuple(-m / s for m, s in pairs), tuple((1 - m) / s for m, s in pairs)
@@ -200,19 +202,19 @@ def _parsed(text: str, kind: Callable[[str], _Number], *, name: str) -> tuple[_N
         return tuple(kind(part.strip()) for part in text.split(","))
     except ValueError as error:
         what = "whole numbers" if kind is int else "numbers"
-        raise ValueError(f"{name}={text!r} must be {what} separated by commas") from error
+        raise InputError(f"{name}={text!r} must be {what} separated by commas") from error
 
 
 def _one(text: str, kind: Callable[[str], _Number], *, name: str) -> _Number:
     value, *rest = _parsed(text, kind, name=name)
     if rest:
-        raise ValueError(f"{name}={text!r} must be one number")
+        raise InputError(f"{name}={text!r} must be one number")
     return value
 
 
 def _flag(text: str, *, name: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError(f"{name}={text!r} must be true or false")
+        raise InputError(f"{name}={text!r} must be true or false")
     return text.lower() == "true"
 
 

@@ -21,6 +21,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ....privacy.errors import InputError, InputTypeError
+
 _KEY = re.compile(r"(?:(\d+)\.)?(gradient|parameter)\.(.+)", re.DOTALL)
 _NAMED = 4
 """How many names an error lists."""
@@ -67,12 +69,12 @@ def read_tensors(path: Path) -> TensorFile:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = dict(file.metadata() or {})
     except SafetensorError as error:
-        raise ValueError(
+        raise InputError(
             f"{path} is not a safetensors file ({error}); pickles and archives are not read: save "
             "with safetensors.torch.save_file or safetensors.numpy.save_file"
         ) from error
     if not tensors:
-        raise ValueError(f"{path} holds no tensors; save one gradient per parameter")
+        raise InputError(f"{path} holds no tensors; save one gradient per parameter")
     return TensorFile(
         path=path,
         tensors={name: _widened(path, name, tensor) for name, tensor in tensors.items()},
@@ -84,7 +86,7 @@ def _widened(path: Path, name: str, tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
     if not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"{path}: {name!r} holds values that are not finite; drop this intercept")
+        raise InputError(f"{path}: {name!r} holds values that are not finite; drop this intercept")
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
@@ -118,10 +120,10 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
         into = gradients if kind == "gradient" else parameters
         held = into.setdefault(None if index is None else int(index), {})
         if name in held:
-            raise ValueError(f"{file.path} holds {kind} {name!r} twice; keep one of them")
+            raise InputError(f"{file.path} holds {kind} {name!r} twice; keep one of them")
         held[name] = tensor
     if not gradients:
-        raise ValueError(f"{file.path} holds parameters alone; save `gradient.NAME` beside them")
+        raise InputError(f"{file.path} holds parameters alone; save `gradient.NAME` beside them")
     order = _intercepts(file.path, gradients, parameters)
     double = any(tensor.dtype == torch.float64 for tensor in file.tensors.values())
     dtype = torch.float64 if double else torch.float32
@@ -135,7 +137,7 @@ def gradients_of(file: TensorFile, model: nn.Module) -> tuple[Tensor, Tensor | N
     for k, row in zip(order, stacked, strict=True):
         if not bool(row.any()):
             which = "" if k is None else f" of intercept {k}"
-            raise ValueError(
+            raise InputError(
                 f"{file.path}: every gradient{which} is 0; save them after the backward pass and "
                 "before they are zeroed"
             )
@@ -151,22 +153,22 @@ def _intercepts(
     parameters: Mapping[int | None, object],
 ) -> list[int | None]:
     if None in gradients and len(gradients) > 1:
-        raise ValueError(
+        raise InputError(
             f"{path} holds gradients with and without the number of an intercept; number all of "
             "them, as in `0.gradient.NAME`"
         )
     order: list[int | None] = [None] if None in gradients else list(range(len(gradients)))
     if set(order) != set(gradients):
         numbers = ", ".join(str(k) for k in sorted(k for k in gradients if k is not None))
-        raise ValueError(f"{path} holds intercepts {numbers}; number them from 0 without a gap")
+        raise InputError(f"{path} holds intercepts {numbers}; number them from 0 without a gap")
     stray = sorted(k for k in parameters if k is not None and k not in gradients)
     if stray:
-        raise ValueError(f"{path} holds parameters of intercept {stray[0]}, but no gradient of it")
+        raise InputError(f"{path} holds parameters of intercept {stray[0]}, but no gradient of it")
     lacking = [k for k in order if k not in parameters and None not in parameters]
     if parameters and lacking:
-        raise ValueError(f"{path} holds no parameters of intercept {lacking[0]}; give all or none")
+        raise InputError(f"{path} holds no parameters of intercept {lacking[0]}; give all or none")
     if None in parameters and len(parameters) > 1:
-        raise ValueError(f"{path} holds parameters with and without a number; keep one form")
+        raise InputError(f"{path} holds parameters with and without a number; keep one form")
     return order
 
 
@@ -196,7 +198,7 @@ def check_tensors(
         parts += [f"{len(unexpected)} unknown to the model: {_listed(unexpected)}"] * bool(
             unexpected
         )
-        raise ValueError(
+        raise InputError(
             f"{where}the {kind}s are not those of the model, {'; '.join(parts)}; give one for each "
             "of its named_parameters(), of all layers"
         )
@@ -204,13 +206,13 @@ def check_tensors(
     if wrong:
         listed = [f"{n!r} is {tuple(held[n].shape)}, must be {shapes[n]}" for n in wrong[:_NAMED]]
         turned = all(sorted(held[n].shape) == sorted(shapes[n]) for n in wrong)
-        raise ValueError(
+        raise InputError(
             f"{where}{len(wrong)} {kind}s have not the model's shape: {'; '.join(listed)}; "
             + ("transpose to PyTorch's order, outputs first" if turned else "is it another model?")
         )
     for name, tensor in held.items():
         if not tensor.is_floating_point():
-            raise TypeError(
+            raise InputTypeError(
                 f"{where}{kind} {name!r} is of {str(tensor.dtype).removeprefix('torch.')}, must "
                 "be a floating-point type"
             )

@@ -20,6 +20,7 @@ from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import sent_gradients
 from ....attacks.problem.presets import PRESETS
 from ....attacks.scoring.metrics import Scores, match
+from ....privacy.errors import InputError
 from ...folder import folder as run_folder
 from .batch import BatchFacts, facts_of
 from .file import read_tensors
@@ -97,7 +98,7 @@ def attack_gradients(
         TypeError: A gradient holds integers, or the function returns no network.
     """
     if preset not in PRESETS:
-        raise ValueError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+        raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
     settings = PRESETS[preset]
     if restarts is not None:
         settings = replace(settings, starts=restarts)
@@ -127,7 +128,7 @@ def attack_gradients(
         guess = _pictures(prior, facts).mean(dim=0)
     true_pixels = None if truth is None else _pictures(truth, facts)
     if true_pixels is not None and len(true_pixels) != facts.records:
-        raise ValueError(
+        raise InputError(
             f"{truth} holds {len(true_pixels)} records, but records={facts.records}; give the "
             "whole batch"
         )
@@ -210,14 +211,14 @@ def _pictures(path: Path, facts: BatchFacts) -> Tensor:
     tensors = read_tensors(path).tensors
     kinds = [kind for kind in ("inputs", "pixels") if kind in tensors]
     if not kinds:
-        raise ValueError(
+        raise InputError(
             f"{path} must hold a tensor `inputs` (as the network is fed) or `pixels` (in [0, 1])"
         )
     held = tensors[kinds[0]].double()
     if tuple(held.shape) == shape:
         held = held[None]
     if tuple(held.shape[1:]) != shape or len(held) == 0:
-        raise ValueError(
+        raise InputError(
             f"{path}: {kinds[0]!r} has shape {tuple(held.shape)}, must be (records, "
             f"{', '.join(str(side) for side in shape)})"
         )
@@ -225,7 +226,7 @@ def _pictures(path: Path, facts: BatchFacts) -> Tensor:
     pixels = held if kinds[0] == "pixels" else (held - low) / (high - low)
     # A rounding error of a normalisation is forgiven, a wrong scale is not.
     if float(pixels.min()) < -1e-3 or float(pixels.max()) > 1 + 1e-3:
-        raise ValueError(
+        raise InputError(
             f"{path}: {kinds[0]!r} spans [{float(held.min()):.4g}, {float(held.max()):.4g}], which "
             "is outside what mean and std (or low and high) make of pixels in [0, 1]; correct them"
         )
@@ -236,15 +237,15 @@ def _picture(path: Path, shape: tuple[int, ...]) -> Tensor:
     from PIL import Image, UnidentifiedImageError
 
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise ValueError(f"{path} is a picture, and records are of shape {shape}; give safetensors")
+        raise InputError(f"{path} is a picture, and records are of shape {shape}; give safetensors")
     try:
         with Image.open(path) as image:
             levels = torch.tensor(list(image.convert("L" if shape[0] == 1 else "RGB").tobytes()))
             size = (image.height, image.width)
     except UnidentifiedImageError as error:
-        raise ValueError(f"{path} is not a picture that can be read; save it as PNG") from error
+        raise InputError(f"{path} is not a picture that can be read; save it as PNG") from error
     if size != shape[1:]:
-        raise ValueError(f"{path} is {size[0]}x{size[1]}, must be {shape[1]}x{shape[2]}; resize it")
+        raise InputError(f"{path} is {size[0]}x{size[1]}, must be {shape[1]}x{shape[2]}; resize it")
     return levels.reshape(*size, shape[0]).permute(2, 0, 1).double() / 255
 
 

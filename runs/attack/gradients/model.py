@@ -25,8 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from ....attacks.problem.observation import Observation, sent_gradients
+from ....privacy.errors import InputError
 from ....training.models.parameters import build_model, flatten
-from ...errors import is_stated
+from ...errors import STATED
 from .batch import BatchFacts
 from .file import TensorFile, check_tensors, gradients_of, read_tensors
 
@@ -66,11 +67,11 @@ def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | Non
     """
     network, classes, gradients, points = _fitting(file, facts, model)
     if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
-        raise ValueError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
+        raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
     network = network.to(gradients.dtype)
     origin = FROM_FILE
     if points is not None and weights is not None:
-        raise ValueError(f"{file.path} holds parameters already; leave {weights} out")
+        raise InputError(f"{file.path} holds parameters already; leave {weights} out")
     if points is None:
         origin = FROM_MODEL if weights is None else FROM_WEIGHTS
         if weights is not None:
@@ -116,12 +117,12 @@ def _fitting(
         except (ValueError, TypeError) as error:
             refusals.append((built, error))
     if not refusals:
-        raise ValueError("classes is not given, and no gradient tells it; give --classes")
+        raise InputError("classes is not given, and no gradient tells it; give --classes")
     if len({str(error) for _, error in refusals}) == 1:
         raise refusals[0][1]
     # What a model that could be built says of the gradients tells most.
     said = max(refusals, key=lambda refusal: refusal[0])[1]
-    raise ValueError(f"{said} (classes is not given; tried {sorted(sizes)})") from said
+    raise InputError(f"{said} (classes is not given; tried {sorted(sizes)})") from said
 
 
 def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.Module:
@@ -133,10 +134,10 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
                 classes=classes,
                 generator=torch.Generator().manual_seed(seed),
             )
+    except STATED:
+        raise
     except Exception as error:
-        if is_stated(error):
-            raise
-        raise ValueError(
+        raise InputError(
             f"model {name!r}, called with input_shape={facts.input_shape} and classes={classes}, "
             f"fails with {type(error).__name__}: {_first_line(error)}; is it a function of these "
             "two, and does it take records of that shape?"
@@ -176,7 +177,7 @@ def _check_trained(network: nn.Module, name: str, facts: BatchFacts, *, classes:
     """Refuse weights that are drawn anew at every call: no gradient was taken at them."""
     again = flatten(_build(name, facts, classes=classes, seed=1)).to(flatten(network))
     if not torch.equal(flatten(network), again):
-        raise ValueError(
+        raise InputError(
             f"model {name!r} draws new weights whenever it is built, so they are not those that "
             "the gradient was taken at; save them as `parameter.NAME` beside the gradients, give "
             "--weights, or let the function load them"
@@ -189,7 +190,7 @@ def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
     noise = facts.noise_std**2 * size
     spread = 5 * facts.noise_std**2 * math.sqrt(2 * size)  # 5 standard deviations of a chi-square
     if noise and float(energy.min()) < noise - spread:
-        raise ValueError(
+        raise InputError(
             f"noise_std={facts.noise_std:g} alone makes a gradient of norm "
             f"{math.sqrt(noise):.4g}, but {path} holds one of {float(energy.min()) ** 0.5:.4g}; "
             "give the standard deviation per coordinate of the mean as it was sent (noise "
@@ -199,7 +200,7 @@ def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
         clip = facts.clip_norm
         most = clip**2 * (1 + _SLACK) ** 2 + noise + spread + 10 * clip * facts.noise_std
         if float(energy.max()) > most:
-            raise ValueError(
+            raise InputError(
                 f"clip_norm={clip:g} with noise_std={facts.noise_std:g} cannot make a mean "
                 f"gradient of norm {float(energy.max()) ** 0.5:.4g}; correct one of the two"
             )
@@ -218,7 +219,7 @@ def _probe(posed: Posed, name: str) -> None:
         )
         torch.autograd.grad(sent.square().sum(), inputs)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(
+        raise InputError(
             f"model {name!r} cannot be differentiated twice ({_first_line(error)}); write it in "
             "plain torch operations, without data-dependent branches"
         ) from error

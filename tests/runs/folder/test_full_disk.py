@@ -13,7 +13,7 @@ import pytest
 from overhear.commands import cli
 from overhear.privacy import read_ledger
 from overhear.reports.document.collect import collect
-from overhear.runs.errors import is_stated, sentence
+from overhear.runs.errors import STATED, sentence
 from overhear.runs.folder.folder import is_finished
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
@@ -57,7 +57,7 @@ def refusal(config: RunFile, out: Path) -> str | None:
     try:
         train_run(config, out)
     except (OSError, ValueError) as error:
-        return sentence(error) if is_stated(error) else "a crash"
+        return sentence(error) if isinstance(error, STATED) else "a crash"
     return None
 
 

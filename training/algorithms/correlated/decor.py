@@ -43,6 +43,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ....privacy.errors import InputError
 from ....privacy.noise.correlated import decor_covariance, decor_factor
 from ....privacy.noise.covariance import cost_factor
 from ...graphs.graph import Graph, Topology
@@ -74,17 +75,17 @@ class Settings:
         """Check the ranges."""
         if self.correlation is not None:
             if not 0 <= self.correlation < math.inf:
-                raise ValueError(
+                raise InputError(
                     f"correlation={self.correlation} must lie in [0, inf); leave it out to have "
                     "the best one for the horizon"
                 )
             if self.horizon is not None:
-                raise ValueError(
+                raise InputError(
                     f"horizon={self.horizon} has no effect beside correlation="
                     f"{self.correlation}; give one of them"
                 )
         elif self.horizon is not None and self.horizon < 0:
-            raise ValueError(
+            raise InputError(
                 f"horizon={self.horizon} must be at least 1, or 0 for all rounds of the run"
             )
 

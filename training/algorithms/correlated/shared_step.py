@@ -42,6 +42,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ....privacy.errors import InputError, InputTypeError
 from ....privacy.noise.correlated import victim_information
 from ...graphs.graph import Graph, Topology
 from ...step.round import Agents, Round
@@ -65,12 +66,12 @@ class SharedNoise:
     def __post_init__(self) -> None:
         """Check that every source has its knowers."""
         if self.factor.dtype != torch.float64 or self.factor.ndim != 2:
-            raise TypeError(
+            raise InputTypeError(
                 f"factor of {self.factor.dtype} and shape {tuple(self.factor.shape)} must be a "
                 "float64 matrix, one row an agent"
             )
         if len(self.known_to) != self.factor.shape[1]:
-            raise ValueError(
+            raise InputError(
                 f"known_to names knowers of {len(self.known_to)} sources, but factor has "
                 f"{self.factor.shape[1]} columns; give one set of agents for each"
             )
@@ -107,7 +108,7 @@ def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]
     factor = np.asarray(factor, dtype=np.float64)
     worst = float(victim_information(factor @ factor.T).max())
     if not 0 < worst < math.inf:
-        raise ValueError(
+        raise InputError(
             f"largest [R^-1]_ii = {worst} must be a positive number: the noise cancels between "
             "messages; give every agent more noise of its own"
         )
@@ -121,7 +122,7 @@ def only_graph(graph: Topology, *, algorithm: str) -> Graph:
         ValueError: graphs take turns, for each of which the noise would have to be another.
     """
     if len(graph.graphs) > 1:
-        raise ValueError(
+        raise InputError(
             f"graph {graph.name!r} changes from round to round, but the covariance of "
             f"{algorithm!r} is made for one graph; use a static one, or ldp-dsgd"
         )
@@ -136,7 +137,7 @@ def objective_rounds(horizon: int, *, rounds: int, graph: Graph) -> int:
     """
     counted = horizon or rounds
     if counted > 1 and not np.allclose(graph.weights, graph.weights.T, rtol=0, atol=1e-12):
-        raise ValueError(
+        raise InputError(
             f"horizon={horizon} counts {counted} rounds, which needs symmetric weights, but those "
             f"of graph {graph.name!r} are not; use horizon=1"
         )

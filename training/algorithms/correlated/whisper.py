@@ -45,6 +45,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ....privacy.errors import InputError
 from ....privacy.noise.correlated import factor as covariance_factor
 from ....privacy.noise.correlated import whisper_covariance
 from ...graphs.graph import Topology
@@ -69,11 +70,11 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not 0 <= self.correlation <= 1:
-            raise ValueError(
+            raise InputError(
                 f"correlation={self.correlation} must lie in [0, 1]; 1 is the optimum, 0 is LDP"
             )
         if self.horizon < 0:
-            raise ValueError(
+            raise InputError(
                 f"horizon={self.horizon} must be at least 1, or 0 for all rounds of the run"
             )
 

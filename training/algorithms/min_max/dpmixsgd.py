@@ -47,6 +47,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ....privacy.errors import InputError
 from ...step.round import Agents, Round
 from ..form import Form
 from .first_batch import FirstBatch, check_initial_batch
@@ -72,7 +73,7 @@ class Settings:
         check_weight("beta_y", self.beta_y)
         check_initial_batch(self.initial_batch)
         if not 0 < self.initial_noise < float("inf"):
-            raise ValueError(
+            raise InputError(
                 f"initial_noise={self.initial_noise} must be a finite number > 0; 1 is the noise "
                 "multiplier of the rounds"
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ....privacy.errors import InputError
+
 __all__ = ["FirstBatch", "check_initial_batch"]
 
 
@@ -38,7 +40,7 @@ class FirstBatch:
         """
         check_initial_batch(initial_batch)
         if not 0 < records < math.inf:
-            raise ValueError(f"records={records} must be a finite number > 0")
+            raise InputError(f"records={records} must be a finite number > 0")
         size = float(min(initial_batch, records))
         return cls(size=size, sampling_rate=size / records)
 
@@ -52,4 +54,4 @@ def check_initial_batch(initial_batch: float) -> None:
     >>> check_initial_batch(2000.0)
     """
     if not 0 < initial_batch < math.inf:
-        raise ValueError(f"initial_batch={initial_batch} must be a finite number of records > 0")
+        raise InputError(f"initial_batch={initial_batch} must be a finite number of records > 0")

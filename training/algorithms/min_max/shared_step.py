@@ -6,6 +6,7 @@ example's gradient are clipped as one vector; after that nothing mixes them.
 
 from __future__ import annotations
 
+from ....privacy.errors import InputError
 from ...step.round import Agents, Round
 
 __all__ = ["Pair", "check_rate", "check_weight", "mixed", "stepped"]
@@ -47,7 +48,7 @@ def check_rate(name: str, value: float) -> None:
     >>> check_rate("learning_rate_y", 0.1)
     """
     if not 0 < value < float("inf"):
-        raise ValueError(f"{name}={value} must be a finite number > 0")
+        raise InputError(f"{name}={value} must be a finite number > 0")
 
 
 def check_weight(name: str, value: float) -> None:
@@ -59,4 +60,4 @@ def check_weight(name: str, value: float) -> None:
     >>> check_weight("beta_x", 1.0)
     """
     if not 0 < value <= 1:
-        raise ValueError(f"{name}={value} must lie in (0, 1]; 1 is the plain gradient")
+        raise InputError(f"{name}={value} must lie in (0, 1]; 1 is the plain gradient")

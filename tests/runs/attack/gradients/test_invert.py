@@ -21,7 +21,7 @@ from overhear.attacks.problem.observation import sent_gradient
 from overhear.attacks.problem.presets import PRESETS
 from overhear.runs.attack.gradients.invert import attack_gradients
 from overhear.runs.attack.gradients.words import summary_lines
-from overhear.runs.errors import is_stated, sentence
+from overhear.runs.errors import STATED, sentence
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 SHAPE, CLASSES = (1, 4, 4), 3
@@ -109,7 +109,7 @@ def error_of(call: Callable[[], Any], kind: type[Exception] = ValueError) -> str
     """What is said of bad input: one sentence, exit code 2, and no folder left behind."""
     with pytest.raises(kind) as caught:
         call()
-    assert is_stated(caught.value)
+    assert isinstance(caught.value, STATED)
     assert not Path("found").exists()
     said = sentence(caught.value)
     assert "\n" not in said

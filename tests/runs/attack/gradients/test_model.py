@@ -16,7 +16,7 @@ from overhear.attacks.problem.observation import sent_gradient
 from overhear.runs.attack.gradients.batch import facts_of
 from overhear.runs.attack.gradients.file import TensorFile
 from overhear.runs.attack.gradients.model import Posed, doubts, pose
-from overhear.runs.errors import is_stated
+from overhear.runs.errors import STATED
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 SHAPE, CLASSES = (1, 4, 4), 3
@@ -112,7 +112,7 @@ def posed(
 def refused(*arguments: Any, kind: type[Exception] = ValueError, **how: Any) -> str:
     with pytest.raises(kind) as caught:
         posed(*arguments, **how)
-    assert is_stated(caught.value)
+    assert isinstance(caught.value, STATED)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
