@@ -98,7 +98,7 @@ def refuse_unprovable(values: object, requests: Mapping[str, Unprovable]) -> Non
 
     >>> refuse_unprovable({"unit": "agent"}, PRIVACY)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    overhear...InputError: unit='agent' needs all that an agent sends in a round to be clipped as one ...
+    overhear...InputError: unit='agent' needs all that an agent sends in ...
     """
     if not isinstance(values, Mapping):
         return

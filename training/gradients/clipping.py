@@ -112,7 +112,7 @@ def check_clip_norm(clip_norm: float | None) -> None:
         >>> check_clip_norm(0.0)
         Traceback (most recent call last):
             ...
-        overhear...InputError: clip_norm=0.0 must be finite and at least 1e-12; None means no clipping
+        overhear...InputError: clip_norm=0.0 must be finite and at least 1e-12; ...
     """
     if clip_norm is not None and not _SMALLEST_CLIP_NORM <= clip_norm < math.inf:
         raise InputError(
