@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["audit"]
@@ -40,6 +39,7 @@ def audit(
     Of a run's folder the result is kept as audit.json. Exit code 4 if a measured bound exceeds a
     proven epsilon, twice, or a check of the engine fails.
     """
+    from ...privacy.errors import InputError
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
     from ...runs.folder.folder import write_json
