@@ -15,8 +15,7 @@ import torch
 
 from ...attacks.interception.replay import trace_of
 from ...attacks.scoring.evaluation import attack_images
-from ...attacks.scoring.proof import proven_mu
-from ...attacks.scoring.reconstruction_bound import count_rebuilt, reconstruction_bound
+from ...attacks.scoring.reconstruction_bound import count_rebuilt, proven_mu, reconstruction_bound
 from ...privacy.ledger import read_ledger
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial
-from ...attacks.scoring.bootstrap import bootstrap_interval
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, score_each
-from ...attacks.scoring.metrics import CONVENTIONS, Scores
+from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
 from ...attacks.scoring.reconstruction_bound import ReconstructionBound
 from ..folder import folder as run_folder
 from .gallery import save_gallery
