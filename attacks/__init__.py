@@ -1,17 +1,17 @@
-"""Attacks and audits: what an onlooker rebuilds from what it saw, and what it can tell."""
+"""Attacks and audits: what an adversary rebuilds from what it saw, and what it can tell."""
 
-from .conclusion import conclusion
-from .estimate import Estimate, estimate
-from .evaluation import Row, attack_images
-from .interception import intercept_momentum
-from .inversion import Reconstruction, reconstruct
-from .labels import recover_labels
-from .linear_estimate import best_weights
-from .metrics import Scores, blind_guess, match, mse, psnr, ssim
-from .observation import Observation, observe
-from .presets import PRESETS, Preset
-from .scenarios import Scenario, intercept, join, scenarios_of
-from .trial import Protection, Replay, Trial, replay, trace_of
+from .interception.best_linear_estimate import best_weights
+from .interception.estimate import Estimate, estimate
+from .interception.momentum import intercept_momentum
+from .interception.replay import Protection, Replay, Trial, replay, trace_of
+from .interception.scenarios import Scenario, intercept, join, scenarios_of
+from .inversion.inversion import Reconstruction, reconstruct
+from .problem.labels import recover_labels
+from .problem.observation import Observation, observe
+from .problem.presets import PRESETS, Preset
+from .scoring.conclusion import conclusion
+from .scoring.evaluation import Row, attack_images
+from .scoring.metrics import Scores, blind_guess, match, mse, psnr, ssim
 
 __all__ = [
     "PRESETS",

@@ -28,8 +28,8 @@ from dp_accounting.rdp import RdpAccountant
 from opacus.accountants.utils import get_noise_multiplier
 
 from overhear.privacy import epsilon, noise_multiplier
-from overhear.privacy.accountant import composed_epsilon
-from overhear.privacy.limits import max_rounds, max_sampling_rate, scale_for
+from overhear.privacy.accounting.accountant import composed_epsilon
+from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
 
 CASES = (  # epsilon, delta, rounds, sampling rate
     (1.0, 1e-5, 1, 1.0),

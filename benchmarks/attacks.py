@@ -27,15 +27,15 @@ from skimage.transform import resize
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from overhear.attacks.candidates import Problem, distances, gradients_of
-from overhear.attacks.inversion import Reconstruction, reconstruct
-from overhear.attacks.metrics import match
-from overhear.attacks.observation import Observation, observe
-from overhear.attacks.presets import PRESETS, Preset
-from overhear.attacks.prior import build_box
-from overhear.attacks.smoothing import Smoothed
-from overhear.training.data import load_dataset
-from overhear.training.models import build_model, flatten
+from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.inversion.smoothing import Smoothed
+from overhear.attacks.problem.observation import Observation, observe
+from overhear.attacks.problem.presets import PRESETS, Preset
+from overhear.attacks.problem.prior import build_box
+from overhear.attacks.problem.problem import Problem, distances, gradients_of
+from overhear.attacks.scoring.metrics import match
+from overhear.training.data.load import load_dataset
+from overhear.training.models.parameters import build_model, flatten
 
 CROPS = (
     "astronaut 10 130 180,coffee 60 180 260,chelsea 20 90 200,rocket 60 240 200,"

@@ -23,10 +23,10 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from overhear.reports import audit_game as audits  # noqa: E402 # the tests lie beside us
-from overhear.reports.audit import audit_config  # noqa: E402
-from overhear.reports.config import load_run_file  # noqa: E402
-from tests.attacks.planted_bugs import ACCOUNTING, PATCHES  # noqa: E402
+from overhear.runs.audit import game as audits  # noqa: E402 # the tests lie beside us
+from overhear.runs.audit.audit import audit_config  # noqa: E402
+from overhear.runs.run_file.run_file import load_run_file  # noqa: E402
+from tests.attacks.checks.planted_bugs import ACCOUNTING, PATCHES  # noqa: E402
 
 BATCH = 20.0  # expected, where the bug needs to know it
 DPDL = (

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from overhear.attacks.audit import audit
-from overhear.reports.audit_game import game_of
-from overhear.reports.build import build
-from overhear.reports.config import load_run_file
-from overhear.reports.plan import make_plan
+from overhear.attacks.audit.audit import audit
+from overhear.runs.audit.game import game_of
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.build import build
+from overhear.runs.run_file.run_file import load_run_file
 
 RUN = Path(__file__).parent.parent / "examples" / "dpdl-digits.toml"
 

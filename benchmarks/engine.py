@@ -28,9 +28,9 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from overhear.training.allocator import keep_freed_memory
-from overhear.training.gradients import PairGradients
-from overhear.training.models import build_model, flatten, unflatten
+from overhear.training.engine.allocator import keep_freed_memory
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.models.parameters import build_model, flatten, unflatten
 
 AGENTS, EXAMPLES, CLIP_NORM = 10, 32, 0.5
 Pairs = tuple[list[int], list[int]]

@@ -27,15 +27,15 @@ from typing import Any
 import torch
 
 from overhear.privacy import read_ledger
-from overhear.reports import folder as run_folder
-from overhear.reports.config import RunFile, load_run_file
-from overhear.reports.plan import Plan, make_plan
-from overhear.reports.report import collect
-from overhear.reports.resume import resume_run
-from overhear.reports.run import train_run
-from overhear.training.accounting import accounted, run_epsilon
-from overhear.training.checkpoint import BrokenCheckpoint, load_checkpoint
-from overhear.training.transcript import Transcript
+from overhear.reports.document.collect import collect
+from overhear.runs.folder import folder as run_folder
+from overhear.runs.folder.resume import resume_run
+from overhear.runs.folder.run import train_run
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.run_file import RunFile, load_run_file
+from overhear.training.engine.checkpoint import BrokenCheckpoint, load_checkpoint
+from overhear.training.engine.transcript import Transcript
+from overhear.training.exposure.guarantees import accounted, run_epsilon
 
 RUN = """
 [data]

@@ -26,14 +26,14 @@ from pathlib import Path
 import torch
 from torch.func import functional_call, grad, vmap
 
-from overhear.reports.build import Built, build
-from overhear.reports.config import RunFile
-from overhear.reports.plan import Plan, make_plan
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.build import Built, build
+from overhear.runs.run_file.run_file import RunFile
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.engine import Engine
-from overhear.training.evaluation import evaluate
-from overhear.training.models import unflatten
-from overhear.training.tensor_round import Examples
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.models.evaluation import evaluate
+from overhear.training.models.parameters import unflatten
 
 ROUNDS, BATCH, DELTA = 100, 64.0, 1e-5
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

@@ -34,13 +34,13 @@ import torch
 from torch import Tensor
 
 from overhear.privacy import noise_floor
-from overhear.reports.build import Built, build
-from overhear.reports.config import RunFile
-from overhear.reports.plan import Plan, make_plan
-from overhear.training.engine import Engine
-from overhear.training.evaluation import Metrics, evaluate
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.build import Built, build
+from overhear.runs.run_file.run_file import RunFile
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.models.evaluation import Metrics, evaluate
 
 DELTA, CLIP_NORM, FEATURES = 1e-5, 1.0, 123
 FILES = ("a9a", "a8a")

@@ -31,16 +31,16 @@ from engine import plain
 from torch import Tensor, nn
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind
-from overhear.training.allocator import keep_freed_memory
-from overhear.training.distributed import Ranks
-from overhear.training.engine import Engine, Setting
-from overhear.training.gradients import PairGradients
-from overhear.training.graph import Graph
-from overhear.training.mixing import mixing_weights
-from overhear.training.models import build_model
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples
-from overhear.training.topologies import build_graph
+from overhear.training.engine.allocator import keep_freed_memory
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.ranks import Ranks
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.mixing import mixing_weights
+from overhear.training.graphs.topologies import build_graph
+from overhear.training.models.parameters import build_model
 
 SHAPES = {"lenet": (1, 28, 28), "cnn": (1, 28, 28), "mlp": (64,)}
 CLIP_NORM, NOISE_STD = 0.5, 0.5

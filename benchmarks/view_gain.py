@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from overhear.attacks import Protection, Scenario, Trial, intercept, replay, trace_of
-from overhear.attacks.observation import sent_gradients
-from overhear.attacks.proof import proven_mu
+from overhear.attacks.problem.observation import sent_gradients
+from overhear.attacks.scoring.reconstruction_bound import proven_mu
 from overhear.privacy import noise_multiplier
 from overhear.training import ALGORITHMS, Form, build_graph, build_model, load_dataset
 from overhear.training.algorithms import dpdl
-from overhear.training.engine import Setting
-from overhear.training.exposure import exposures
-from overhear.training.tensor_round import Examples
+from overhear.training.engine.engine import Setting
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.exposure.joint_sensitivities import exposures
 
 AGENTS = 10
 

@@ -28,11 +28,14 @@ import torch
 
 from overhear.privacy.adversary import neighbour
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl
-from overhear.training.exposure import CLEAR_DEFAULT, exposures_by_victim
-from overhear.training.graph import Graph
-from overhear.training.mixing import mixing_weights
-from overhear.training.topologies import full, ring
-from overhear.training.trace import AlgorithmTrace, trace
+from overhear.training.exposure.joint_sensitivities import (
+    CLEAR_DEFAULT,
+    exposures_by_victim,
+)
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.mixing import mixing_weights
+from overhear.training.graphs.topologies import full, ring
+from overhear.training.tracing.trace import AlgorithmTrace, trace
 
 AGENTS = (10, 100, 300, 1000)
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}

@@ -1,6 +1,6 @@
 """Accounting: adversaries' views, guarantees, and the accountant of sampled Gaussian rounds."""
 
-from .accountant import (
+from .accounting.accountant import (
     Accountant,
     Adjacency,
     composed_delta,
@@ -9,6 +9,10 @@ from .accountant import (
     epsilon,
     noise_multiplier,
 )
+from .accounting.gaussian import delta_from_mu, epsilon_from_mu, mu_from
+from .accounting.limits import max_rounds, max_sampling_rate, scale_for
+from .accounting.risk import Risk, composed_risk, risk, risk_of_mu
+from .accounting.trade_off import TradeOff, trade_off
 from .adversary import (
     ALL_OTHERS,
     EAVESDROPPER,
@@ -21,7 +25,9 @@ from .adversary import (
     neighbour,
     parse_adversary,
 )
-from .correlated import (
+from .guarantee import Bound, Guarantee, Sampling, Status, Unit
+from .ledger import Ledger, Spent, read_ledger
+from .noise.correlated import (
     WhisperNoise,
     decor_covariance,
     decor_factor,
@@ -31,19 +37,13 @@ from .correlated import (
     victim_information,
     whisper_covariance,
 )
-from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
-from .guarantee import Bound, Guarantee, Sampling, Status, Unit
-from .ledger import Ledger, Spent, read_ledger
-from .limits import max_rounds, max_sampling_rate, scale_for
-from .published import PublishedClaim, dpdl_theorem_1, dpmixsgd_theorem_3
-from .published_clt import dyn_d2p_clt
-from .published_gossip import muffliato_bound, muffliato_losses
-from .published_whisper import whisper_information, whisper_theorem_2
-from .risk import Risk, composed_risk, risk, risk_of_mu
-from .schedule import Schedule, calibrated_schedule, scheduled_epsilon
-from .streamed_view import Rows, StreamedView
-from .trade_off import TradeOff, trade_off
-from .view import UnsupportedView, View
+from .noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from .published.dpdl import PublishedClaim, dpdl_theorem_1, dpmixsgd_theorem_3
+from .published.dyn_d2p import dyn_d2p_clt
+from .published.muffliato import muffliato_bound, muffliato_losses
+from .published.whisper import whisper_information, whisper_theorem_2
+from .view.view import UnsupportedView, View
+from .view.whole_run import Rows, StreamedView
 
 __all__ = [
     "ALL_OTHERS",

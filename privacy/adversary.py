@@ -13,6 +13,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from .errors import InputError
+
 
 class Sees(enum.StrEnum):
     """What kind of view an adversary has."""
@@ -41,11 +43,11 @@ class Adversary:
     def __post_init__(self) -> None:
         """Check that agents are named exactly where the kind of view needs them."""
         if min(self.agents, default=0) < 0:
-            raise ValueError(
+            raise InputError(
                 f"adversary {self.name!r} names agent {min(self.agents)}; agents count from 0"
             )
         if (self.sees is Sees.OWN_LINKS) != bool(self.agents):
-            raise ValueError(
+            raise InputError(
                 f"adversary {self.name!r} with agents {sorted(self.agents)}: a neighbour or a "
                 "coalition names its agents, an outsider has none"
             )
@@ -83,21 +85,21 @@ def parse_adversary(text: str, agents: int) -> Adversary:
         return _OUTSIDERS[text]
     kind, _, members = text.partition(":")
     if kind not in ("neighbour", "agent", "coalition") or not members:
-        raise ValueError(
+        raise InputError(
             f"adversary {text!r} is unknown; use one of {', '.join(_OUTSIDERS)}, neighbour, "
             "neighbour:K, coalition:K,L"
         )
     try:
         named = frozenset(int(member) for member in members.split(","))
     except ValueError as error:
-        raise ValueError(
+        raise InputError(
             f"adversary {text!r} must name agents by number, such as {kind}:1"
         ) from error
     outside = sorted(a for a in named if not 0 <= a < agents)
     if outside:
-        raise ValueError(
+        raise InputError(
             f"adversary {text!r} names agent {outside[0]}, which must lie in 0..{agents - 1}"
         )
     if kind != "coalition" and len(named) != 1:
-        raise ValueError(f"adversary {text!r} names several agents; did you mean coalition:?")
+        raise InputError(f"adversary {text!r} names several agents; did you mean coalition:?")
     return Adversary(name=text, sees=Sees.OWN_LINKS, agents=named)

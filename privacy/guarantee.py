@@ -6,6 +6,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from .errors import InputError
+
 
 class Status(enum.StrEnum):
     """Whether a figure is an upper bound that is proven.
@@ -25,7 +27,7 @@ class Unit(enum.StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Unit:
-        raise ValueError(
+        raise InputError(
             f"unit={value!r} must be 'record': to hide an agent, all that it sends in a round is "
             "clipped as one vector and no sampling counts, and here single records are clipped"
         )
@@ -40,7 +42,7 @@ class Sampling(enum.StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Sampling:
-        raise ValueError(
+        raise InputError(
             f"sampling={value!r} must be 'poisson' or 'full batch': no bound for shuffled batches "
             "or batches of a fixed size is known here, and amplification by Poisson sampling does "
             "not hold for them; draw each record on its own"
@@ -107,7 +109,7 @@ class Guarantee:
         for name in ("joint_sensitivity", "effective_noise_multiplier", "mu_per_round", "epsilon"):
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
-                raise ValueError(f"{name}={value} must be a number >= 0")
+                raise InputError(f"{name}={value} must be a number >= 0")
         for kind, value in (
             (Unit, self.unit),
             (Sampling, self.sampling),
@@ -116,4 +118,4 @@ class Guarantee:
         ):
             kind(value)  # refuses what it does not know
         if not 0 < self.delta < 1:
-            raise ValueError(f"delta={self.delta} must lie in (0, 1)")
+            raise InputError(f"delta={self.delta} must lie in (0, 1)")

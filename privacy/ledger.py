@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from .durable import BINARY, named, part_of, publish, write_all
+from .errors import InputError
 
 SCHEMA = 1
 _MARK = ' {"resumed_after": '
@@ -191,7 +192,7 @@ def read_ledger(path: Path) -> Spent:
     first, *lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
     header = _parsed(first)
     if not lines or header is None or header.get("schema") != SCHEMA:
-        raise ValueError(f"{path} does not start with a header of schema {SCHEMA}")
+        raise InputError(f"{path} does not start with a header of schema {SCHEMA}")
     entries: list[Mapping[str, Any]] = []
     resumed: list[int] = []
     cut_off: list[tuple[int, str]] = []
@@ -207,7 +208,7 @@ def read_ledger(path: Path) -> Spent:
             cut_off, following = [], after + 1
         elif cut_off or (number := _number(found.get("round"), least=0)) is None:
             wrong = cut_off[0][0] if cut_off else at
-            raise ValueError(f"{path} line {wrong} is no entry; the ledger is damaged")
+            raise InputError(f"{path} line {wrong} is no entry; the ledger is damaged")
         else:
             entries.append(found)
             following = number + 1
@@ -227,7 +228,7 @@ def _announced(cut_off: Sequence[tuple[int, str]], path: Path) -> bool:
     """Whether one of these damaged lines announced a round; an interruption leaves one at most."""
     found = [at for at, line in cut_off if not _is_mark(line)]
     if len(found) > 1:
-        raise ValueError(f"{path} line {found[0]} is no JSON; the ledger is damaged")
+        raise InputError(f"{path} line {found[0]} is no JSON; the ledger is damaged")
     return bool(found)
 
 

@@ -1,1 +1,1 @@
-"""Run files, commands and the privacy report."""
+"""A run folder becomes something to read, compare and sign."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .numbers import bound, figure, is_infinite, score, small
+from ..runs.numbers import bound, figure, is_infinite, score, small
 
 __all__ = ["KINDS", "Cited", "look_up"]
 

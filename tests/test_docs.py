@@ -68,7 +68,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def overhear(arguments: list[str], *, columns: str = COLUMNS) -> tuple[int, str]:
     """Exit code of a command, and what it prints; of an error too what it says."""
-    from overhear.reports.cli import main
+    from overhear.commands.cli import main
 
     out, err = io.StringIO(), io.StringIO()
     kept = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "OVERHEAR_DEBUG")}
@@ -165,7 +165,7 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
 def commands() -> list[str]:
     from typer.main import get_command
 
-    from overhear.reports.cli import app
+    from overhear.commands.cli import app
 
     return list(get_command(app).commands)  # type: ignore[attr-defined] # a group
 
@@ -177,7 +177,7 @@ def make_help(name: str) -> str:
 
 
 def schema() -> dict[str, Any]:
-    from overhear.reports.config import run_file_schema
+    from overhear.runs.run_file.run_file import run_file_schema
 
     return run_file_schema()
 
@@ -334,7 +334,7 @@ def test_a_block_of_a_page_is_of_a_kind_that_is_run():
 
 def test_the_results_name_run_files_that_exist():
     """Their commands take minutes or need data, so only their files are checked."""
-    from overhear.reports.config import load_run_file
+    from overhear.runs.run_file.run_file import load_run_file
 
     text = "".join(b.text for page in PAGES if page.stem == "results" for b in blocks(page))
     named = set(re.findall(r"examples/[\w-]+\.toml", text))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PARTS = ("privacy", "training", "attacks", "reports")
+PARTS = ("privacy", "training", "attacks", "runs", "reports", "commands")
 
 
 def names() -> list[str]:

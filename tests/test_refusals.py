@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from overhear.commands import cli
 from overhear.privacy import (
     EAVESDROPPER,
     SINGLE_MESSAGE,
@@ -32,21 +33,20 @@ from overhear.privacy import (
     mu_from,
     noise_floor,
     noise_multiplier,
-    risk,
     risk_of_mu,
-    trade_off,
     victim_information,
     whisper_covariance,
 )
-from overhear.reports import cli
-from overhear.training import Agents, UndeclaredOperation, exposures, trace
-from overhear.training.accounting import calibrated_multiplier
+from overhear.privacy.accounting import risk, trade_off
+from overhear.training import Agents, UndeclaredOperation, exposures
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
-from overhear.training.engine import Engine, Setting
-from overhear.training.models import build_model, validate_model
-from overhear.training.randomness import SecretRandomness
-from overhear.training.tensor_round import Examples
-from overhear.training.topologies import ring
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.exposure.guarantees import calibrated_multiplier
+from overhear.training.graphs.topologies import ring
+from overhear.training.models.parameters import build_model, validate_model
+from overhear.training.tracing import trace
 
 RUN_FILE = """\
 [data]

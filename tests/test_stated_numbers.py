@@ -36,10 +36,10 @@ from overhear.training import (
     build_graph,
     exposures,
     run_epsilon,
-    trace,
 )
 from overhear.training.algorithms import dp_dpsgd, dpdl
-from overhear.training.topologies import full, ring, star
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.tracing import trace
 
 DELTA = 1e-5
 LEARNING_RATE, BATCH_SIZE = 0.1, 7.0

@@ -1,24 +1,25 @@
 """Training: a round's operations, the algorithms, their trace, and the engine."""
 
-from .accounting import calibrated_multiplier, guarantee, run_epsilon
 from .algorithms import ALGORITHMS, Algorithm, Form, bind
-from .all_rounds import all_rounds_exposures, streamed_view
-from .auroc import auroc
-from .data import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
-from .engine import Engine, Setting
-from .evaluation import Metrics, evaluate
-from .exposure import Exposure, exposures, exposures_by_victim
-from .gradients import PairGradients
-from .graph import Graph, GraphSequence, Topology
-from .models import MODEL_NAMES, build_model, flatten, unflatten, validate_model
-from .randomness import SecretRandomness
-from .round import Agents, Batch, Edges, Round, Server, UndeclaredOperation
-from .round_trace import RoundTrace
-from .tasks import ClassWeights, Task
-from .tensor_round import Examples, Sources
-from .topologies import GRAPH_NAMES, build_graph
-from .trace import AlgorithmTrace, trace
-from .transcript import Message, Transcript
+from .data.dataset import Examples
+from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
+from .engine.engine import Engine, Setting
+from .engine.randomness import SecretRandomness
+from .engine.tensor_round import Sources
+from .engine.transcript import Message, Transcript
+from .exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
+from .exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
+from .exposure.whole_run import all_rounds_exposures, streamed_view
+from .gradients.gradients import PairGradients
+from .graphs.graph import Graph, GraphSequence, Topology
+from .graphs.topologies import GRAPH_NAMES, build_graph
+from .models.auroc import auroc
+from .models.evaluation import Metrics, evaluate
+from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
+from .models.tasks import ClassWeights, Task
+from .step.round import Agents, Batch, Edges, Round, Server, UndeclaredOperation
+from .tracing.round_trace import RoundTrace
+from .tracing.trace import AlgorithmTrace, trace
 
 __all__ = [
     "ALGORITHMS",

@@ -16,16 +16,16 @@ from torch import nn
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.engine import Engine, Setting
-from overhear.training.graph import Graph
-from overhear.training.randomness import SecretRandomness
-from overhear.training.round import Agents
-from overhear.training.round_trace import RoundTrace
-from overhear.training.sources import Contributions, Known, Messages, NoiseSources
-from overhear.training.tasks import ClassWeights
-from overhear.training.tensor_round import Examples, Sources, TensorRound
-from overhear.training.trace import trace
-from overhear.training.transcript import Message, Tap, Transcript
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources, TensorRound
+from overhear.training.engine.transcript import Message, Tap, Transcript
+from overhear.training.graphs.graph import Graph
+from overhear.training.models.tasks import ClassWeights
+from overhear.training.step.round import Agents
+from overhear.training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
+from overhear.training.tracing.round_trace import RoundTrace
+from overhear.training.tracing.trace import trace
 
 CLIP, NOISE = 0.2, 0.4
 EXACT = {"rtol": 1e-12, "atol": 1e-13}

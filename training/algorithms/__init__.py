@@ -1,25 +1,11 @@
 """The algorithms, each one a step in terms of the round's operations."""
 
-from ..mixing import Sums
-from . import (
-    cdp_dsgd,
-    decor,
-    dm_hsgd,
-    dp_cga,
-    dp_dpsgd,
-    dp_netfleet,
-    dp_sgda,
-    dpdl,
-    dpmixsgd,
-    dsgd,
-    dyn_d2p,
-    ldp_dsgd,
-    muffliato,
-    sgda,
-    whisper,
-)
+from ..graphs.mixing import Sums
+from . import dp_cga, dp_dpsgd, dp_netfleet, dpdl, dsgd, dyn_d2p, muffliato
 from .algorithm import Algorithm, bind
+from .correlated import cdp_dsgd, decor, ldp_dsgd, whisper
 from .form import Form
+from .min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
 
 ALGORITHMS: dict[str, Algorithm] = {
     "dsgd": Algorithm(name="dsgd", init=dsgd.init, step=dsgd.step, private=False),

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ..graph import Topology
-from ..mixing import Sums
+from ...privacy.errors import InputError, InputTypeError
+from ..graphs.graph import Topology
+from ..graphs.mixing import Sums
 from .form import Form
 
 
@@ -77,7 +78,7 @@ def check_weights(graph: Topology, needed: Sums) -> None:
         Sums.COLUMNS: 'give "arcs" in place of weights',
         Sums.ROWS: "divide each row of the weights by its sum",
     }[needed]
-    raise ValueError(
+    raise InputError(
         f"of graph {graph.name!r} only the {graph.sums} of the weights sum to 1, but the {needed} "
         f"must: mixing would move the mean of the models; {remedy}"
     )
@@ -116,14 +117,14 @@ def bind(
         ValueError: a number out of range, or a graph whose weights do not fit the algorithm.
     """
     if not isinstance(settings, algorithm.settings):
-        raise TypeError(
+        raise InputTypeError(
             f"settings of {algorithm.name!r} must be {algorithm.settings.__name__}, not "
             f"{type(settings).__name__}"
         )
     if not batch_size > 0:
-        raise ValueError(f"batch_size={batch_size} must be positive")
+        raise InputError(f"batch_size={batch_size} must be positive")
     if not noise_std >= 0:
-        raise ValueError(f"noise_std={noise_std} must be at least 0")
+        raise InputError(f"noise_std={noise_std} must be at least 0")
     numbers = {
         "form": form,
         "learning_rate": learning_rate,
@@ -136,7 +137,7 @@ def bind(
         check_weights(graph, algorithm.weights)
     if algorithm.needs_records:
         if records is None:
-            raise ValueError(
+            raise InputError(
                 f"algorithm {algorithm.name!r} needs records, the public number of records of an "
                 "average agent; give it"
             )
@@ -147,11 +148,11 @@ def bind(
     given = {name: value for name, value in numbers.items() if name in wanted}
     if algorithm.prepare is not None:
         if graph is None or rounds is None:
-            raise ValueError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
+            raise InputError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
         prepared = algorithm.prepare(settings, graph=graph, rounds=rounds, clip_norm=clip_norm)
         foreign = sorted(prepared.keys() - wanted.keys() | prepared.keys() & numbers.keys())
         if foreign:
-            raise TypeError(
+            raise InputTypeError(
                 f"prepare of {algorithm.name!r} gives {foreign[0]!r}, which its step does not take "
                 "or which has a value already; rename it"
             )

@@ -46,7 +46,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..round import Agents, Batch, Edges, Round
+from ...privacy.errors import InputError
+from ..step.round import Agents, Batch, Edges, Round
 
 _MOST_STEPS = 100  # of the active-set solver, for each row; it needs about one
 
@@ -68,7 +69,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the range."""
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
+            raise InputError(f"momentum={self.momentum} must lie in [0, 1)")
 
 
 class State(NamedTuple):

@@ -26,7 +26,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..round import Agents, Round
+from ..step.round import Agents, Round
 
 
 class Order(enum.StrEnum):

@@ -41,7 +41,8 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..round import Agents, Round
+from ...privacy.errors import InputError
+from ..step.round import Agents, Round
 
 
 class Batches(enum.StrEnum):
@@ -61,7 +62,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the range."""
         if self.local_steps < 1:
-            raise ValueError(
+            raise InputError(
                 f"local_steps={self.local_steps} must be at least 1; 1 is plain gradient tracking"
             )
 

@@ -40,7 +40,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..round import Agents, Edges, Round
+from ...privacy.errors import InputError
+from ..step.round import Agents, Edges, Round
 from .form import Form
 
 _SEARCH = 20_001
@@ -75,9 +76,9 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not 0 <= self.alpha < math.inf:
-            raise ValueError(f"alpha={self.alpha} must be a number >= 0")
+            raise InputError(f"alpha={self.alpha} must be a number >= 0")
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum} must lie in [0, 1)")
+            raise InputError(f"momentum={self.momentum} must lie in [0, 1)")
 
 
 class State(NamedTuple):

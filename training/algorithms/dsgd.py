@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..round import Agents, Round
+from ..step.round import Agents, Round
 
 
 class State(NamedTuple):

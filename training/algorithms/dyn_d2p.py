@@ -28,9 +28,10 @@ default; Dyn[C] has budget_growth 1, Dyn[mu] clip_decay 1, Const both; without n
 is the non-private reference.
 
 Where we differ from the paper: mu_0 comes from the exact composition of the rounds, not from a
-central limit (`overhear.privacy.published_clt`). Batches are Poisson samples, which may be empty,
-of any rate; the paper draws one example. w depends on the graphs alone, so every agent computes it
-beforehand instead of sending it, and `x` keeps the models x / w, from which x is made again.
+central limit (`overhear.privacy.published.dyn_d2p`). Batches are Poisson samples, which may be
+empty, of any rate; the paper draws one example. w depends on the graphs alone, so every agent
+computes it beforehand instead of sending it, and `x` keeps the models x / w, from which x is made
+again.
 Either form is the same: each round is one Gaussian release.
 """
 
@@ -44,9 +45,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.schedule import Schedule
-from ..graph import Topology
-from ..round import Agents, Round
+from ...privacy.errors import InputError
+from ...privacy.noise.schedule import Schedule
+from ..graphs.graph import Topology
+from ..step.round import Agents, Round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +63,7 @@ class Settings:
         for name in ("clip_decay", "budget_growth"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
+                raise InputError(f"{name}={value} must lie in (0, inf); 1 keeps every round alike")
 
 
 class State(NamedTuple):
@@ -75,7 +77,7 @@ def prepare(
 ) -> dict[str, object]:
     """The public numbers of every round: push-sum weights, clip bounds, noise.
 
-    >>> from overhear.training.topologies import directed_ring
+    >>> from overhear.training.graphs.topologies import directed_ring
     >>> found = prepare(Settings(), graph=directed_ring(3), rounds=2, clip_norm=0.5)
     >>> found["clip_scales"], found["noise_scales"]
     ((1.0, 0.5), (1.0, 0.25))
@@ -123,7 +125,7 @@ def step(
     """One round."""
     k = round.index - 1
     if k >= len(clip_scales):
-        raise ValueError(
+        raise InputError(
             f"round {k + 1} is beyond the planned rounds={len(clip_scales)}, for which alone clip "
             "bounds and noise are set; plan more rounds"
         )

@@ -41,9 +41,10 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ..graph import Topology
-from ..round import Agents, Round
-from ..spectral_gap import spectral_gap
+from ...privacy.errors import InputError
+from ..graphs.graph import Topology
+from ..graphs.spectral_gap import spectral_gap
+from ..step.round import Agents, Round
 
 # Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose
 # one, and final models look as if they did not hold it, where in real numbers they show y^0.
@@ -62,7 +63,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the range."""
         if self.gossip_steps < 0:
-            raise ValueError(
+            raise InputError(
                 f"gossip_steps={self.gossip_steps} must be at least 1, or 0 for the number that "
                 "the graph asks for"
             )
@@ -90,7 +91,7 @@ def acceleration(spectral_gap: float) -> float:
     (1.0718, 1.8184)
     """
     if not 0 < spectral_gap <= 2:
-        raise ValueError(
+        raise InputError(
             f"spectral_gap={spectral_gap} must lie in (0, 2]; 0 means that the graph falls apart"
         )
     return 2.0 / (1.0 + math.sqrt(spectral_gap * (1.0 - spectral_gap / 4.0)))
@@ -119,7 +120,7 @@ def prepare(
     """
     del rounds, clip_norm
     if len(graph.graphs) > 1:
-        raise ValueError(
+        raise InputError(
             f"graph {graph.name!r} changes from round to round: accelerated gossip needs one graph "
             "with symmetric weights, such as ring or erdos-renyi"
         )

@@ -1,0 +1,1 @@
+"""Canaries, their scores, and lower bounds on epsilon."""

@@ -1,0 +1,234 @@
+"""Gradient canaries: planted records whose gradient is a vector of our choosing.
+
+An agent's canaries are mutually orthogonal, so that each is looked at by itself: canary j has its
+own w coordinates of the parameters, with a random sign at each,
+
+    u_j = +-1 / sqrt(w) on w coordinates of its own, 0 elsewhere
+    loss of canary j at the point x = sign * length * <u_j, x>
+
+The gradient is sign * length * u_j wherever x is, far longer than the clip norm, so that it is the
+real clipping that brings it to C. The sign is drawn afresh for every release and round. Everything
+else that a record meets is the run's own: sampling, clipping, noise, sending, mixing.
+
+| symbol | name here      | shape  | meaning                               |
+|--------|----------------|--------|---------------------------------------|
+| n      | ``count``      | scalar | canaries that an agent holds at most  |
+| D      | ``dimension``  | scalar | coordinates of a gradient, first block|
+| u_j    | ``project``    | (n, D) | directions, never formed              |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError
+from ...training.gradients.clipping import Coefficient
+from ...training.gradients.gradients import Batch, Indices, PairGradients
+from ...training.gradients.loop_and_vmap import OfModel, OfTask
+from ...training.models.parameters import flatten
+from ...training.models.tasks import Task
+
+__all__ = ["CanaryTask", "Directions", "PlantedGradients", "Released"]
+
+LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms
+
+
+class Directions:
+    """Orthogonal unit vectors, each on coordinates of its own.
+
+    Args:
+        count: n, how many.
+        dimension: D; at least n.
+        generator: of coordinates and signs.
+
+    Raises:
+        ValueError: more directions than coordinates.
+
+    Examples:
+        >>> ways = Directions(3, 8, generator=np.random.default_rng(0))
+        >>> ways.project(ways.vector(1)[None]).round(decimals=6).tolist()
+        [[0.0, 1.0, 0.0]]
+    """
+
+    def __init__(self, count: int, dimension: int, *, generator: np.random.Generator) -> None:
+        if not 1 <= count <= dimension:
+            raise InputError(
+                f"count={count} orthogonal canaries must lie in 1..{dimension}, the number of "
+                "coordinates; plant fewer, or use a larger model"
+            )
+        self.count, self.dimension = count, dimension
+        self.width = dimension // count
+        order = generator.permutation(dimension)[: count * self.width]
+        self._order = torch.from_numpy(order)
+        signs = generator.integers(2, size=len(order)) * 2.0 - 1.0
+        self._signs = torch.from_numpy(signs / np.sqrt(self.width))
+        self.owner = torch.full((dimension,), -1)  # which direction a coordinate belongs to
+        self.owner[self._order] = torch.arange(count).repeat_interleave(self.width)
+        self.entries = torch.zeros(dimension, dtype=torch.float64)
+        self.entries[self._order] = self._signs
+
+    def vector(self, j: int) -> Tensor:
+        """(D,) the direction j."""
+        return torch.where(self.owner == j, self.entries, 0.0)
+
+    def project(self, rows: Tensor) -> Tensor:
+        """(R, n) components of (R, D) rows along every direction, in float64."""
+        picked = rows[:, self._order.to(rows.device)].cpu().double() * self._signs
+        return picked.view(len(rows), self.count, self.width).sum(dim=2)
+
+
+class CanaryTask:
+    """A network's cross-entropy, or a task's loss, and beside it that of canaries.
+
+    The target of canary j is `first + 2 j`, one more for the opposite sign; smaller ones are those
+    of ordinary records.
+
+    Args:
+        objective: what the run minimises.
+        directions: of the canaries, in the first block of coordinates.
+        first: the smallest target of a canary; the number of classes.
+    """
+
+    def __init__(self, objective: nn.Module | Task, *, directions: Directions, first: int) -> None:
+        self._base: OfModel | OfTask
+        if isinstance(objective, nn.Module):
+            self._base, self._task, self._start = OfModel(objective), None, flatten(objective)
+            self.dimensions: tuple[int, ...] = (len(self._start),)
+        else:
+            self._base, self._task = OfTask(objective), objective
+            self._start, self.dimensions = objective.initial(), objective.dimensions
+        self.directions, self.first = directions, first
+        self.length = 1.0  # of the gradient
+
+    def initial(self) -> Tensor:
+        """See `Task.initial`."""
+        return self._start
+
+    def project(self, value: Tensor) -> Tensor:
+        """See `Task.project`."""
+        return value if self._task is None else self._task.project(value)
+
+    def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
+        """See `Task.loss`."""
+        is_canary = target >= self.first
+        base = self._base.loss(self._base.pieces(point), inputs, target.clamp_max(self.first - 1))
+        code = (target - self.first).clamp_min(0)
+        mine = self.directions.owner.to(point.device) == code // 2
+        sign = 1.0 - 2.0 * (code % 2).to(point.dtype)
+        entries = self.directions.entries.to(point.device, point.dtype)
+        along = (torch.where(mine, entries, 0.0) * point[: len(entries)]).sum()
+        return torch.where(is_canary, sign * self.length * along, base)
+
+
+class Released(NamedTuple):
+    """One call of the engine for gradients, and which canaries took part in it.
+
+    Attributes:
+        models: (K, M, D) points.
+        owners, holders: (rows,) the model owner and the data owner of each row.
+        batches: the ordinary records of each data owner.
+        present: (holders, n) which canaries were in each data owner's batch: 1, -1 for the opposite
+            vector of a replace-one game, 0 for absent.
+        signs: (rows, n) the sign of each canary in each row.
+        clip_norm, coefficients: of the call.
+    """
+
+    models: Tensor
+    owners: Tensor
+    holders: Tensor
+    batches: Sequence[Batch]
+    present: np.ndarray
+    signs: np.ndarray
+    clip_norm: float | None
+    coefficients: Sequence[Coefficient]
+
+
+class PlantedGradients:
+    """The run's own clipped gradients, where some records are canaries.
+
+    It takes the place of `PairGradients` in an engine: it gives each canary its sign for each
+    row, keeps what was asked, and leaves the sums to `PairGradients`.
+
+    Args:
+        task: with the canaries' losses.
+        clip_norm: of the run; canaries are `LENGTH` times as long.
+        generator: of the signs.
+        device, dtype: as of `PairGradients`.
+    """
+
+    def __init__(
+        self,
+        task: CanaryTask,
+        *,
+        clip_norm: float,
+        generator: np.random.Generator,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._task, self._generator, self._clip_norm = task, generator, clip_norm
+        self._inner = PairGradients(task, "vmap", device=device, dtype=dtype)
+        self._count = task.directions.count
+        self.calls: list[Released] = []
+
+    def clipped_sums(
+        self,
+        models: Tensor,
+        pairs: tuple[Indices, Indices],
+        batches: Sequence[Batch],
+        *,
+        clip_norm: float | None,
+        coefficients: Sequence[Coefficient] = (1.0,),
+    ) -> Tensor:
+        """See `PairGradients.clipped_sums`."""
+        owners = torch.as_tensor(pairs[0], dtype=torch.int64).cpu()
+        holders = torch.as_tensor(pairs[1], dtype=torch.int64).cpu()
+        signs = self._generator.integers(2, size=(len(owners), self._count)) * 2 - 1
+        present = np.zeros((len(batches), self._count), dtype=np.int8)
+        ordinary, canaries = list[Batch](), list[tuple[Batch, np.ndarray]]()
+        for d, (inputs, targets) in enumerate(batches):
+            planted = targets >= self._task.first
+            ordinary.append((inputs[~planted], targets[~planted]))
+            code = (targets[planted] - self._task.first).cpu().numpy()
+            present[d, code // 2] = 1 - 2 * (code % 2)
+            canaries.append(((inputs[planted], targets[planted]), code))
+        self.calls.append(
+            Released(
+                models=(models[None] if models.ndim == 2 else models).detach().clone(),
+                owners=owners,
+                holders=holders,
+                batches=ordinary,
+                present=present,
+                signs=signs,
+                clip_norm=clip_norm,
+                coefficients=tuple(coefficients),
+            )
+        )
+        self._task.length = LENGTH * self._clip_norm / self._weight(coefficients)
+        of_rows = list[Batch]()
+        for e, d in enumerate(holders.tolist()):
+            (inputs, _), code = canaries[d]
+            j, bit = code // 2, code % 2
+            turned = self._task.first + 2 * j + (bit ^ (signs[e, j] < 0))
+            targets = torch.from_numpy(np.asarray(turned, dtype=np.int64)).to(inputs.device)
+            x, y = ordinary[d]
+            of_rows.append((torch.cat([x, inputs]), torch.cat([y, targets])))
+        rows = list(range(len(holders)))
+        return self._inner.clipped_sums(
+            models, (owners, rows), of_rows, clip_norm=clip_norm, coefficients=coefficients
+        )
+
+    def _weight(self, coefficients: Sequence[Coefficient]) -> float:
+        """By how much the combination of points shortens a gradient that is the same at all."""
+        first = [float(c[0]) if isinstance(c, Tensor) else float(c) for c in coefficients]
+        weight = abs(sum(first))
+        if weight < 1e-6:
+            raise InputError(
+                f"coefficients={first} cancel a gradient that is the same at every point, so no "
+                "canary can be planted; audit another algorithm, or set other coefficients"
+            )
+        return weight

@@ -1,0 +1,314 @@
+"""Runs of the real engine in which records are planted, scored for every adversary.
+
+In each run every host holds as many canaries as fit, each put there or not by a fair coin (or
+turned round by it, where neighbouring data sets differ in one record's value). Nothing of the run
+is replaced but what a canary's gradient is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...privacy.adversary import Adversary
+from ...privacy.errors import InputError
+from ...training.algorithms.algorithm import Bound
+from ...training.data.dataset import Examples
+from ...training.engine.engine import Engine, Setting
+from ...training.engine.tensor_round import Sources
+from ...training.engine.transcript import Transcript
+from ...training.tracing.trace import AlgorithmTrace
+from .canaries import CanaryTask, Directions, PlantedGradients
+from .guesses import Guesses
+from .observed_rows import ObservedRows
+from .scores import HappenedRound, Scorer
+
+__all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play", "shares_noise"]
+
+
+MOST = 250  # canaries of an agent in one run
+Progress = Callable[[int, int], None]
+_Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CanaryGame:
+    """What is played, and who looks on.
+
+    Attributes:
+        setting: graph, model and data of the run.
+        bound: the algorithm with its numbers.
+        traces: of the algorithm at the noise of the run.
+        rounds: how many are run.
+        clip_norm: of the run.
+        classes: number of classes; larger targets are canaries.
+        adversaries: by name and host, whose view is scored.
+        canaries: how many in all; rounded up to equal numbers in every host and run.
+        linked: the adversary of whose view each message is scored by itself, too; None for none.
+        replace: whether neighbouring data sets differ in one record's value.
+        apart: whether hosts need directions of their own, because what is scored of one shares
+            noise with what is scored of another, and their errors would go together.
+        batch_clipped: whether a batch's mean is clipped, so that an agent can hold one canary only.
+    """
+
+    setting: Setting
+    bound: Bound
+    traces: AlgorithmTrace
+    rounds: int
+    clip_norm: float
+    classes: int
+    adversaries: Mapping[str, Mapping[int, Adversary]]
+    canaries: int
+    linked: str | None = None
+    replace: bool = False
+    apart: bool = False
+    batch_clipped: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that there is something to plant and somebody to look on."""
+        if self.canaries < 1:
+            raise InputError(f"canaries={self.canaries} must be at least 1")
+        if not self.hosts:
+            raise InputError("adversaries names no host; give at least one adversary with a victim")
+        if self.apart and self.dimension < len(self.hosts):
+            raise InputError(
+                f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
+                "coordinates; audit fewer canaries, or a larger model"
+            )
+        if not 0 < self.clip_norm < math.inf:
+            raise InputError(
+                f"clip_norm={self.clip_norm} must be a positive number: without clipping no bound "
+                "is proven, so there is nothing to audit"
+            )
+
+    @property
+    def hosts(self) -> list[int]:
+        """The agents who hold canaries."""
+        return sorted({host for of in self.adversaries.values() for host in of})
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of the first block."""
+        if self.setting.task is not None:
+            return int(self.setting.task.dimensions[0])
+        return sum(p.numel() for p in self.setting.model.parameters())
+
+    @property
+    def runs(self) -> int:
+        """How many runs share the canaries."""
+        room = self.dimension // len(self.hosts) if self.apart else self.dimension
+        most = 1 if self.batch_clipped else max(1, min(MOST, room))
+        return -(-self.canaries // (most * len(self.hosts)))
+
+    def own(self, host: int) -> slice:
+        """Which directions are the host's."""
+        start = self.hosts.index(host) * self.of_each if self.apart else 0
+        return slice(start, start + self.of_each)
+
+    @property
+    def of_each(self) -> int:
+        """Canaries of a host in a run."""
+        return -(-self.canaries // (self.runs * len(self.hosts)))
+
+
+class LinkGuesses(NamedTuple):
+    """One message and the canaries of one host that enter it.
+
+    Attributes:
+        message: its name.
+        host: whose records are in it.
+        rounds: how often the message had which mu for one record and which sampling rate.
+        guesses: scores of the message alone, and the coins.
+    """
+
+    message: str
+    host: int
+    rounds: Mapping[tuple[float, float], int]
+    guesses: Guesses
+
+
+class Played(NamedTuple):
+    """Scores and coins: by adversary of all canaries it looks at, and of single messages."""
+
+    guesses: dict[str, Guesses]
+    links: list[LinkGuesses]
+
+
+def play(
+    game: CanaryGame,
+    *,
+    generator: np.random.Generator,
+    progress: Progress | None = None,
+) -> Played:
+    """Plant, run and score.
+
+    Args:
+        game: what is played.
+        generator: of coins, directions and signs; noise and batches come from the system's entropy.
+        progress: called with (rounds done, rounds in all).
+    """
+    of_names: dict[str, list[_Scored]] = {name: [] for name in game.adversaries}
+    of_links: dict[tuple[str, int], list[_Scored]] = {}
+    rounds: dict[tuple[str, int], Mapping[tuple[float, float], int]] = {}
+    total = game.runs * game.rounds
+    for run in range(game.runs):
+        done = run * game.rounds
+
+        def tick(round: int, done: int = done) -> None:
+            if progress is not None:
+                progress(done + round, total)
+
+        coins = generator.integers(2, size=(len(game.hosts), game.of_each)).astype(bool)
+        scorer = _one_run(game, coins, generator=generator, progress=tick)
+        of = dict(zip(game.hosts, coins, strict=True))
+        for name, by_host in scorer.scores.items():
+            of_names[name] += [(at[game.own(h)], of[h]) for h, at in by_host.items()]
+        for key, link in scorer.links.items():
+            of_links.setdefault(key, []).append((link.scores[game.own(key[1])], of[key[1]]))
+            rounds[key] = link.rounds
+    return Played(
+        guesses={name: _joined(found) for name, found in of_names.items()},
+        links=[
+            LinkGuesses(message, host, rounds[message, host], _joined(found))
+            for (message, host), found in of_links.items()
+        ],
+    )
+
+
+def _joined(found: Sequence[_Scored]) -> Guesses:
+    return Guesses(
+        scores=np.concatenate([scored for scored, _ in found]),
+        included=np.concatenate([coins for _, coins in found]),
+    )
+
+
+def _one_run(
+    game: CanaryGame,
+    coins: NDArray[np.bool_],
+    *,
+    generator: np.random.Generator,
+    progress: Callable[[int], None],
+) -> Scorer:
+    objective = game.setting.task or game.setting.model
+    count = game.of_each * (len(game.hosts) if game.apart else 1)
+    directions = Directions(count, game.dimension, generator=generator)
+    task = CanaryTask(objective, directions=directions, first=game.classes)
+    gradients = PlantedGradients(
+        task,
+        clip_norm=game.clip_norm,
+        generator=generator,
+        device=game.setting.device,
+        dtype=game.setting.dtype,
+    )
+    scorer = Scorer(
+        objective,
+        directions=directions,
+        adversaries=game.adversaries,
+        sampling_rate=game.setting.sampling_rate,
+        replace=game.replace,
+        linked=game.linked,
+    )
+    transcript = Transcript()
+    engine = Engine(
+        replace(game.setting, shards=_shards(game, coins)),
+        game.bound,
+        taps=[transcript],
+        gradients=gradients,
+    )
+    traces = [game.traces.start, *(t for t, count in game.traces.rounds for _ in range(count))]
+    before: Mapping[str, Tensor] = {}
+    for number, trace in enumerate(traces[: game.rounds + 1]):
+        sources = Sources()
+        transcript.clear()
+        gradients.calls.clear()
+        if number:
+            engine.advance(sources=sources)
+        else:
+            engine.start(sources=sources)
+        after = engine.snapshot()
+        if trace.has_contributions:
+            scorer.add(
+                HappenedRound(
+                    trace=trace,
+                    messages=transcript.of(round=number),
+                    before=before,
+                    after=after,
+                    sources=sources,
+                    calls=list(gradients.calls),
+                )
+            )
+        before = after
+        progress(number)
+    return scorer
+
+
+def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
+    """Every agent's records, and the hosts' canaries after them."""
+    shards = list(game.setting.shards)
+    for host, coin in zip(game.hosts, coins, strict=True):
+        held = shards[host]
+        codes = game.classes + 2 * np.arange(len(coin)) + 2 * game.own(host).start
+        # A canary is there or not; where one record is replaced, it is there with either sign.
+        codes = codes + ~coin if game.replace else codes[coin]
+        blank = held.inputs.new_zeros(len(codes), *held.inputs.shape[1:])
+        more = torch.from_numpy(codes.astype(np.int64))
+        shards[host] = Examples(
+            torch.cat([held.inputs, blank]), torch.cat([held.targets, more.to(held.targets)])
+        )
+    return shards
+
+
+_MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared
+_NOTHING = 1e-9  # correlation that rounding may leave
+
+
+def shares_noise(
+    traces: AlgorithmTrace, adversaries: Mapping[str, Mapping[int, Adversary]]
+) -> bool:
+    """Whether two hosts' scores go together in the view of any adversary.
+
+    Canaries of two hosts along the same direction then meet the same noise, their errors go
+    together, and a limit that takes errors for independent does not hold. Filters W_v and W_w
+    share noise where W_v^T S W_w is not zero.
+
+    Args:
+        traces: of the run at its noise.
+        adversaries: by name and host, whose view is scored.
+    """
+    parts = [traces.start, *(one for one, _ in traces.rounds)]
+    distinct = list({id(one): one for one in parts if one.has_contributions}.values())
+    if len(distinct) > _MOST_TRACES:
+        return True
+    for of in adversaries.values():
+        observed: dict[str, list[int]] = {}
+        for host, who in of.items():
+            observed.setdefault(who.name, []).append(host)
+        # Other views of the same messages hold the same noise.
+        seen = {who.name: who for who in of.values()}
+        for one in distinct:
+            weights = []
+            for name, hosts in observed.items():
+                rows = ObservedRows(one, seen[name])
+                for host in hosts:
+                    weights.append(rows.noise_of(host))
+            if _together(weights):
+                return True
+    return False
+
+
+def _together(parts: list[np.ndarray]) -> bool:
+    """Whether rows of different parts, (K, sources) each, are correlated."""
+    norms = [np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    units = [part / np.where(n > 0, n, 1.0) for part, n in zip(parts, norms, strict=True)]
+    return any(
+        float(np.abs(units[i] @ units[j].T).max(initial=0.0)) > _NOTHING
+        for i in range(len(units))
+        for j in range(i)
+    )

@@ -1,0 +1,77 @@
+"""Every message by itself: the bound of its own canaries beside what its own noise promises.
+
+A fault on one link in a hundred hardly moves the figure of a whole view; on its own link it stands
+out. The bounds of L messages are taken at a confidence of 1 - (1 - confidence) / L each, so that
+together they hold at `confidence` (C. Bonferroni 1936).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .game import LinkGuesses
+from .lower_bounds import total_error
+from .mechanism import Claim, epsilon
+
+__all__ = ["LinkBound", "link_bounds"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkBound:
+    """One message and one agent's records in it.
+
+    Attributes:
+        message: its name.
+        host: the agent.
+        proven: epsilon of this message alone, over the rounds, from its row.
+        measured: lower bound.
+        canaries: how many it rests on.
+    """
+
+    message: str
+    host: int
+    proven: float
+    measured: float
+    canaries: int
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether more was measured than the row promises."""
+        return self.measured > self.proven
+
+
+def link_bounds(
+    links: Sequence[LinkGuesses], *, adjacency: str, delta: float, confidence: float
+) -> list[LinkBound]:
+    """Bounds of single messages that hold together.
+
+    Args:
+        links: as `play` returns them.
+        adjacency: of the game.
+        delta: of every epsilon.
+        confidence: that none of them is above the truth.
+    """
+    each = 1.0 - (1.0 - confidence) / max(len(links), 1)
+    claims = [Claim(rounds=_multipliers(link), adjacency=adjacency) for link in links]
+    proven: dict[str, float] = {}  # alike messages are many
+    found = []
+    for link, claim in zip(links, claims, strict=True):
+        key = repr(sorted(claim.rounds.items()))
+        if key not in proven:
+            proven[key] = epsilon(claim, delta)
+        bound = total_error(link.guesses, claim=claim, delta=delta, confidence=each)
+        found.append(
+            LinkBound(
+                message=link.message,
+                host=link.host,
+                proven=proven[key],
+                measured=bound.epsilon,
+                canaries=len(link.guesses.scores),
+            )
+        )
+    return found
+
+
+def _multipliers(link: LinkGuesses) -> dict[tuple[float, float], int]:
+    return {(1.0 / mu, rate): count for (mu, rate), count in link.rounds.items()}

@@ -1,0 +1,159 @@
+"""What an adversary really saw of a round, beside the rows that say what it is made of.
+
+The rows are those of the closed view: messages that the adversary sees, and the end states. A
+message that it does not see is replaced by what it is made of; one that it does see stays a column
+of its own, whose value is known. Models at which gradients were taken, and other values that the
+closure counts as seen, are left out: nobody sends them, and they mostly follow from the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...privacy.adversary import Adversary
+from ...privacy.view.matched_filter import MatchedFilter, matched_filter
+from ...privacy.view.view import View
+from ...training.engine.tensor_round import Sources
+from ...training.engine.transcript import Message
+from ...training.tracing.linear_forms import Contributions, Known, Messages
+from ...training.tracing.round_trace import RoundTrace
+from ...training.tracing.trace import state_column
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scipy.sparse import csr_array
+
+Project = Callable[[Tensor], Tensor]  # (rows, D) to (rows, n)
+
+
+class ObservedRows:
+    """The first block of one adversary's view of one traced round.
+
+    Args:
+        trace: of the round, at the noise of the run.
+        adversary: whose view.
+    """
+
+    def __init__(self, trace: RoundTrace, adversary: Adversary) -> None:
+        from scipy.sparse import csr_array
+
+        self.trace = trace
+        rows, names, unseen = trace.seen_rows(adversary)
+        closed = sum(matrix.shape[0] for _, matrix in trace.record.closure)
+        kept, start = list[np.ndarray](), 0
+        self._messages: list[tuple[int, np.ndarray]] = []
+        for number, group in enumerate(trace.messages):
+            seen = np.flatnonzero(~unseen(group))
+            if group.block == 0:
+                self._messages.append((number, seen))
+                kept.append(start + np.arange(len(seen)))
+            start += len(seen)
+        start += closed
+        self._fields: list[str] = []
+        for field, matrix in trace.record.end_state.items():
+            if self._block(matrix) == 0:
+                self._fields.append(field)
+                kept.append(start + np.arange(matrix.shape[0]))
+            start += matrix.shape[0]
+        chosen = np.concatenate([np.zeros(0, dtype=int), *kept])
+        self.rows: csr_array = csr_array(trace.expand(rows, unseen=unseen)[chosen])
+        sent = sum(len(at) for _, at in self._messages)
+        self.messages = [names[i] for i in chosen[:sent]]  # the first rows
+        self._noise = trace.unknown_noise(adversary)
+        self._of_mine = self._columns(Contributions)
+        self._filters: dict[tuple[int, ...], MatchedFilter] = {}
+
+    def _block(self, matrix: csr_array) -> int:
+        used = int(matrix.indices[0]) if matrix.nnz else -1
+        return next((g.block for g in self.trace.groups if g.start <= used < g.start + g.size), 0)
+
+    def _columns(self, *kinds: type) -> np.ndarray:
+        found = [
+            np.arange(g.start, g.start + g.size) for g in self.trace.groups if isinstance(g, kinds)
+        ]
+        return np.concatenate([np.zeros(0, dtype=int), *found])
+
+    @property
+    def contributions(self) -> csr_array:
+        """(rows, contributions) what each contribution adds."""
+        return self.rows[:, self._of_mine]
+
+    def noise_of(self, agent: int) -> np.ndarray:
+        """(K, sources) the noise, over all sources of the round, in the scores of an agent."""
+        found = [np.zeros((0, self.trace.columns))]
+        blocks = np.concatenate(
+            [np.zeros(0, dtype=int)]
+            + [np.full(g.size, g.block) for g in self.trace.groups if isinstance(g, Contributions)]
+        )
+        for columns, bounds, _ in self.trace.of_victim(agent).values():
+            mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and blocks[c] == 0]
+            if mine:
+                noise = np.zeros((len(mine), self.trace.columns))
+                of = self.rows[:, self._noise]
+                noise[:, self._noise] = (of.T @ self.filter(mine).weights).T
+                found.append(noise)
+        return np.concatenate(found)
+
+    @property
+    def noise_energy(self) -> np.ndarray:
+        """(rows,) variance of the noise that the adversary does not know."""
+        noise = self.rows[:, self._noise]
+        return np.asarray(noise.multiply(noise).sum(axis=1)).ravel()
+
+    def filter(self, columns: Sequence[int]) -> MatchedFilter:
+        """The matched filter for contributions by their position among all of them."""
+        key = tuple(columns)
+        if key not in self._filters:
+            view = View(contributions=self.contributions, noise=self.rows[:, self._noise])
+            self._filters[key] = matched_filter(view, columns)
+        return self._filters[key]
+
+    def unexplained(
+        self,
+        *,
+        messages: Sequence[Message],
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        sources: Sources,
+        project: Project,
+    ) -> np.ndarray:
+        """(rows, n) what was seen less all that is neither a contribution nor unknown noise.
+
+        Args:
+            messages: of the round, as they crossed.
+            before: the state's fields at the beginning.
+            after: those at the end.
+            sources: what the round drew, for values that count as known and noise that the
+                adversary knows.
+            project: what to look at of (rows, D) values.
+        """
+        parts = [project(messages[i].rows[torch.from_numpy(at)]) for i, at in self._messages]
+        parts += [project(after[field]) for field in self._fields]
+        seen = torch.cat(parts).numpy()
+        known = iter(sources.known)
+        noise = iter(sources.noise)
+        sent = iter(messages)
+        unknown = np.zeros(self.trace.columns, dtype=bool)
+        unknown[self._noise] = True
+        for group in self.trace.groups:
+            if isinstance(group, Contributions):
+                continue
+            if isinstance(group, Known):
+                field = next((f for f in before if group.what == state_column(f)), None)
+                value = next(known) if field is None else before[field]
+            elif isinstance(group, Messages):
+                value = next(sent).rows
+            else:
+                value = next(noise)
+            columns = np.arange(group.start, group.start + group.size)
+            weight = self.rows[:, columns[~unknown[columns]]]
+            if weight.nnz:
+                held = project(value).numpy()[~unknown[columns]]
+                seen = seen - weight @ held
+        return np.asarray(seen)

@@ -1,0 +1,314 @@
+"""Lower bounds on epsilon that hold whatever the canaries of one run do to each other.
+
+    Mahloujifar, Melis, Chaudhuri. Auditing f-differential privacy in one run. ICML 2025,
+        arXiv:2410.22235. Algorithm 3.
+    Steinke, Nasr, Jagielski. Privacy auditing with one (1) training run. NeurIPS 2023,
+        arXiv:2305.08846. Corollary 5.4.
+
+    m fair coins, the r canaries of largest |log-likelihood ratio| guessed, v of them right
+    f-DP        h = t (r - v) / m,  s = t v / m                           (t = 1 - confidence)
+                for i = v - 1 ... 0:
+                    h' = max(h, fbar^-1(s));  s = s + i / (r - i) (h' - h);  h = h'
+                reject if h + s > r / m                      fbar = 1 - f, f the trade-off curve
+    pure        P(v or more right) <= b + 2 m delta a,       B ~ Binomial(r, 1 / (1 + e^-epsilon))
+                b = P(B >= v),  a = max over i of P(v > B >= v - i) / i
+
+| symbol | name here | unit |
+|---|---|---|
+| m, r, v | canaries, made, right | - |
+| t | 1 - confidence | probability |
+| fbar^-1(s) | inverse(s), f(1 - s) as f is symmetric | probability |
+| f | Gaussian: Phi(-Phi^-1(a) - mu); sampled: `trade_off` at a scale of the noise | - |
+
+Abstaining is part of both theorems as long as r is fixed in advance: here a tenth of the canaries,
+or 100 if that is more. The price of assuming nothing about independence is a looser bound.
+
+Where we differ from the papers: errors of the two kinds are not weighed against each other, r is
+not searched for, and sampled rounds are read on their own curve rather than on a Gaussian's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.accounting.gaussian import epsilon_from_mu
+from ...privacy.accounting.request import Adjacency, check_delta
+from ...privacy.accounting.search import smallest_safe
+from ...privacy.accounting.trade_off import trade_off
+from .guesses import Guesses, errors_at_zero, surest
+from .lower_bounds import LowerBound, check_confidence
+from .mechanism import (
+    Claim,
+    Family,
+    at_scale,
+    declared_mu,
+    family,
+    least_epsilon_at,
+    smallest_scale,
+)
+
+__all__ = [
+    "SHARE",
+    "guesses_made",
+    "largest_rejected_epsilon",
+    "one_run_f_dp",
+    "one_run_pure",
+]
+
+SHARE = 0.1  # of the canaries that are guessed; near the best for epsilon 1 to 8
+_LEAST_GUESSES = 100
+_MOST_EPSILON = 64.0
+_MOST_MU = 64.0
+_MOST_SCALE = 1e4
+_GRID = 33  # values of mu tried together
+_REFINEMENTS = 4
+_STEPS = 20_000  # in which a sampled curve is read
+_TOLERANCE = 1e-4  # relative, on a scale of the noise
+_ONE_RUN = (
+    "Assumes fair coins and {r} guesses of {m} canaries, their number fixed in advance; canaries "
+    "may disturb each other"
+)
+
+
+def one_run_f_dp(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
+    """Bound epsilon by the largest curve of the claim's family that one run rejects.
+
+    Args:
+        guesses: (m,) scores and coins.
+        claim: the declared mechanism; only its family matters, not its amount of noise.
+        delta: strictly between 0 and 1.
+        confidence: strictly between 0 and 1.
+
+    Returns:
+        The bound; 0 where no curve is rejected. Where the claim gives no curve that is proven
+        (several contributions under "replace-one" in sampled rounds, or sampled rounds without
+        noise), or all of its curves are rejected, the epsilon of `one_run_pure`.
+
+    Raises:
+        ValueError: delta or confidence is out of range.
+
+    Source: Mahloujifar et al. 2024, Algorithm 3 with two candidates.
+
+    >>> coins = np.arange(5000) % 2 == 0
+    >>> scores = np.where(coins, 1.0, -1.0)
+    >>> scores[:88] *= -1.0  # of the 500 guesses that are made
+    >>> found = one_run_f_dp(
+    ...     Guesses(scores=scores, included=coins),
+    ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
+    ... )
+    >>> round(found.epsilon, 2), found.guesses, found.errors
+    (1.9, 500, 88)
+    """
+    kind = family(claim)
+    several = claim.adjacency == Adjacency.REPLACE_ONE and int(claim.contributions) > 1
+    if kind is Family.ANY or (kind is Family.SAMPLED and several):
+        return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence)
+    bound, right = _counted(guesses, delta=delta, confidence=confidence, name="one-run f-DP")
+    made = {"canaries": bound.canaries, "made": bound.guesses, "right": right}
+    if kind is Family.GAUSSIAN:
+        mu = _largest_mu(**made, risk=1.0 - confidence)
+        scale = declared_mu(claim) / mu if mu > 0.0 else math.inf
+        epsilon = epsilon_from_mu(mu, delta)
+        words = f"{bound.assumptions}; the adversary's view of all rounds is Gaussian."
+    else:
+        scale = _smallest_rejected(claim, **made, risk=1.0 - confidence)
+        if scale == 0.0:
+            return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence)
+        epsilon = least_epsilon_at(claim, scale, delta)
+        words = f"{bound.assumptions}; rounds are sampled and composed as declared."
+    return replace(bound, epsilon=epsilon, noise_scale=scale, assumptions=words)
+
+
+def one_run_pure(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
+    """Bound epsilon by the largest (epsilon, delta) that one run rejects, whatever the mechanism.
+
+    Args:
+        guesses: (m,) scores and coins.
+        claim: not used: the theorem holds for every mechanism.
+        delta: strictly between 0 and 1.
+        confidence: strictly between 0 and 1.
+
+    Returns:
+        The bound; 0 where no epsilon is rejected.
+
+    Raises:
+        ValueError: delta or confidence is out of range.
+
+    Source: Steinke et al. 2023, Corollary 5.4.
+
+    >>> coins = np.arange(5000) % 2 == 0
+    >>> scores = np.where(coins, 1.0, -1.0)
+    >>> scores[:88] *= -1.0
+    >>> found = one_run_pure(
+    ...     Guesses(scores=scores, included=coins),
+    ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
+    ... )
+    >>> round(found.epsilon, 2)
+    1.34
+    """
+    del claim
+    bound, right = _counted(guesses, delta=delta, confidence=confidence, name="one-run pure")
+    epsilon = largest_rejected_epsilon(
+        canaries=bound.canaries, made=bound.guesses, right=right, delta=delta, risk=1.0 - confidence
+    )
+    return replace(bound, epsilon=epsilon, assumptions=f"{bound.assumptions}.")
+
+
+def guesses_made(canaries: int) -> int:
+    """How many canaries are guessed, fixed by their number alone.
+
+    >>> guesses_made(5000), guesses_made(300), guesses_made(40)
+    (500, 100, 40)
+    """
+    return min(canaries, max(_LEAST_GUESSES, round(SHARE * canaries)))
+
+
+@lru_cache(maxsize=4096)
+def largest_rejected_epsilon(
+    *, canaries: int, made: int, right: int, delta: float, risk: float
+) -> float:
+    """Largest epsilon under which so many right guesses have probability below `risk`.
+
+    >>> found = largest_rejected_epsilon(canaries=1000, made=100, right=75, delta=1e-4, risk=0.05)
+    >>> round(found, 3)  # as printed in Appendix D of the paper
+    0.673
+    """
+
+    def rejected(epsilon: float) -> bool:
+        return _probability(canaries, made, right, epsilon=epsilon, delta=delta) < risk
+
+    if right == 0 or not rejected(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < _MOST_EPSILON and rejected(high):
+        low, high = high, 2.0 * high
+    # What is rejected at an epsilon is rejected at every smaller one, as DP at that implies this.
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if rejected(middle) else (low, middle)
+    return low
+
+
+def _probability(canaries: int, made: int, right: int, *, epsilon: float, delta: float) -> float:
+    """Upper bound on P(at least `right` right guesses) under (epsilon, delta)-DP."""
+    from scipy.stats import binom
+
+    chance = 1.0 / (1.0 + math.exp(-epsilon))
+    below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), made, chance))  # (right,)
+    steepest = float((below / np.arange(1, right + 1)).max())
+    tail = float(binom.sf(right - 1, made, chance))
+    return tail + 2.0 * canaries * delta * steepest
+
+
+@lru_cache(maxsize=4096)
+def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
+    """Largest mu on the last grid whose Gaussian curve is rejected; 0 if none is."""
+    from scipy.special import ndtr, ndtri
+
+    low, high = 0.0, _MOST_MU
+    for _ in range(_REFINEMENTS):
+        tried = np.linspace(low, high, _GRID)
+
+        def inverse(
+            sums: NDArray[np.float64], mus: NDArray[np.float64] = tried
+        ) -> NDArray[np.float64]:
+            return np.asarray(ndtr(ndtri(sums) - mus), dtype=np.float64)
+
+        over = _excess(inverse, _GRID, canaries=canaries, made=made, right=right, risk=risk) > 0.0
+        if not over[0]:
+            return 0.0
+        last = int(np.flatnonzero(over)[-1])
+        low, high = float(tried[last]), float(tried[min(last + 1, _GRID - 1)])
+    return low
+
+
+@lru_cache(maxsize=4096)
+def _smallest_rejected(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
+    """Smallest scale of the declared noise that is rejected; infinite if none, 0 if all."""
+    lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
+
+    def over(inverse: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> float:
+        found = _excess(inverse, 1, canaries=canaries, made=made, right=right, risk=risk)
+        return float(found[0])
+
+    if over(lambda sums: sums) <= 0.0:  # even what releases nothing at all
+        return math.inf
+
+    # Steps below the curve, fine where the sums begin.
+    grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _STEPS)])
+
+    def excess_at(x: float) -> float:
+        scaled = at_scale(claim, math.exp(x))
+        curve = trade_off(scaled.rounds, adjacency=scaled.adjacency)
+        lows = curve.miss_rates(1.0 - grid)
+        return -over(lambda sums: lows[np.searchsorted(grid, sums, side="right") - 1])
+
+    below: list[bool] = []  # whether no scale that can be resolved is left, once it is asked
+
+    def excess(x: float) -> float:
+        if x <= lowest:
+            below.append(excess_at(lowest) <= 0.0)
+            return 1.0
+        return -1.0 if x >= most or any(below) else excess_at(x)
+
+    found = smallest_safe(excess, max(0.0, lowest), step=0.25, tolerance=_TOLERANCE)
+    if any(below) or found < lowest + 2.0 * _TOLERANCE:
+        return 0.0
+    return math.exp(found) if found < most - 2.0 * _TOLERANCE else math.inf
+
+
+def _excess(
+    inverse: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    curves: int,
+    *,
+    canaries: int,
+    made: int,
+    right: int,
+    risk: float,
+) -> NDArray[np.float64]:
+    """(curves,) h + s - r / m of Algorithm 3; a curve is rejected where it is above 0."""
+    h = np.full(curves, risk * (made - right) / canaries)
+    s = np.full(curves, risk * right / canaries)
+    for i in range(right - 1, -1, -1):
+        raised = np.maximum(h, inverse(s))
+        s = np.minimum(s + i / (made - i) * (raised - h), 1.0)
+        h = raised
+    return h + s - made / canaries - 1e-12
+
+
+def _counted(
+    guesses: Guesses, *, delta: float, confidence: float, name: str
+) -> tuple[LowerBound, int]:
+    """A bound of 0 with the counts filled in, and how many guesses are right."""
+    check_delta(delta)
+    check_confidence(confidence)
+    canaries = guesses.scores.size
+    chosen = surest(guesses, guesses_made(canaries))
+    errors = errors_at_zero(guesses, among=chosen)
+    bound = LowerBound(
+        name=name,
+        epsilon=0.0,
+        delta=delta,
+        confidence=confidence,
+        canaries=canaries,
+        guesses=chosen.size,
+        false_alarms=errors.false_alarms,
+        misses=errors.misses,
+        threshold=float(np.abs(guesses.scores[chosen[-1]])),
+        noise_scale=None,
+        assumptions=_ONE_RUN.format(r=chosen.size, m=canaries),
+    )
+    return bound, bound.guesses - bound.errors
+
+
+def _without_curve(
+    guesses: Guesses, *, claim: Claim, delta: float, confidence: float
+) -> LowerBound:
+    found = one_run_pure(guesses, claim=claim, delta=delta, confidence=confidence)
+    return replace(found, name="one-run f-DP")

@@ -1,0 +1,45 @@
+"""The four checks of an audit that need no canary, on one watched run of the real engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ...training.algorithms.algorithm import Bound
+from ...training.engine.engine import Setting
+from ...training.engine.randomness import SecretRandomness
+from .knowledge import knowledge_check
+from .messages import message_check
+from .residuals import residual_check
+from .result import Check
+from .sampler import sampler_check
+from .watched_run import watch
+
+__all__ = ["engine_checks"]
+
+
+def engine_checks(
+    setting: Setting,
+    bound: Bound,
+    *,
+    rounds: int,
+    randomness: SecretRandomness | None = None,
+) -> list[Check]:
+    """Messages, residuals, sampler and knowledge, in this order.
+
+    Messages are compared in the run's own precision, and once more in double precision, where
+    rounding hides next to nothing; one check stands for both.
+
+    Args:
+        setting: graph, model and data of the run.
+        bound: the algorithm with its numbers, at the noise of the run.
+        rounds: how many to watch, from the start.
+        randomness: of the system's entropy when None.
+    """
+    run = watch(setting, bound, rounds=rounds, randomness=randomness)
+    messages = message_check(run)
+    if messages.passed and setting.dtype is not torch.float64:
+        sharp = replace(setting, dtype=torch.float64)
+        messages = message_check(watch(sharp, bound, rounds=rounds, randomness=randomness))
+    return [messages, *(check(run) for check in (residual_check, sampler_check, knowledge_check))]

@@ -1,0 +1,180 @@
+"""Sums of clipped per-example gradients by plain means, to compare the fast layouts with.
+
+Row e of the result belongs to model owner m = owners[e] and data owner d = holders[e]:
+
+    S[e] = sum over b in batch(d) of  min(1, C / |g_b|) g_b
+    g_b  = sum over k of  coefs[k] * gradient of loss_b at point k of m
+
+| symbol | name here     | shape     | unit                                         |
+|--------|---------------|-----------|----------------------------------------------|
+| x      | ``models``    | (P, M, D) | parameters, in the order of the network's    |
+| S      | returned      | (E, D)    | gradient of the loss, summed over a batch    |
+| C      | ``clip_norm`` | scalar    | gradient                                     |
+
+Everything here is in float64 on the CPU and written anew: one gradient for each example, its norm,
+its factor, the sum. Nothing is shared with the layouts that train, so a fault there (a factor taken
+of a batch, a layer forgotten in a norm) shows as a difference.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ...privacy.errors import InputError, InputTypeError
+from ...training.engine.recording import Taken
+from ...training.models.tasks import Task
+
+__all__ = ["Oracle"]
+
+_ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
+
+
+class Oracle:
+    """Clipped sums of one objective, in float64.
+
+    Args:
+        objective: a network, whose loss is the cross-entropy of its logits, or a task. Copied.
+
+    Raises:
+        TypeError: something else.
+
+    >>> oracle = Oracle(nn.Linear(2, 2))
+    >>> batch = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([0, 1])
+    >>> of = {"batches": [batch], "holders": [0], "clip_norm": 1.0}
+    >>> sums = oracle.sums(torch.zeros(1, 1, 6), [0], **of)  # the parts on the bias: -.17 and .67
+    >>> [round(of, 4) for of in sums[0].tolist()]
+    [-0.416, -0.5547, 0.416, 0.5547, 0.3613, -0.3613]
+    """
+
+    def __init__(self, objective: nn.Module | Task) -> None:
+        if isinstance(objective, nn.Module):
+            loss = _loss_of(objective)
+        elif isinstance(objective, Task):
+            loss = objective.loss
+        else:
+            raise InputTypeError(
+                f"objective={type(objective).__name__} must be an nn.Module or a task; see `Task`"
+            )
+        gradient = torch.func.grad(loss)
+        self._gradients = torch.func.vmap(gradient, in_dims=(None, 0, 0))
+
+    def sums(
+        self,
+        models: Tensor,
+        owners: Sequence[int] | Tensor,
+        *,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        holders: Sequence[int] | Tensor,
+        clip_norm: float | None,
+        coefs: Sequence[float | Tensor] = (1.0,),
+    ) -> Tensor:
+        """Sums of clipped per-example gradients, one row for each pair.
+
+        Args:
+            models: (P, M, D) flat parameters, or points of a task, at P points.
+            owners: (E,) for each row its position in M.
+            batches: inputs (B_d, *shape) and integer targets (B_d,) of each data owner.
+            holders: (E,) for each row the data owner, a position in batches.
+            clip_norm: bound on an example's vector; None does not clip.
+            coefs: weights of the P points, each a number or one for each coordinate (D,).
+
+        Returns:
+            (E, D) float64 on the CPU; zeros for an empty batch.
+
+        Raises:
+            ValueError: shapes or a bound that do not fit.
+        """
+        if models.ndim != 3 or len(coefs) != len(models):
+            raise InputError(
+                f"models of shape {tuple(models.shape)} with {len(coefs)} coefs must be (P, M, D) "
+                "with one coefficient a point"
+            )
+        if clip_norm is not None and not 0 < clip_norm < math.inf:
+            raise InputError(f"clip_norm={clip_norm} must be a number > 0; None does not clip")
+        points = models.detach().cpu().double()
+        weights = [of.cpu().double() if isinstance(of, Tensor) else float(of) for of in coefs]
+        pairs = list(zip(_numbers(owners), _numbers(holders), strict=True))
+        out = torch.zeros(len(pairs), points.shape[2], dtype=torch.float64)
+        plain = [_plain(*batch) for batch in batches]
+        step = max(1, _ENTRIES_AT_ONCE // points.shape[2])
+        for owner in sorted({owner for owner, _ in pairs}):
+            # All examples that meet one model at once; `at` says in which rows they count.
+            rows = [row for row, (of, _) in enumerate(pairs) if of == owner]
+            inputs = torch.cat([plain[pairs[row][1]][0] for row in rows])
+            targets = torch.cat([plain[pairs[row][1]][1] for row in rows])
+            sizes = torch.tensor([len(plain[pairs[row][1]][1]) for row in rows])
+            at = torch.tensor(rows).repeat_interleave(sizes)
+            parts = zip(inputs.split(step), targets.split(step), at.split(step), strict=True)
+            for x, y, into in parts:
+                if len(y):
+                    each = self._each(points[:, owner], weights, x, y)
+                    out.index_add_(0, into, _clipped(each, clip_norm))
+        return out
+
+    def contributions(self, taken: Taken, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """What a recorded call of `clipped_sums` or `clipped_mean` must have given.
+
+        Args:
+            taken: where it was taken, as `Sources` has it.
+            batches: each agent's records of that call of `draw`.
+
+        Returns:
+            (rows, D) float64, all blocks side by side.
+        """
+        sums = self.sums(
+            taken.models,
+            taken.owners,
+            batches=batches,
+            holders=taken.holders,
+            clip_norm=taken.clip_norm if taken.mean_of is None else None,
+            coefs=taken.coefs,
+        )
+        return sums if taken.mean_of is None else _clipped(sums / taken.mean_of, taken.clip_norm)
+
+    def _each(
+        self, points: Tensor, weights: Sequence[float | Tensor], inputs: Tensor, targets: Tensor
+    ) -> Tensor:
+        """(B, D) each example's combination of its gradients at the points (P, D)."""
+        total = torch.zeros(len(targets), points.shape[1], dtype=torch.float64)
+        for point, weight in zip(points, weights, strict=True):
+            total += weight * self._gradients(point, inputs, targets)
+        return total
+
+
+def _clipped(rows: Tensor, clip_norm: float | None) -> Tensor:
+    """Rows no longer than the bound."""
+    if clip_norm is None:
+        return rows
+    lengths = rows.square().sum(dim=1, keepdim=True).sqrt()
+    return torch.where(lengths > clip_norm, rows * (clip_norm / lengths), rows)
+
+
+def _loss_of(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The cross-entropy of one example as a function of the flat parameters."""
+    network = copy.deepcopy(model).cpu().double()
+    shapes = [(name, of.shape) for name, of in network.named_parameters()]
+    sizes = [shape.numel() for _, shape in shapes]
+
+    def loss(point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
+        parts = zip(shapes, point.split(sizes), strict=True)
+        parameters = {name: part.view(shape) for (name, shape), part in parts}
+        logits = torch.func.functional_call(network, parameters, (inputs[None],))
+        return cross_entropy(logits, target[None])
+
+    return loss
+
+
+def _plain(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """On the CPU, and in float64 unless they are numbers of something."""
+    inputs = inputs.detach().cpu()
+    return inputs.double() if inputs.is_floating_point() else inputs, targets.detach().cpu()
+
+
+def _numbers(of: Sequence[int] | Tensor) -> list[int]:
+    return [int(i) for i in of]

@@ -1,0 +1,83 @@
+"""Check: what one check of an audit found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...privacy.errors import InputError
+
+TOTAL_FALSE_ALARM = 1e-6  # of all tests of one check together
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """The result of a check.
+
+    Attributes:
+        name: of the check.
+        passed: whether the run is as it is declared to be.
+        p: of the worst test times the number of tests, at most 1: a sound run has one below
+            `TOTAL_FALSE_ALARM` with at most that probability. None where nothing is left to
+            chance, so that any difference fails.
+        tests: how many comparisons were made.
+        words: a sentence for a report.
+    """
+
+    name: str
+    passed: bool
+    p: float | None
+    tests: int
+    words: str
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.p is not None and not 0 <= self.p <= 1:
+            raise InputError(f"p={self.p} must lie in [0, 1], or be None where it is exact")
+        if self.tests < 0:
+            raise InputError(f"tests={self.tests} must be at least 0")
+        if not self.words:
+            raise InputError("words must say what was compared")
+
+
+class Finding:
+    """The worst of many tests, as they come.
+
+    >>> worst = Finding()
+    >>> worst.note(0.2, tests=10, what="a")
+    >>> worst.note(1e-9, tests=30, what="b")
+    >>> worst.tests, worst.what, f"{worst.p:.1e}", worst.passed
+    (40, 'b', '4.0e-08', False)
+    """
+
+    def __init__(self) -> None:
+        self.tests = 0
+        self.what = ""
+        self._least = 1.0
+
+    def note(self, p: float, *, tests: int, what: str) -> None:
+        """Take in tests whose smallest p is given, with the words for the one that has it."""
+        self.tests += tests
+        if tests and not p >= self._least:  # one that is not a number counts as the worst
+            self._least, self.what = p if p == p else 0.0, what
+
+    @classmethod
+    def of(cls, parts: Sequence[Finding]) -> Finding:
+        """All tests of several findings; of those that fail, the words of the first."""
+        whole = cls()
+        for part in parts:
+            whole.tests += part.tests
+            whole._least = min(whole._least, part._least)
+        failing = [one for one in parts if one._least * whole.tests < TOTAL_FALSE_ALARM]
+        whole.what = failing[0].what if failing else ""
+        return whole
+
+    @property
+    def p(self) -> float:
+        """Of all tests together, by Bonferroni."""
+        return min(1.0, self._least * self.tests)
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is not below the false-alarm rate."""
+        return self.p >= TOTAL_FALSE_ALARM

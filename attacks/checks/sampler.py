@@ -1,0 +1,289 @@
+"""Sampler: batches are what amplification by sampling is proven for.
+
+Each record must take part in each batch independently, with probability q. Then
+
+    participations of a record in T rounds        Bin(T, q)
+    size of a batch of n records                  Bin(n, q)
+    records that two batches have in common       Bin(n, q^2), independent over disjoint pairs
+
+Counts are tested by their exact distribution. So are their dispersions, the sums of squared
+deviations over the variance, by Chernoff's bound on both tails: e^(K(s) - s x) bounds the
+probability for any s, K being the exact logarithm of the moment generating function, so p is never
+too small however rare a record is.
+
+A shuffled epoch has every record equally often and never twice (participations too even, batches
+too even, none in common); slots that are fixed meet again as a whole (in common at one lag, and
+unevenly); one seed for two agents, or for two batches of a round, draws the same positions. Rounds
+beyond those that ran are drawn as the engine would draw them, without training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...training.tracing.linear_forms import Contributions
+from .result import TOTAL_FALSE_ALARM, Check, Finding
+from .watched_run import WatchedRound, WatchedRun
+
+__all__ = ["sampler_check"]
+
+_NAME = "sampler"
+_VARIANCE = 25.0  # of a record's participations, which decides how many rounds are drawn
+_MOST_DRAWS = 2e7  # records times rounds
+_FEWEST_ROUNDS = 40
+_MOST_LAG_WORK = 1e9  # records times rounds times lags
+
+
+class _Batches(NamedTuple):
+    """The batches of one call of `draw` in all rounds.
+
+    Attributes:
+        call: of the round.
+        rate: q.
+        members: for each agent (T, n) whether a record took part in a round.
+    """
+
+    call: int
+    rate: float
+    members: Sequence[np.ndarray]
+
+
+def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
+    """Test the batches of a run, and those of rounds that would follow, for independence.
+
+    Args:
+        run: a watched run; planted batches are drawn as if they were not planted.
+        rounds: how many to draw; by default enough to tell even from random participation.
+
+    Returns:
+        Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together.
+    """
+    found = Finding()
+    _test_recorded(found, run)
+    every = _every_call(run, rounds)
+    for batches in every:
+        _test_counts(found, batches)
+        if 0 < batches.rate < 1:
+            _test_dispersion(found, batches)
+            _test_lags(found, batches)
+            _test_agents(found, batches)
+    for i, one in enumerate(every):
+        for other in every[i + 1 :]:
+            _test_calls(found, one, other)
+    rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
+    drawn = max((len(of.members[0]) for of in every), default=0)
+    words = (
+        f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
+        f"declared sampling rates ({rates}), {len(run.rounds) - 1} of which ran, and tested for "
+        f"participations, sizes and what batches have in common: {found.tests} tests at a total "
+        f"false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+    )
+    if found.passed:
+        words += f"; none fails, the least p is {found.p:.2g} times their number"
+    else:
+        words += f"; it fails with p = {found.p:.1g}: {found.what}"
+    return Check(name=_NAME, passed=found.passed, p=found.p, tests=found.tests, words=f"{words}.")
+
+
+def _rates(run: WatchedRun, watched: WatchedRound) -> dict[int, float]:
+    """The declared sampling rate of each call of `draw` whose batch is used."""
+    groups = [g for g in watched.trace.groups if isinstance(g, Contributions)]
+    rate = run.setting.sampling_rate
+    return {g.batch: rate if g.sampling_rate is None else g.sampling_rate for g in groups}
+
+
+def _positions(run: WatchedRun, *, round: int, call: int, agent: int, rate: float) -> np.ndarray:
+    at = run.engine.draw_batch(round=round, call=call, agent=agent, rate=rate)
+    return np.asarray(at.cpu().numpy())
+
+
+def _test_recorded(found: Finding, run: WatchedRun) -> None:
+    """The batches that ran are those that the engine draws, and their sizes binomial."""
+    for watched in run.rounds:
+        for call, rate in _rates(run, watched).items():
+            for agent, at in enumerate(watched.sources.batches[call]):
+                if at is None:
+                    continue
+                where = f"batch {call} of agent {agent} in round {watched.number}"
+                again = _positions(run, round=watched.number, call=call, agent=agent, rate=rate)
+                same = np.array_equal(at.cpu().numpy(), again)
+                what = f"{where} is not what the engine draws"
+                found.note(1.0 if same else 0.0, tests=1, what=what)
+                records = len(run.setting.shards[agent].targets)
+                what = f"{where} has {len(at)} of {records} records at a rate of {rate:.4g}"
+                found.note(_exact(len(at), records, rate), tests=1, what=what)
+
+
+def _every_call(run: WatchedRun, rounds: int | None) -> list[_Batches]:
+    """Batches of as many rounds as the tests ask for, of calls whose rate does not change."""
+    by_round = [_rates(run, watched) for watched in run.rounds[1:]]
+    steady = {
+        c: q for c, q in (by_round or [{}])[0].items() if all(r.get(c) == q for r in by_round)
+    }
+    sizes = [len(shard.targets) for shard in run.setting.shards]
+    found = []
+    for call, rate in sorted(steady.items()):
+        count = _enough(rate, sum(sizes)) if rounds is None else rounds
+        count = max(count, len(run.rounds) - 1)
+        members = [np.zeros((count, size), dtype=bool) for size in sizes]
+        for t in range(count):
+            for agent, of in enumerate(members):
+                of[t, _positions(run, round=t + 1, call=call, agent=agent, rate=rate)] = True
+        found.append(_Batches(call, rate, members))
+    return found
+
+
+def _enough(rate: float, records: int) -> int:
+    variance = rate * (1.0 - rate)
+    wanted = _VARIANCE / variance if variance else 0.0
+    return math.ceil(max(_FEWEST_ROUNDS, min(wanted, _MOST_DRAWS / max(records, 1))))
+
+
+def _exact(count: int, of: int, rate: float) -> float:
+    """Two-sided p of a binomial count."""
+    return float(_exact_all(np.array([count]), np.array([of]), rate)[0])
+
+
+def _exact_all(counts: np.ndarray, of: np.ndarray, rate: float) -> np.ndarray:
+    from scipy.stats import binom
+
+    below, above = binom.cdf(counts, of, rate), binom.sf(counts - 1, of, rate)
+    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
+
+
+def _test_counts(found: Finding, batches: _Batches) -> None:
+    """Participations of all records, of each record, and the size of each batch."""
+    call, rate = batches.call, batches.rate
+    for agent, of in enumerate(batches.members):
+        T, n = of.shape
+        whole, records, sizes = int(of.sum()), of.sum(axis=0), of.sum(axis=1)
+        who = f"of agent {agent} (call {call}, rate {rate:.4g})"
+        what = f"{whole} participations of {n} records {who} in {T} rounds"
+        found.note(_exact(whole, T * n, rate), tests=1, what=what)
+        if n:
+            i, p = _least(_exact_all(records, np.full(n, T), rate))
+            found.note(p, tests=n, what=f"record {i} {who} is in {records[i]} of {T} batches")
+        t, p = _least(_exact_all(sizes, np.full(T, n), rate))
+        found.note(p, tests=T, what=f"the batch {who} in round {t + 1} has {sizes[t]} records")
+
+
+def _least(p: np.ndarray) -> tuple[int, float]:
+    """Where the smallest is, and the smallest."""
+    at = int(p.argmin())
+    return at, float(p[at])
+
+
+def _test_dispersion(found: Finding, batches: _Batches) -> None:
+    """Participations and sizes vary as binomial counts do."""
+    T = len(batches.members[0])
+    records = [(T, of.sum(axis=0)) for of in batches.members]
+    sizes = [(of.shape[1], of.sum(axis=1)) for of in batches.members]
+    where = f"(call {batches.call}, {T} rounds)"
+    _note_dispersion(found, f"participations of records {where}", records, batches.rate)
+    _note_dispersion(found, f"sizes of batches {where}", sizes, batches.rate)
+
+
+def _note_dispersion(
+    found: Finding, what: str, counts: Sequence[tuple[int, np.ndarray]], rate: float
+) -> None:
+    """Both tails of a dispersion of binomial counts, each group with its number of trials."""
+    groups: dict[int, list[np.ndarray]] = {}
+    for trials, held in counts:
+        if trials and len(held):
+            groups.setdefault(trials, []).append(held)
+    every = [(trials, np.concatenate(held)) for trials, held in groups.items()]
+    if not every:
+        return
+    total = sum(float(_deviations(held, trials, rate).sum()) for trials, held in every)
+    number = sum(len(held) for _, held in every)
+    cumulants = [
+        (len(held), _log_weights(trials, rate), _deviations(np.arange(trials + 1), trials, rate))
+        for trials, held in every
+    ]
+    words = f"{what} vary {total / number:.3g} times as much as independent ones (n = {number})"
+    for sign in (1.0, -1.0):
+        found.note(math.exp(_chernoff(cumulants, total, sign)), tests=1, what=words)
+
+
+def _deviations(counts: np.ndarray, trials: int, rate: float) -> np.ndarray:
+    """Squared deviations of binomial counts over their variance."""
+    variance = trials * rate * (1.0 - rate)
+    return np.asarray(np.square(counts - trials * rate) / variance)
+
+
+def _log_weights(trials: int, rate: float) -> np.ndarray:
+    from scipy.stats import binom
+
+    return np.asarray(binom.logpmf(np.arange(trials + 1), trials, rate))
+
+
+def _chernoff(
+    cumulants: Sequence[tuple[int, np.ndarray, np.ndarray]], total: float, sign: float
+) -> float:
+    """Logarithm of a bound on P(sum >= total), or <= with sign -1; at most 0.
+
+    Args:
+        cumulants: how many counts are alike, the logarithms of their weights, their deviations.
+        total: the sum that was seen.
+        sign: of s.
+    """
+    from scipy.optimize import minimize_scalar
+    from scipy.special import logsumexp
+
+    def exponent(log_s: float) -> float:
+        s = sign * math.exp(log_s)
+        return sum(n * float(logsumexp(w + s * d)) for n, w, d in cumulants) - s * total
+
+    best = minimize_scalar(exponent, bounds=(-14.0, 0.0 if sign > 0 else 9.0), method="bounded")
+    return min(0.0, float(best.fun))
+
+
+def _test_lags(found: Finding, batches: _Batches) -> None:
+    """What batches some rounds apart have in common, over disjoint pairs of rounds."""
+    rate, T = batches.rate, len(batches.members[0])
+    records = sum(of.shape[1] for of in batches.members)
+    affordable = int(_MOST_LAG_WORK / max(1, T * records))
+    most = min(T // 2, math.ceil(2.0 / rate) + 1, max(1, affordable))
+    for lag in range(1, most + 1):
+        first = np.array([t for t in range(T - lag) if (t // lag) % 2 == 0])
+        common = [
+            (of.shape[1], (of[first] & of[first + lag]).sum(axis=1)) for of in batches.members
+        ]
+        whole, trials = sum(int(c.sum()) for _, c in common), records * len(first)
+        what = f"batches {lag} rounds apart (call {batches.call})"
+        words = f"{what} have {whole} records in common where {trials * rate**2:.4g} are expected"
+        found.note(_exact(whole, trials, rate**2), tests=1, what=words)
+        _note_dispersion(found, f"records in common of {what}", common, rate**2)
+
+
+def _test_agents(found: Finding, batches: _Batches) -> None:
+    """Two agents do not draw the same positions."""
+    sizes = [of.shape[1] for of in batches.members]
+    T, agents = len(batches.members[0]), len(sizes)
+    common = np.zeros((agents, agents))
+    padded = np.zeros((agents, max(sizes, default=0)), dtype=np.float32)
+    for t in range(T):
+        for agent, of in enumerate(batches.members):
+            padded[agent, : sizes[agent]] = of[t]
+        common += padded @ padded.T
+    one, other = np.triu_indices(agents, k=1)
+    trials = T * np.minimum(np.array(sizes)[one], np.array(sizes)[other])
+    counts = common[one, other].round().astype(np.int64)
+    if len(counts):
+        i, p = _least(_exact_all(counts, trials, batches.rate**2))
+        what = f"agents {one[i]} and {other[i]} drew {counts[i]} equal positions in {T} rounds"
+        found.note(p, tests=len(counts), what=what)
+
+
+def _test_calls(found: Finding, one: _Batches, other: _Batches) -> None:
+    """Two batches of one round are drawn apart."""
+    T = min(len(one.members[0]), len(other.members[0]))
+    pairs = list(zip(one.members, other.members, strict=True))
+    common = sum(int((a[:T] & b[:T]).sum()) for a, b in pairs)
+    trials = T * sum(a.shape[1] for a, _ in pairs)
+    what = f"batches {one.call} and {other.call} of a round have {common} records in common"
+    found.note(_exact(common, trials, one.rate * other.rate), tests=1, what=what)

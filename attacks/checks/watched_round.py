@@ -1,0 +1,87 @@
+"""One round of a watched run: what it drew, computed and sent, beside its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from ...training.data.dataset import Examples
+from ...training.engine.engine import Setting
+from ...training.engine.recording import Sources
+from ...training.engine.transcript import Message
+from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
+from ...training.tracing.round_trace import RoundTrace
+
+__all__ = ["WatchedRound"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WatchedRound:
+    """One round of a watched run.
+
+    Attributes:
+        number: of the round; 0 is the start.
+        trace: the round on unit sources, at the noise of the run.
+        sources: what it drew and computed.
+        messages: what crossed the links, in the order of sending.
+        before: the Agents fields of the state that it began with; none at the start.
+        after: those of the state that it returned.
+        planted: the batches that were given instead of drawn.
+    """
+
+    number: int
+    trace: RoundTrace
+    sources: Sources
+    messages: Sequence[Message]
+    before: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+    planted: Mapping[int, Examples]
+
+    @property
+    def noise_columns(self) -> np.ndarray:
+        """(N,) the trace's columns of noise sources, in the order of the calls."""
+        ranges = [
+            np.arange(g.start, g.start + g.size)
+            for g in self.trace.groups
+            if isinstance(g, NoiseSources)
+        ]
+        return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
+
+    def batches(self, setting: Setting, call: int) -> list[Examples]:
+        """Each agent's records of one call of `draw`, in the precision of the run."""
+        found = []
+        for agent, at in enumerate(self.sources.batches[call]):
+            shard = self.planted[agent] if at is None else setting.shards[agent]
+            inputs, targets = shard.inputs.cpu().to(setting.dtype), shard.targets.cpu()
+            pick = slice(None) if at is None else at.cpu()
+            found.append(Examples(inputs[pick], targets[pick]))
+        return found
+
+    @property
+    def mismatch(self) -> str:
+        """What the round did otherwise than its trace; empty where nothing."""
+        where, sources = f"round {self.number}", self.sources
+        made: dict[type, list[int]] = {
+            Contributions: [len(rows) for rows in sources.contributions],
+            NoiseSources: [len(rows) for rows in sources.noise],
+            Known: [len(rows) for rows in (*self.before.values(), *sources.known)],
+            Messages: [len(message.rows) for message in self.messages],
+        }
+        for kind, sizes in made.items():
+            traced = [group.size for group in self.trace.groups if isinstance(group, kind)]
+            if traced != sizes:
+                return f"{where} has {kind.__name__} of {sizes} rows, its trace {traced}"
+        for group, message in zip(self.trace.messages, self.messages, strict=True):
+            same = (
+                message.kind == group.kind
+                and message.senders.tolist() == group.senders.tolist()
+                and message.links.tolist() == group.links.tolist()
+            )
+            if not same:
+                return f"{where} sends {message.kind!r} otherwise than its trace {group.kind!r}"
+        if set(self.after) != set(self.trace.record.end_state):
+            return f"{where} returns other fields of the state than its trace"
+        return ""

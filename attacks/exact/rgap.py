@@ -1,0 +1,292 @@
+"""One record of a chain of layers, rebuilt from its noiseless gradient by linear algebra.
+
+Zhu and Blaschko (2021), "R-GAP: Recursive Gradient Attack on Privacy", solve one layer at a time
+from the last to the first. With z = W * a + b of a layer and d the loss's derivative in z:
+
+    last layer    [dW, db] = f d [a, 1]^T gives a; d = softmax(W a + b) - y; f is the clip's factor
+    activation    z = inverse(a), d *= slope(a); a ReLU hides z where a = 0
+    linear layer  a = dW^T d / |d|^2
+    convolution   a solves  W * a = z - b,  outer(a, d) = dW       (least squares, all z known)
+    otherwise     x solves  z(x) = z where known, z(x) <= 0 where hidden, outer(a(x), d) = dW
+                  by semismooth Newton from the box's centre, through all layers that are left
+
+Where we differ from the paper: a layer behind a ReLU or a max-pool is not solved on its own (it has
+more unknowns than equations as often as not) but down to the record, whose few unknowns settle the
+signs of all hidden units; equations are weighed by what they leave; and what the equations do not
+determine is refused, whatever it leaves.
+
+Shape letters: C classes, F features, N unknowns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from ...training.models.parameters import unflatten
+from ..problem.observation import Observation
+from ..problem.prior import Box
+from .first_layer import residual
+from .rgap_layers import Activation, Affine, Layer, Reshape, read_chain, solve_normal
+from .rgap_record import ACCEPTED, Level, is_determined, solve_record, weight_gradient
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Peeled:
+    """A record that layer peeling found.
+
+    Attributes:
+        inputs: (1, *shape) in normalised units, inside the box.
+        labels: (1,) class index.
+        residual: relative residual of the whole gradient that the record would have sent.
+        layers: (name, relative residual of its weight's gradient), from the last to the first.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    residual: float
+    layers: tuple[tuple[str, float], ...]
+
+
+def peel(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    input_shape: Sequence[int],
+    box: Box,
+    start: Tensor | None = None,
+    accepted: float = ACCEPTED,
+) -> Peeled | None:
+    """The record and label of a batch of one, from its noiseless gradient.
+
+    Args:
+        observation: one record's gradient, clipped or not; its first intercept is used.
+        model: network with logits (B, C) as output; its parameters are taken from `observation`.
+        input_shape: shape of one record.
+        box: range of the inputs; the result is clamped into it.
+        start: (*input_shape) estimate in normalised units that Newton's method starts from where
+            layers are left to it; the box's centre where None.
+        accepted: relative residual up to which a layer, and the record, count as found; more where
+            messages were rounded.
+
+    Returns:
+        The record, or None where there is noise or a batch, the network is no chain of linear and
+        convolutional layers with sigmoids, tanhs, (leaky) ReLUs and pools, the equations do not
+        determine the record, or what was found does not explain the gradient.
+
+    Examples:
+        >>> from overhear.attacks.problem.observation import observe
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
+        >>> seen = observe(
+        ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=0.1, noise_std=0.0,
+        ...     generator=torch.Generator(),
+        ... )
+        >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
+        >>> found = peel(seen, model, input_shape=(3,), box=box)
+        >>> found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
+        ([1], 0.0)
+    """
+    if observation.records != 1 or observation.is_noisy or not observation.is_plain:
+        return None
+    one = observation.only(0)
+    exact = replace(one, gradient=one.gradient.double(), points=one.points.double())
+    values = unflatten(model, exact.points[0, 0])
+    chain = read_chain(model, values, input_shape)
+    if not chain or not isinstance(chain[-1], Affine) or not chain[-1].is_linear:
+        return None
+    gradients = unflatten(model, exact.gradient[0])
+    known_size = observation.clip_norm is None and observation.mean_of is None
+    last = _last_layer(chain[-1], gradients, known_size=known_size, accepted=accepted)
+    if last is None:
+        return None
+    features, delta, label, factor = last
+    gradients = {name: gradient / factor for name, gradient in gradients.items()}
+    wide = Box(low=box.low.double(), span=box.span.double())
+    if start is None:
+        start = wide.inputs(torch.full(tuple(input_shape), 0.5).to(wide.span))
+    descent = _descend(
+        chain, gradients, features=features, delta=delta, start=start, box=wide, accepted=accepted
+    )
+    if descent is None:
+        return None
+    found, layers = descent
+    inputs = box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
+    left = residual(exact, model, inputs=inputs.double(), targets=label)
+    if not left <= accepted:
+        return None
+    return Peeled(inputs=inputs, labels=label, residual=left, layers=tuple(layers))
+
+
+def _last_layer(
+    layer: Affine, gradients: dict[str, Tensor], *, known_size: bool, accepted: float
+) -> tuple[Tensor, Tensor, Tensor, float] | None:
+    """Features (F,), derivative in the logits (C,), label (1,) and factor f of the gradient."""
+    weight = gradients[f"{layer.name}.weight" if layer.name else "weight"]
+    joint = weight
+    if layer.bias is not None:
+        bias = gradients[f"{layer.name}.bias" if layer.name else "bias"]
+        joint = torch.cat([weight, bias[:, None]], dim=1)
+    row = joint[joint.square().sum(dim=1).argmax()]
+    if not bool((row != 0).any()):
+        return None
+    left = joint @ row  # one step of the power method on rank 1: zero columns stay zero
+    right = left @ joint
+    if layer.bias is None:
+        features = _scaled(
+            layer, joint, right / right.norm(), known_size=known_size, accepted=accepted
+        )
+        if features is None:
+            return None
+    else:
+        features = right[:-1] / right[-1]
+    if not bool(torch.isfinite(features).all()):
+        return None
+    seen = joint @ torch.cat([features, features.new_ones(joint.shape[1] - len(features))])
+    label = seen.argmin() if layer.bias is None else gradients[_bias_name(layer)].argmin()
+    delta = torch.softmax(layer.push(features) + layer.offset(), dim=0)
+    delta[label] = -(delta.sum() - delta[label])  # p - 1, without cancellation
+    weights = features.square().sum() + (layer.bias is not None)
+    factor = float(delta @ seen / (delta @ delta) / weights)
+    if not (math.isfinite(factor) and factor > 0):
+        return None
+    return features, delta, label[None], factor
+
+
+def _bias_name(layer: Affine) -> str:
+    return f"{layer.name}.bias" if layer.name else "bias"
+
+
+def _scaled(
+    layer: Affine, joint: Tensor, way: Tensor, *, known_size: bool, accepted: float
+) -> Tensor | None:
+    """Features c * way that the logits' derivative agrees with: without a bias, c is open."""
+    seen = joint @ way
+    sizes = torch.logspace(-4, 4, 4001, dtype=way.dtype)
+
+    def misfit(c: Tensor) -> Tensor:
+        """(..., C + 1) of softmax(W c way + b) - y against the gradient, for c (...)."""
+        logits = c[..., None] * layer.push(way) + layer.offset()
+        chances = torch.softmax(logits, dim=-1)
+        down = torch.nn.functional.one_hot((seen * c.sign().flatten()[0]).argmin(), len(seen))
+        delta = chances - down
+        size = delta.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+        shape = delta / size - c.sign()[..., None] * seen / seen.norm()
+        scale = c.abs()[..., None] * size / seen.norm() - 1 if known_size else 0 * size
+        return torch.cat([shape, scale], dim=-1)
+
+    best: tuple[float, Tensor] | None = None
+    for sign in (1.0, -1.0):
+        grid = sign * sizes
+        c = grid[misfit(grid).square().sum(dim=-1).argmin()]
+        for _ in range(30):  # Gauss-Newton in one unknown
+            value, slope = misfit(c), torch.func.jacrev(misfit)(c)
+            step = (slope @ value) / (slope @ slope).clamp_min(1e-300)
+            c = c - step.clamp(-0.5 * c.abs(), 0.5 * c.abs())
+        left = float(misfit(c).norm())
+        if best is None or left < best[0]:
+            best = (left, c)
+    return None if best is None or best[0] > accepted else best[1] * way
+
+
+def _descend(
+    chain: list[Layer],
+    gradients: dict[str, Tensor],
+    *,
+    features: Tensor,
+    delta: Tensor,
+    start: Tensor,
+    box: Box,
+    accepted: float,
+) -> tuple[Tensor, list[tuple[str, float]]] | None:
+    """The record, from the features that the last layer reads and the derivative of its logits."""
+    last = chain[-1]
+    layers: list[tuple[str, float]] = []
+    point, slope = features, last.at(features)[2](delta)
+    _note(layers, last, gradients, point, delta)
+    level: Level | None = None
+    for position in range(len(chain) - 2, -1, -1):
+        layer = chain[position]
+        if isinstance(layer, Reshape):
+            point, slope = point.reshape(layer.inside), slope.reshape(layer.inside)
+            continue
+        if isinstance(layer, Activation):
+            steep = layer.slope_at(point)
+            level = Level(
+                target=layer.inverse(point), known=steep, delta=slope * steep, scale=_rms(point)
+            )
+            if not bool(torch.isfinite(level.target).all()):
+                return None
+            point, slope = level.target, level.delta
+            continue
+        if level is None:
+            level = Level(
+                target=point, known=torch.ones_like(point), delta=slope, scale=_rms(point)
+            )
+        point_below = _layer_input(layer, gradients, level) if isinstance(layer, Affine) else None
+        if point_below is None or not isinstance(layer, Affine):
+            rest = chain[: position + 1]
+            whole = solve_record(
+                rest,
+                gradients,
+                level=level,
+                start=start,
+                box=box,
+                rounding=max(layers[0][1], 1e-15),
+                accepted=accepted,
+            )
+            return None if whole is None else (whole[0], layers + whole[1])
+        _note(layers, layer, gradients, point_below, level.delta)
+        if layers[-1][1] > accepted:
+            return None
+        point, slope, level = point_below, layer.pull(level.delta), None
+    return (point, layers) if point.shape == start.shape else None
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.square().mean().sqrt().clamp_min(1e-300))
+
+
+def _note(
+    layers: list[tuple[str, float]],
+    layer: Layer,
+    gradients: dict[str, Tensor],
+    point: Tensor,
+    delta: Tensor,
+) -> None:
+    if isinstance(layer, Affine) and layer.name is not None:
+        seen = weight_gradient(layer, gradients)
+        layers.append((layer.name, float((layer.outer(point, delta) - seen).norm() / seen.norm())))
+
+
+def _layer_input(layer: Affine, gradients: dict[str, Tensor], level: Level) -> Tensor | None:
+    """The layer's input, where its own equations determine it."""
+    if layer.name is None:
+        return None
+    seen = weight_gradient(layer, gradients)
+    delta, size = level.delta, float(seen.norm())
+    if size == 0:
+        return None
+    if layer.is_linear:
+        return delta @ seen / (delta @ delta)
+    hidden = bool((level.known == 0).any())
+    if hidden or level.target.numel() + seen.numel() < math.prod(layer.inside):
+        return None
+    # Entries of the features above and of the gradient carry alike relative errors.
+    forward = (level.known / level.scale).square()
+    backward = seen.numel() / size**2
+
+    def adjoint(z: Tensor, gradient: Tensor) -> Tensor:
+        return layer.pull(forward * z) + layer.pull(delta, weight=backward * gradient)
+
+    def normal(x: Tensor) -> Tensor:
+        return adjoint(layer.push(x), layer.outer(x, delta))
+
+    right = adjoint(level.target - layer.offset(), seen)
+    if not is_determined(normal, layer.inside, like=delta):
+        return None
+    return solve_normal(normal, right, tolerance=1e-13, steps=5000)

@@ -1,0 +1,145 @@
+"""The exact stages, one after the other, before anything is optimised.
+
+    first layer   one record: the input of a linear first layer, by rank 1, under noise too
+    peeling       one record: layer after layer from the last to the first, without noise
+    separation    several records: the activation patterns of a ReLU network, without noise
+
+What a stage finds is accepted by the gradient that it would have sent, never by the truth. Where
+only some records of a batch are certified, their gradients are subtracted and the rest remains as
+an observation of fewer records.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..problem.observation import Observation, sent_gradients
+from ..problem.problem import Found, Problem, squared_size
+from .first_layer import PICTURE, first_linear_input, residual
+from .rgap import peel
+from .spear import Separated, separate
+
+FIRST_LAYER = "first layer"  # the stage that speaks for itself under noise
+_TRUSTED = 0.05  # predicted error of a pixel up to which a noisy first layer needs no search
+_TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away before
+_EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
+_ROUNDED = 5.0  # times what rounding of messages may leave
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Part:
+    """The certified records of a batch, and what is left to find.
+
+    Attributes:
+        pixels: (F, *shape) certified records on the unit box.
+        labels: (F,) their classes.
+        rest: the batch without them.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+    rest: Observation
+
+
+def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part | None:
+    """The whole batch, a part of it, or nothing.
+
+    Args:
+        problem: the posed problem.
+        generator: of random combinations; decides nothing that is accepted.
+
+    Returns:
+        What explains the observation; None where no stage applies or none succeeds.
+    """
+    found = _first_layer(problem)
+    if found is not None or problem.observation.is_noisy:
+        return found
+    if problem.observation.records == 1:
+        return _peeled(problem)
+    separated = separate(
+        problem.observation,
+        problem.model,
+        input_shape=problem.shape,
+        box=problem.box,
+        generator=generator,
+    )
+    return None if separated is None else _separated(problem, separated)
+
+
+def first_layer(problem: Problem) -> Tensor | None:
+    """The input that the first layer's gradient gives away, (1, *shape) in normalised units."""
+    prior = None if problem.prior_image is None else problem.box.inputs(problem.prior_image)
+    return first_linear_input(
+        problem.observation,
+        problem.model,
+        input_shape=problem.shape,
+        box=problem.box,
+        prior_image=prior,
+    )
+
+
+def _first_layer(problem: Problem) -> Found | None:
+    """The first linear layer's input, where its gradient is the observed one or noise is small."""
+    seen = problem.observation
+    if problem.labels is None or (inputs := first_layer(problem)) is None:
+        return None
+    if not seen.is_noisy:
+        return _accepted(problem, inputs, problem.labels, stage="exact")
+    # The prior of a search draws the brightness down, which the bias alone holds up.
+    factor = math.sqrt(float(problem.box.pixels(inputs).square().sum()) + 1)
+    energy = squared_size(seen) - seen.gradient.numel() * seen.noise_std**2
+    trusted = _TRUSTED_PICTURE if len(problem.shape) == PICTURE else _TRUSTED
+    if seen.noise_std * factor > trusted * math.sqrt(max(energy, 0.0)):
+        return None
+    pixels = problem.box.pixels(inputs)
+    return Found(pixels=pixels, labels=problem.labels, iterations=0, stage=FIRST_LAYER)
+
+
+def _peeled(problem: Problem) -> Found | None:
+    found = peel(
+        problem.observation,
+        problem.model,
+        input_shape=problem.shape,
+        box=problem.box,
+        accepted=_allowed(problem.observation),
+    )
+    if found is None:
+        return None
+    return _accepted(problem, found.inputs, found.labels, stage="peeling")
+
+
+def _separated(problem: Problem, found: Separated) -> Found | Part | None:
+    if found.labels is None or len(found.inputs) == 0:
+        return None
+    if found.complete:
+        return _accepted(problem, found.inputs, found.labels, stage="certified")
+    seen = problem.observation
+    if seen.mean_of is not None:  # the factor of the whole batch's clip is not known
+        return None
+    count, left = len(found.inputs), found.missing
+    inputs = found.inputs.to(problem.box.span)
+    known = sent_gradients(seen, problem.model, inputs=inputs, targets=found.labels).detach()
+    rest = (seen.gradient * seen.records - known * count) / left
+    return Part(
+        pixels=problem.box.pixels(inputs),
+        labels=found.labels,
+        rest=replace(seen, gradient=rest, records=left),
+    )
+
+
+def _allowed(seen: Observation) -> float:
+    """Residual up to which a candidate explains a gradient, never a tenth of it."""
+    return min(max(_EXPLAINED, _ROUNDED * seen.rounding), 0.1)
+
+
+def _accepted(problem: Problem, inputs: Tensor, labels: Tensor, *, stage: str) -> Found | None:
+    inputs = inputs.to(problem.box.span)
+    left = residual(problem.observation, problem.model, inputs=inputs, targets=labels)
+    if not left <= _allowed(problem.observation):
+        return None
+    pixels = problem.box.pixels(inputs)
+    return Found(pixels=pixels, labels=labels, iterations=0, stage=stage)

@@ -1,0 +1,1 @@
+"""From intercepted messages to an estimate of a victim's gradient."""

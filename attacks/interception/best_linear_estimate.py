@@ -1,0 +1,130 @@
+"""The best linear estimate: weights of noisy equations that single out unknowns with least noise.
+
+Equations over unknown vectors u, independent standard normal vectors z and given vectors v,
+
+    E_u u + E_z z + E_v v = 0                                (R equations)
+
+give for weights w with w E_u = e_k the estimate u_k = -(w E_v) v, whose error is -(w E_z) z. Among
+all such w the one with the least |w E_z| is best (Gauss, Markov); several unknowns have errors of
+covariance (W E_z)(W E_z)^T. Where e_k is no combination of the rows of E_u, the unknown is not
+identifiable and nothing is returned for it.
+
+    W = W_0 + T N,    W_0 = least-norm solution,  N = left null space of E_u,
+    T = -(W_0 E_z)(N E_z)^+
+
+| symbol | name here | shape |
+|--------|-----------|-------|
+| E_u    | unknown   | (R, U) |
+| E_z    | noise     | (R, Z) |
+| W      | returned  | (K, R) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.errors import InputError
+
+Array = NDArray[np.float64]
+
+_RANK = 1e-11  # singular values below this share of the largest are rounding
+_CLEAN = 1e-10  # share of the noise that was added up that rounding may leave
+_IDENTIFIED = 1e-8  # what may be left of a unit vector
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """Weights of equations.
+
+    Attributes:
+        rows: (K, R) one row for each unknown that is identifiable.
+        identified: positions, among those asked for, of these unknowns.
+        covariance: (K, K) of the errors.
+        clean: for each whether its noise cancels, up to rounding.
+    """
+
+    rows: Array
+    identified: tuple[int, ...]
+    covariance: Array
+    clean: tuple[bool, ...]
+
+
+def best_weights(unknown: Array, noise: Array, *, targets: Sequence[int]) -> Weights:
+    """Weights that estimate unknowns without bias and with the least noise.
+
+    Args:
+        unknown: (R, U) coefficients of the unknowns.
+        noise: (R, Z) coefficients of unit normals.
+        targets: columns of `unknown` to estimate.
+
+    Returns:
+        The weights of those that are identifiable.
+
+    Raises:
+        ValueError: shapes that disagree, or a target that is no column.
+
+    Examples:
+        >>> found = best_weights(np.ones((2, 1)), np.diag([1.0, 2.0]), targets=[0])
+        >>> found.rows.round(3).tolist(), found.covariance.round(3).tolist()
+        ([[0.8, 0.2]], [[0.8]])
+    """
+    if unknown.ndim != 2 or noise.ndim != 2 or len(unknown) != len(noise):
+        raise InputError(
+            f"unknown of shape {unknown.shape} and noise of shape {noise.shape} must be matrices "
+            "with one row per equation each"
+        )
+    if any(not 0 <= t < unknown.shape[1] for t in targets):
+        raise InputError(f"targets {list(targets)} must lie in [0, {unknown.shape[1]})")
+    size = np.sqrt(np.square(unknown).sum(axis=1) + np.square(noise).sum(axis=1))
+    scale = np.where(size > 0, 1.0 / np.where(size > 0, size, 1.0), 0.0)
+    M, B = unknown * scale[:, None], noise * scale[:, None]
+    left, values, right = np.linalg.svd(M, full_matrices=True)
+    rank = int((values > _RANK * max(values[0], 1e-300)).sum()) if values.size else 0
+    picked = right[:rank, list(targets)].T  # (targets, rank)
+    # A unit vector lies in the row space exactly if its part in it has length 1.
+    inside = 1.0 - np.square(picked).sum(axis=1) < _IDENTIFIED
+    first = (picked[inside] / values[:rank]) @ left[:, :rank].T
+    free = left[:, rank:].T
+    # Rows are of length 1, so the cut is absolute: combinations may show no noise at all.
+    left, values, right = np.linalg.svd(free @ B, full_matrices=False)
+    kept = values > _RANK
+    inverse = (right[kept].T / values[kept]) @ left[:, kept].T  # (Z, R - rank)
+    weights = first - (first @ B) @ inverse @ free
+    errors, added = weights @ B, np.abs(weights) @ np.abs(B)
+    return Weights(
+        rows=weights * scale,
+        identified=tuple(int(i) for i in np.flatnonzero(inside)),
+        covariance=errors @ errors.T,
+        clean=tuple(
+            bool(c)
+            for c in np.linalg.norm(errors, axis=1) <= _CLEAN * np.linalg.norm(added, axis=1)
+        ),
+    )
+
+
+def determined(rows: Array, equations: Array) -> NDArray[np.bool_]:
+    """Which rows are combinations of equations that hold exactly.
+
+    Args:
+        rows: (N, C) coefficients over everything that is not given.
+        equations: (R, C) of the equations.
+
+    Returns:
+        (N,) truth values.
+
+    Examples:
+        >>> determined(np.array([[2.0, 2.0], [1.0, 0.0]]), np.array([[1.0, 1.0]])).tolist()
+        [True, False]
+    """
+    size = np.linalg.norm(rows, axis=1)
+    if not len(equations) or not len(rows):
+        return size == 0
+    norms = np.linalg.norm(equations, axis=1, keepdims=True)
+    scaled = equations / np.where(norms > 0, norms, 1.0)
+    solution = np.linalg.lstsq(scaled.T, rows.T, rcond=_RANK)[0]
+    left = np.linalg.norm(solution.T @ scaled - rows, axis=1)
+    return np.asarray(left <= _IDENTIFIED * size)

@@ -1,0 +1,330 @@
+"""What an adversary saw, as equations over all columns of all rounds of a re-enactment.
+
+    given       what the adversary saw, the public initial model, its own data, noise and state, and
+                results of `postprocess` whose inputs it can compute
+    unknown     the contributions of everybody else (or noise, see `Equations.solve`), the state
+                before the first round, and results of `postprocess` that it cannot compute
+    noise       sources that it does not know
+
+Shape letters: A agents, D parameters, R equations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InputError
+from ...training.engine.tensor_round import Taken
+from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
+from ...training.tracing.trace import state_column
+from .best_linear_estimate import Weights, best_weights, determined
+from .replay import PlayedRound, Replay
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_NOTHING = 1e-13  # share of an equation that rounding may leave
+_MOST_EQUATIONS = 2500  # a dense decomposition takes a quarter of a minute or so
+
+
+class Target(NamedTuple):
+    """A contribution of the victim."""
+
+    name: str
+    column: int
+    points: Tensor  # (P, D')
+    taken: Taken
+    bound: float
+    owner: int
+
+
+class Equations:
+    """The equations of one adversary, over all columns of all rounds.
+
+    Column j of a round stands at `offset + j`. Columns of messages that are not seen, and of a
+    state that an earlier round of the replay left, are replaced by what they are made of.
+    """
+
+    def __init__(self, replay: Replay, who: Adversary) -> None:
+        from scipy.sparse import csr_array, vstack
+
+        self.who, self.replay = who, replay
+        # After a round's columns come those of its models, where they are released.
+        agents = replay.trial.setting.graph.agents
+        widths = {n: played.trace.columns + agents for n, played in replay.rounds.items()}
+        self.offsets = dict(
+            zip(widths, np.cumsum([0, *widths.values()])[:-1].tolist(), strict=True)
+        )
+        self.width = sum(widths.values())
+        self._given: dict[int, Tensor] = {}
+        self._noise: list[int] = []
+        self._unknown: list[int] = []
+        self._bounds: dict[int, float] = {}  # of contributions of agents who are not attacked
+        self._open: list[tuple[int, Tensor, csr_array]] = []  # column, value, inputs
+        self.targets: list[Target] = []
+        equations: list[csr_array] = []
+        carried: Mapping[str, csr_array] | None = None
+        for number, played in replay.rounds.items():
+            made = _Columns(self, number, played, carried)
+            equations += made.equations
+            carried = made.carried
+        none = csr_array((0, self.width))
+        self._equations = csr_array(vstack([none, *equations]))
+        self._compute()
+
+    def solve(self, columns: Sequence[int], *, spread: float | None = None) -> Weights:
+        """Weights of the equations that estimate columns.
+
+        Args:
+            columns: what to estimate.
+            spread: the size of a coordinate of other agents' contributions, in units of their
+                bounds, to take those that are bounded for noise; None leaves them unknown.
+        """
+        hidden = self._hidden()
+        E = self._equations[hidden]
+        if E.shape[0] > _MOST_EQUATIONS:
+            raise InputError(
+                f"the view of {self.who.name} has {E.shape[0]} messages in "
+                f"{len(self.replay.rounds)} rounds, more than the {_MOST_EQUATIONS} that can be "
+                "solved; attack the view of one neighbour, or a smaller graph"
+            )
+        nuisance: dict[int, float] = {}
+        if spread is not None:
+            nuisance = {c: b * spread for c, b in self._bounds.items() if math.isfinite(b)}
+        unknown = [column for column in self._unknown if column not in nuisance]
+        at = {column: i for i, column in enumerate(unknown)}
+        others = E[:, list(nuisance)].toarray() * np.fromiter(nuisance.values(), dtype=float)
+        found = best_weights(
+            E[:, unknown].toarray(),
+            np.hstack([E[:, self._noise].toarray(), others]),
+            targets=[at[column] for column in columns],
+        )
+        rows = np.zeros((len(found.rows), len(hidden)))
+        rows[:, hidden] = found.rows
+        return replace(found, rows=rows)
+
+    def _hidden(self) -> np.ndarray:
+        """Which equations say something: rounding is all that others leave of what is hidden."""
+        squares = self._equations.multiply(self._equations)
+        whole = np.asarray(squares.sum(axis=1)).ravel()
+        columns = [*self._unknown, *self._noise]
+        return np.asarray(squares[:, columns].sum(axis=1)).ravel() > _NOTHING**2 * whole
+
+    def value(self, weights: np.ndarray) -> Tensor:
+        """(D,) estimate that weights of the equations give."""
+        coefficients = -(self._equations.T @ weights)
+        total: Tensor | None = None
+        for column, vector in self._given.items():
+            if coefficients[column] != 0:
+                part = float(coefficients[column]) * vector.double()
+                total = part if total is None else total + part
+        if total is None:
+            raise InputError("an estimate is made of nothing that was seen")
+        return total
+
+    def _compute(self) -> None:
+        """Results of `postprocess` whose inputs are determined are given, one after the other."""
+        from scipy.sparse import csr_array, vstack
+
+        while self._open:
+            hidden = [*self._unknown, *self._noise]
+            rows = csr_array(vstack([inputs for _, _, inputs in self._open]))
+            counts = [inputs.shape[0] for _, _, inputs in self._open]
+            equations = self._equations[self._hidden()]
+            known = determined(rows[:, hidden].toarray(), equations[:, hidden].toarray())
+            each = np.split(known, np.cumsum(counts)[:-1])
+            done = [i for i, of in enumerate(each) if of.all()]
+            if not done:
+                return
+            for i in done:
+                column, value, _ = self._open[i]
+                self._given[column] = value
+                self._unknown.remove(column)
+            self._open = [entry for i, entry in enumerate(self._open) if i not in done]
+
+    def note(self, column: int, *, value: Tensor | None, noise: bool = False) -> None:
+        """Count a column as given, or as unknown noise, or as unknown."""
+        if value is not None:
+            self._given[column] = value
+        elif noise:
+            self._noise.append(column)
+        else:
+            self._unknown.append(column)
+
+    def note_bound(self, column: int, bound: float) -> None:
+        """Keep the bound of a contribution that the adversary does not know."""
+        self._bounds[column] = bound
+
+    def rounding(self, weights: np.ndarray) -> float:
+        """Norm of what rounding of the given vectors may leave in an estimate."""
+        coefficients = self._equations.T @ weights
+        total = 0.0
+        for column, vector in self._given.items():
+            if coefficients[column] != 0 and vector.dtype != torch.float64:
+                size = float(torch.linalg.vector_norm(vector.double()))
+                total += (float(coefficients[column]) * size * torch.finfo(vector.dtype).eps) ** 2
+        return math.sqrt(total)
+
+    def leave_open(self, column: int, value: Tensor, inputs: csr_array) -> None:
+        """An unknown that becomes given once its inputs can be computed."""
+        self._unknown.append(column)
+        self._open.append((column, value, inputs))
+
+
+class _Columns:
+    """The columns of one round: what each stands for over the columns of all rounds."""
+
+    def __init__(
+        self,
+        system: Equations,
+        number: int,
+        played: PlayedRound,
+        carried: Mapping[str, csr_array] | None,
+    ) -> None:
+        from scipy.sparse import csr_array
+
+        self._system, self._number, self._played = system, number, played
+        self._carried_in = carried
+        self._offset = system.offsets[number]
+        self._stands: csr_array = csr_array((0, system.width))
+        self.equations: list[csr_array] = []
+        kinds: dict[type, int] = {}
+        for group in played.trace.groups:
+            place = kinds.get(type(group), 0)
+            kinds[type(group)] = place + 1
+            if isinstance(group, Known):
+                kinds[Known] -= self._known(group, place)
+            elif isinstance(group, Messages):
+                self._messages(group, place)
+            elif isinstance(group, NoiseSources):
+                self._noise(group, played.sources.noise[place])
+            else:
+                self._contributions(group, place)
+        ends = played.trace.record.end_state
+        self.carried = {field: self._over_all(rows) for field, rows in ends.items()}
+        self._end_states()
+
+    def _over_all(self, rows: csr_array) -> csr_array:
+        """Rows over this round's columns as rows over all."""
+        from scipy.sparse import csr_array
+
+        return csr_array(widened(rows, self._stands.shape[0]) @ self._stands)
+
+    def _add(self, stands: csr_array) -> None:
+        from scipy.sparse import csr_array, vstack
+
+        self._stands = csr_array(vstack([self._stands, stands]))
+
+    def _units(self, group: Any, at: Sequence[int] | None = None) -> csr_array:
+        from scipy.sparse import csr_array
+
+        chosen = np.arange(group.size) if at is None else np.asarray(at, dtype=int)
+        columns = self._offset + group.start + chosen
+        return csr_array(
+            (np.ones(len(chosen)), (np.arange(len(chosen)), columns)),
+            shape=(len(chosen), self._system.width),
+        )
+
+    def _column(self, group: Any, i: int) -> int:
+        return int(self._offset + group.start + i)
+
+    def _known(self, group: Known, place: int) -> int:
+        """Columns that came from outside; 1 where the value is none of `sources.known`."""
+        mine, played = self._system.who.agents, self._played
+        for field, rows in played.state.items():
+            if group.what == state_column(field):
+                if self._carried_in is not None:
+                    self._add(self._carried_in[field])
+                    return 1
+                for i in range(group.size):
+                    value = rows[i] if i in mine else None
+                    self._system.note(self._column(group, i), value=value)
+                self._add(self._units(group))
+                return 1
+        values = played.sources.known[place]
+        self._add(self._units(group))
+        for i in range(group.size):
+            column = self._column(group, i)
+            inputs = [self._over_all(rows[holders == i]) for rows, holders in group.inputs]
+            if inputs:
+                from scipy.sparse import csr_array, vstack
+
+                self._system.leave_open(column, values[i], csr_array(vstack(inputs)))
+            else:
+                self._system.note(column, value=values[i])  # the public initial model
+        return 0
+
+    def _noise(self, group: NoiseSources, values: Tensor) -> None:
+        self._add(self._units(group))
+        for i, knowers in enumerate(group.known_to):
+            value = values[i] if knowers & self._system.who.agents else None
+            self._system.note(self._column(group, i), value=value, noise=True)
+
+    def _contributions(self, group: Contributions, place: int) -> None:
+        self._add(self._units(group))
+        sources, replay = self._played.sources, self._system.replay
+        values, taken = sources.contributions[place], sources.taken[place]
+        for i, owner in enumerate(group.owners.tolist()):
+            own = owner in self._system.who.agents
+            if not own and owner != replay.trial.victim:
+                self._system.note_bound(self._column(group, i), float(group.bounds[i]))
+            self._system.note(self._column(group, i), value=values[i] if own else None)
+            wanted = owner == replay.trial.victim and self._number in replay.attacked
+            if wanted and taken is not None and group.block == 0:
+                owner = int(taken.owners[i])
+                name = f"round {self._number}, batch {group.batch}, at agent {owner}'s model"
+                self._system.targets.append(
+                    Target(
+                        name,
+                        self._column(group, i),
+                        taken.models[:, taken.owners[i]],
+                        taken,
+                        float(group.bounds[i]),
+                        owner,
+                    )
+                )
+
+    def _messages(self, group: Messages, place: int) -> None:
+        from scipy.sparse import csr_array
+
+        held = self._over_all(group.rows)
+        sent = self._system.replay.transcript.of(round=self._number)[place].rows
+        who = self._system.who
+        if who.sees is Sees.LINKS:
+            seen = group.crossing
+        elif who.sees is Sees.OWN_LINKS:
+            seen = group.seen_by(who.agents)
+        else:
+            seen = np.zeros(group.size, dtype=bool)
+        units = self._units(group)
+        at = np.flatnonzero(seen)
+        for i in at.tolist():
+            self._system.note(self._column(group, i), value=sent[i])
+        if len(at) and group.block == 0:
+            self.equations.append(csr_array(held[at] - units[at]))
+        mask = seen.astype(float)[:, None]
+        self._add(csr_array(units.multiply(mask) + held.multiply(1.0 - mask)))
+
+    def _end_states(self) -> None:
+        """Released models: of every round to those who see end states, of the last to all."""
+        from scipy.sparse import csr_array
+
+        trial, number = self._system.replay.trial, self._number
+        last = number == trial.rounds
+        if number == 0 or not (last or self._system.who.sees is Sees.END_STATES):
+            return
+        models = self._played.end["x"]
+        columns = self._offset + self._played.trace.columns + np.arange(len(models))
+        for column, model in zip(columns.tolist(), models, strict=True):
+            self._system.note(column, value=model)
+        ones, shape = np.ones(len(models)), (len(models), self._system.width)
+        units = csr_array((ones, (np.arange(len(models)), columns)), shape=shape)
+        self.equations.append(csr_array(self.carried["x"] - units))

@@ -1,0 +1,180 @@
+"""What an adversary's view says of a victim's gradients: the best linear estimate over rounds.
+
+Every message that the adversary saw in the rounds of a re-enactment is an equation over what the
+rounds drew: contributions, noise, values from before, and other messages. The rows are those of the
+trace, so the estimate works unchanged for trackers, push-sum, recursions and correlated noise.
+
+As in the guarantee, the models at which gradients were taken count as known. A state that the
+rounds before left behind counts as unknown, so an estimate over few rounds may be weaker than one
+over the whole run, and never stronger.
+
+Shape letters: A agents, D parameters, K contributions of the victim, R equations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InputError
+from ..problem.observation import Observation
+from .best_linear_estimate import Weights
+from .equations import Equations, Target
+from .replay import Replay
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Estimate:
+    """What a view says of a victim's contributions.
+
+    Attributes:
+        observation: the contributions that it identifies; None where it identifies none.
+        identified: names of these, one for each intercept.
+        missing: names of the victim's contributions that it does not identify.
+        owners: for each intercept the agent at whose model the gradient was taken.
+        passed_over: names of contributions that it identifies, but clipped otherwise than those
+            that are used, and so not attacked with them.
+    """
+
+    observation: Observation | None
+    identified: tuple[str, ...]
+    missing: tuple[str, ...]
+    owners: tuple[int, ...]
+    passed_over: tuple[str, ...] = ()
+
+    def of_owner(self, owner: int) -> Estimate:
+        """The intercepts at one agent's model alone, one for each round."""
+        if self.observation is None or owner not in self.owners:
+            return replace(self, observation=None, identified=(), owners=())
+        at = [k for k, whose in enumerate(self.owners) if whose == owner]
+        return replace(
+            self,
+            observation=self.observation.only(*at),
+            identified=tuple(self.identified[k] for k in at),
+            owners=tuple(self.owners[k] for k in at),
+        )
+
+
+def estimate(
+    replay: Replay, *, adversary: Adversary | None = None, bounded: bool = True
+) -> Estimate:
+    """The victim's contributions as an adversary estimates them from everything it saw.
+
+    Args:
+        replay: the re-enactment.
+        adversary: whose view; the trial's by default.
+        bounded: also try other agents' clipped contributions as noise of at most their size, and
+            keep what tells more; else they stay unknown, and the estimate is without bias.
+
+    Returns:
+        One intercept for each contribution that the view identifies, with their covariance.
+
+    Raises:
+        ValueError: an adversary without a view of its own, nothing that was intercepted, or a view
+            too large to solve.
+    """
+    who = replay.trial.parsed_adversary() if adversary is None else adversary
+    if who.sees is Sees.ONE_MESSAGE:
+        raise InputError(f"adversary {who.name!r} has no view; use eavesdropper or a neighbour")
+    if len(replay.transcript) == 0:
+        raise InputError(
+            "the transcript is empty: nothing was intercepted in these rounds, so nothing can be "
+            "estimated; keep the messages of the attacked rounds"
+        )
+    system = Equations(replay, who)
+    if not system.targets:
+        return Estimate(observation=None, identified=(), missing=(), owners=())
+    ways: list[float | None] = [None]
+    if bounded:
+        # A sum of B clipped vectors is at most B bounds long; spread evenly over D coordinates.
+        dimension = system.targets[0].points.shape[1]
+        ways.append(max(replay.trial.batch_size, 1.0) / math.sqrt(dimension))
+    found = [_solved(replay, system, spread=spread) for spread in ways]
+    return max(found, key=_told)  # the first where both tell as much
+
+
+def _solved(replay: Replay, system: Equations, *, spread: float | None) -> Estimate:
+    targets = system.targets
+    weights = system.solve([t.column for t in targets], spread=spread)
+    found = [targets[i] for i in weights.identified]
+    missing = tuple(t.name for i, t in enumerate(targets) if i not in weights.identified)
+    forms: list[list[int]] = []
+    for i, target in enumerate(found):
+        for form in forms:
+            if _alike(found[form[0]], target):
+                form.append(i)
+                break
+        else:
+            forms.append([i])
+    # What carries no noise says more than any average with it.
+    forms = [[i for i in form if weights.clean[i]] or form for form in forms]
+    every = [
+        Estimate(
+            observation=_observation(replay, system, weights, [(i, found[i]) for i in form]),
+            identified=tuple(found[i].name for i in form),
+            missing=missing,
+            owners=tuple(found[i].owner for i in form),
+            passed_over=tuple(t.name for i, t in enumerate(found) if i not in form),
+        )
+        for form in forms
+    ]
+    nothing = Estimate(observation=None, identified=(), missing=missing, owners=())
+    return max(every, key=_told, default=nothing)
+
+
+def _told(found: Estimate) -> float:
+    """Length of a record's clipped vector over the noise of the best average of all intercepts."""
+    seen = found.observation
+    if seen is None:
+        return 0.0
+    if not seen.is_noisy:
+        return math.inf
+    return round((seen.clip_norm or 1.0) / (seen.noise_std * seen.records), 9)
+
+
+def _observation(
+    replay: Replay, system: Equations, weights: Weights, kept: Sequence[tuple[int, Target]]
+) -> Observation:
+    target = kept[0][1]
+    first, at = target.taken, [i for i, _ in kept]
+    scale = 1.0 if first.mean_of is not None else 1.0 / replay.records
+    covariance = torch.from_numpy(weights.covariance[np.ix_(at, at)] * scale**2)
+    clean = weights.clean[at[0]]
+    covariance = torch.zeros_like(covariance) if clean else _definite(covariance)
+    bound = target.bound / 2 if first.mean_of is not None else target.bound
+    gradient = torch.stack([system.value(weights.rows[i]) * scale for i in at])
+    sizes = torch.linalg.vector_norm(gradient, dim=1).clamp_min(1e-300).tolist()
+    left = [system.rounding(weights.rows[i]) * scale for i in at]
+    return Observation(
+        gradient=gradient.to(replay.trial.setting.dtype),
+        points=torch.stack([t.points for _, t in kept]),
+        covariance=covariance,
+        clip_norm=None if math.isinf(bound) else bound,
+        records=replay.records,
+        coefs=first.coefs,
+        mean_of=first.mean_of,
+        task=replay.trial.setting.task,
+        rounding=max(of / size for of, size in zip(left, sizes, strict=True)),
+    )
+
+
+def _alike(one: Target, other: Target) -> bool:
+    """Whether two contributions are of one form: the same clip, coefficients and divisor."""
+    a, b = one.taken, other.taken
+    same = len(a.coefs) == len(b.coefs) and all(
+        torch.equal(torch.as_tensor(x), torch.as_tensor(y))
+        for x, y in zip(a.coefs, b.coefs, strict=True)
+    )
+    return same and a.mean_of == b.mean_of and one.bound == other.bound
+
+
+def _definite(covariance: Tensor) -> Tensor:
+    """Combinations that carry no noise get next to none, so that a factor exists."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return (vectors * values.clamp_min(1e-10 * float(values.max()))) @ vectors.T

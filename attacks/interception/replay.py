@@ -1,0 +1,217 @@
+"""A point of a run at which to attack, and the re-enactment of the rounds around it.
+
+The real engine runs: it starts from a snapshot of the run, the victim's batch is the planted
+records, everybody else draws as ever. What crossed the links is kept, with all that the attack is
+later scored against.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from ...privacy.adversary import Adversary, parse_adversary
+from ...privacy.errors import InputError
+from ...training.algorithms import ALGORITHMS, Form, bind
+from ...training.data.dataset import Examples
+from ...training.engine.engine import Engine, Setting
+from ...training.engine.randomness import SecretRandomness
+from ...training.engine.tensor_round import Sources
+from ...training.engine.transcript import Transcript
+from ...training.tracing.round_trace import RoundTrace
+from ...training.tracing.trace import AlgorithmTrace, trace
+
+
+class Protection(enum.StrEnum):
+    """How much of the defence is switched on."""
+
+    NONE = "no defence"
+    CLIPPING = "clipping only"
+    DEFENDED = "defended"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A point of a run at which to attack.
+
+    Attributes:
+        setting: graph, model and data of the run.
+        algorithm, form, settings: what runs.
+        learning_rate, clip_norm, noise_std, batch_size: its numbers.
+        records_per_agent: public number of records of an average agent.
+        snapshot: the state after round `snapshot_round`; None starts afresh.
+        snapshot_round: at most round - 1, and round - 2 where an earlier message is needed.
+        round: the first round in which the planted records take part.
+        together: for how many rounds they do.
+        rounds: of the whole run, on which schedules may depend.
+        victim: the agent whose batch is attacked.
+        model_owner: the neighbour to whom its cross-gradient goes.
+        adversary: whose view is attacked, as in a run file.
+    """
+
+    setting: Setting
+    algorithm: str
+    form: Form
+    settings: Any
+    learning_rate: float
+    clip_norm: float | None
+    noise_std: float
+    batch_size: float
+    snapshot: Mapping[str, Tensor] | None
+    snapshot_round: int
+    round: int
+    rounds: int
+    victim: int
+    model_owner: int
+    records_per_agent: float = 0.0
+    together: int = 1
+    adversary: str = "eavesdropper"
+
+    def __post_init__(self) -> None:
+        """Check that the round can be reached and that the link exists."""
+        if not 0 <= self.snapshot_round < self.round:
+            raise InputError(
+                f"snapshot_round={self.snapshot_round} must lie in 0..{self.round - 1}"
+            )
+        if self.together < 1 or self.round + self.together - 1 > self.rounds:
+            raise InputError(
+                f"round={self.round} and together={self.together} must lie within the "
+                f"{self.rounds} rounds of the run"
+            )
+        if self.model_owner == self.victim or self.model_owner not in (
+            self.setting.graph.neighbours(self.victim)
+        ):
+            raise InputError(
+                f"model_owner={self.model_owner} must be a neighbour of victim={self.victim}"
+            )
+        if self.victim in self.parsed_adversary().agents:
+            raise InputError(
+                f"adversary {self.adversary!r} contains the victim {self.victim}; choose another"
+            )
+
+    def parsed_adversary(self) -> Adversary:
+        """The adversary; "all-others" is everybody but the victim."""
+        agents = self.setting.graph.agents
+        name = self.adversary
+        if name == "all-others":
+            others = (str(a) for a in range(agents) if a != self.victim)
+            name = f"coalition:{','.join(others)}"
+        return parse_adversary(name, agents)
+
+    def under(self, protection: Protection) -> Trial:
+        """The same trial with part of the defence switched off."""
+        if protection is Protection.NONE:
+            return replace(self, clip_norm=None, noise_std=0.0)
+        if protection is Protection.CLIPPING:
+            return replace(self, noise_std=0.0)
+        return self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlayedRound:
+    """One round of a re-enactment.
+
+    Attributes:
+        trace: the round on unit sources, at the noise of the run.
+        sources: what it drew and computed.
+        state: the Agents fields of the state that it began with, (A, D) each; empty at the start.
+        end: those of the state that it returned.
+    """
+
+    trace: RoundTrace
+    sources: Sources
+    state: Mapping[str, Tensor]
+    end: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replay:
+    """A re-enactment.
+
+    Attributes:
+        trial: what was re-enacted.
+        transcript: every message of its rounds.
+        rounds: the rounds by number, consecutive; 0 is the start, where the run was started afresh.
+        attacked: the rounds in which the planted records took part.
+        records: how many records were planted.
+    """
+
+    trial: Trial
+    transcript: Transcript
+    rounds: Mapping[int, PlayedRound]
+    attacked: Sequence[int]
+    records: int
+
+
+def trace_of(trial: Trial) -> AlgorithmTrace:
+    """The run on unit sources, at the noise and the clip of the trial."""
+    bound = _bound(trial)
+    return trace(bound.init, bound.step, graph=trial.setting.graph, rounds=trial.rounds)
+
+
+def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = None) -> Replay:
+    """Run the trial's rounds with the planted batch, and the round after them if there is one.
+
+    Args:
+        trial: where to attack.
+        planted: the victim's batch in the attacked rounds.
+        traces: as `trace_of` makes them, where several replays share them.
+
+    Returns:
+        Everything that happened from the snapshot on.
+    """
+    made = trace_of(trial) if traces is None else traces
+    by_round = [part for part, count in made.rounds for _ in range(count)]
+    transcript = Transcript()
+    engine = Engine(trial.setting, _bound(trial), randomness=SecretRandomness(), taps=[transcript])
+    played: dict[int, PlayedRound] = {}
+    if trial.snapshot is None:
+        sources = Sources()
+        engine.start(sources=sources)
+        played[0] = PlayedRound(trace=made.start, sources=sources, state={}, end=_agents_of(engine))
+    else:
+        engine.restore(trial.snapshot, round=trial.snapshot_round)
+        transcript.clear()  # of the start that `restore` makes
+    last = trial.round + trial.together - 1
+    attacked = range(trial.round, last + 1)
+    # What a round leaves behind may be sent only at the start of the next.
+    for number in range(engine.round + 1, min(last + 1, trial.rounds) + 1):
+        sources, state = Sources(), _agents_of(engine)
+        engine.advance(
+            planted={trial.victim: planted} if number in attacked else None, sources=sources
+        )
+        played[number] = PlayedRound(
+            trace=by_round[number - 1], sources=sources, state=state, end=_agents_of(engine)
+        )
+    return Replay(
+        trial=trial,
+        transcript=transcript,
+        rounds=played,
+        attacked=list(attacked),
+        records=len(planted.targets),
+    )
+
+
+def _bound(trial: Trial) -> Any:
+    return bind(
+        ALGORITHMS[trial.algorithm],
+        trial.settings,
+        form=trial.form,
+        learning_rate=trial.learning_rate,
+        clip_norm=trial.clip_norm,
+        noise_std=trial.noise_std,
+        batch_size=trial.batch_size,
+        graph=trial.setting.graph,
+        rounds=trial.rounds,
+        records=trial.records_per_agent or trial.batch_size,
+    )
+
+
+def _agents_of(engine: Engine) -> dict[str, Tensor]:
+    """The (A, D) fields of the state, detached from what the engine does next."""
+    fields = engine.state._asdict()
+    return {name: value.clone() for name, value in engine.snapshot().items() if name in fields}

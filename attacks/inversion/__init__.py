@@ -1,0 +1,1 @@
+"""The search for records whose gradient is the one observed."""

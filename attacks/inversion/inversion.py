@@ -1,0 +1,317 @@
+"""Gradient inversion: the batch whose gradient, clipped likewise, explains an observation.
+
+    labels   = given | read from the last layer | optimised beside the inputs
+    exact    : `exact_stages`; a part of a batch may be left to the search
+    optimise : `descent`, from several starts
+    fall back: an image that the gradient does not speak for becomes the public prior image
+
+Everything that is decided here is decided from the observation. Under noise an image x with n
+pixels replaces the prior image x0 where one of two tests says so, r being the whitened residual
+(without noise, where the truth leaves nothing, any gain will do, unless the search plainly failed):
+
+- Mallows' C_p: r(x0) - r(x) > 2 n, x0 under any label. Fitting noise alone buys n; the error it
+  leaves is another n.
+- For a batch of one, where the total variation lets fewer than n degrees of freedom through: the
+  observation is split into two with independent noise, o + a s w and o - (s / a) w with s the
+  noise_std and w standard normal (Robins and van der Vaart 2006). The image found from the first
+  half must explain the second better than x0 does under any label, by two standard deviations.
+
+Shape letters: B records, C classes, D parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError
+from ..exact.stages import FIRST_LAYER, Part, solve_exactly
+from ..problem.labels import recover_labels
+from ..problem.objective import cosine_distance, whitened_residual
+from ..problem.observation import Observation, sent_gradients
+from ..problem.presets import PRESETS, Preset
+from ..problem.prior import build_box
+from ..problem.problem import Found, Problem, Progress
+from .checkpoint import Checkpoint, digest
+from .optimisation import finishes, optimise
+
+_FAILED = 0.3
+"""Cosine distance at which a search without noise, whose truth has 0, found nothing."""
+
+_SPLIT = 0.5
+"""a of the split: the first half keeps all but 1 dB of the observation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Reconstruction:
+    """A batch that explains an observation.
+
+    Attributes:
+        inputs: (records, *shape) in normalised units, inside the bounds.
+        labels: (records,) class indices.
+        objective: what the chosen start reached, without prior terms; comparable within one preset.
+        iterations: optimiser steps that were taken, over all starts.
+        stage: "exact" (first layer by rank 1), "first layer" (the same under noise), "peeling",
+            "certified", "optimisation", how many of a batch are certified and how many optimised,
+            or "prior" where every image is the prior image.
+        supported: (records,) booleans: False where the image is the prior image.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    objective: float
+    iterations: int
+    stage: str
+    supported: tuple[bool, ...]
+
+
+def reconstruct(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    preset: str | Preset,
+    input_shape: Sequence[int],
+    classes: int,
+    bounds: tuple[Tensor, Tensor],
+    generator: torch.Generator,
+    labels: Tensor | None = None,
+    prior_image: Tensor | None = None,
+    progress: Progress | None = None,
+    checkpoint: Path | None = None,
+) -> Reconstruction:
+    """Rebuild a batch from its gradient.
+
+    Args:
+        observation: one batch's gradient as an adversary estimates it.
+        model: network with logits (B, C) as output; its parameters are taken from `observation`.
+        preset: a name in `PRESETS`, or settings.
+        input_shape: shape of one record, channels first.
+        classes: number of classes C.
+        bounds: (low, high) of the normalised inputs: scalars or per channel.
+        generator: source of the starts.
+        labels: (records,) labels where the attacker knows them.
+        prior_image: (*input_shape) public guess in normalised units, such as the mean public image:
+            what an image falls back to. Without it nothing falls back.
+        progress: called with (step, total).
+        checkpoint: file that keeps the search's state and from which an interrupted one goes on,
+            to the same result bit by bit; deleted at the end. Its folder must exist.
+
+    Returns:
+        The reconstruction.
+
+    Raises:
+        ValueError: the preset is unknown, a shape disagrees with the observation, or the
+            checkpoint belongs to another problem.
+
+    Examples:
+        >>> from overhear.attacks.problem.observation import observe
+        >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
+        >>> seen = observe(
+        ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=1.0, noise_std=0.0,
+        ...     generator=torch.Generator(),
+        ... )
+        >>> found = reconstruct(
+        ...     seen, model, preset="matched", input_shape=(3,), classes=2,
+        ...     bounds=(torch.tensor(0.0), torch.tensor(1.0)), generator=torch.Generator(),
+        ... )
+        >>> found.stage, found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
+        ('exact', [1], 0.0)
+    """
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+        preset = PRESETS[preset]
+    problem = _pose(
+        observation,
+        model,
+        preset=preset,
+        shape=tuple(input_shape),
+        classes=classes,
+        bounds=bounds,
+        labels=labels,
+        prior_image=prior_image,
+    )
+    kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=_digest(problem))
+    solved = solve_exactly(problem, generator) if preset.exact else None
+    if isinstance(solved, Part):
+        found = _complete(problem, solved, generator, progress=progress)
+    else:
+        found = solved or optimise(problem, generator, progress=progress, checkpoint=kept)
+    done = _fall_back(problem, found, generator, dtype=observation.gradient.dtype)
+    if kept is not None:
+        kept.remove()
+    return done
+
+
+def _digest(problem: Problem) -> str:
+    """A name for everything that decides the result but the generator."""
+    seen, box = problem.observation, problem.box
+    return digest(
+        seen, problem.preset, box, problem.shape, problem.classes, problem.labels,
+        problem.prior_image, repr(problem.model),
+    )  # fmt: skip
+
+
+def _pose(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    preset: Preset,
+    shape: tuple[int, ...],
+    classes: int,
+    bounds: tuple[Tensor, Tensor],
+    labels: Tensor | None,
+    prior_image: Tensor | None,
+) -> Problem:
+    if labels is not None and labels.shape != (observation.records,):
+        raise InputError(
+            f"labels of shape {tuple(labels.shape)} must be ({observation.records},), "
+            "one per record of the observation"
+        )
+    if prior_image is not None and tuple(prior_image.shape) != shape:
+        raise InputError(f"prior_image of shape {tuple(prior_image.shape)} must be {shape}")
+    # Noise hides what float64 adds; L-BFGS without it stalls at float32's rounding.
+    dtype = torch.float64 if finishes(preset, observation) else torch.float32
+    box = build_box(bounds, shape, dtype=dtype)
+    posed = replace(
+        observation,
+        gradient=observation.gradient.to(dtype),
+        points=observation.points.to(dtype),
+    )
+    if labels is None and not preset.joint_labels:
+        labels = recover_labels(posed, model, classes=classes)
+    if prior_image is not None:
+        prior_image = box.pixels(prior_image.to(dtype)).clamp(0, 1)
+    return Problem(
+        observation=posed,
+        model=model,
+        preset=preset,
+        box=box,
+        shape=shape,
+        classes=classes,
+        labels=labels,
+        prior_image=prior_image,
+    )
+
+
+def _complete(
+    problem: Problem, part: Part, generator: torch.Generator, *, progress: Progress | None
+) -> Found:
+    """The certified records, and the others by a search on what they leave of the gradient."""
+    labels = None
+    if problem.labels is not None:
+        labels = recover_labels(part.rest, problem.model, classes=problem.classes)
+    rest = replace(problem, observation=part.rest, labels=labels)
+    found = optimise(rest, generator, progress=progress)
+    count, left = len(part.pixels), len(found.pixels)
+    return Found(
+        pixels=torch.cat([part.pixels, found.pixels.to(part.pixels)]),
+        labels=torch.cat([part.labels, found.labels]),
+        iterations=found.iterations,
+        stage=f"{count} certified, {left} by optimisation",
+    )
+
+
+def _fall_back(
+    problem: Problem, found: Found, generator: torch.Generator, *, dtype: torch.dtype
+) -> Reconstruction:
+    """Put the prior image where the observation does not speak for the image found."""
+    seen, prior = problem.observation, problem.prior_image
+    reached = _distance_left(problem, found.pixels, found.labels)
+    needed = 2 * math.prod(problem.shape) if seen.is_noisy else 0.0
+    pixels, supported = found.pixels.clone(), [True] * seen.records
+    failed = not seen.is_noisy and _angle_left(problem, found) > _FAILED
+    # A first layer under noise stood out of the noise's spectrum and within a predicted error.
+    if prior is not None and found.stage != FIRST_LAYER:
+        for record in range(seen.records):
+            gain = _distance_without(problem, found, record) - reached
+            supported[record] = gain > needed or (
+                seen.records == 1 and gain > 0 and _explains_held_out(problem, prior, generator)
+            )
+            supported[record] = supported[record] and not failed
+            if not supported[record]:
+                pixels[record] = prior
+    return Reconstruction(
+        inputs=problem.box.inputs(pixels).to(dtype),
+        labels=found.labels,
+        objective=reached,
+        iterations=found.iterations,
+        stage=found.stage if any(supported) else "prior",
+        supported=tuple(supported),
+    )
+
+
+def _angle_left(problem: Problem, found: Found) -> float:
+    """One minus the cosine between what was found would send and what was observed."""
+    return float(cosine_distance(_sent(problem, found.pixels, found.labels), problem.observation))
+
+
+def _distance_left(problem: Problem, pixels: Tensor, labels: Tensor) -> float:
+    """The whitened residual under noise, else the preset's distance."""
+    candidate = _sent(problem, pixels, labels)
+    if problem.observation.is_noisy:
+        return float(whitened_residual(candidate, problem.observation))
+    return float(problem.preset.objective(candidate, problem.observation))
+
+
+def _distance_without(problem: Problem, found: Found, record: int) -> float:
+    """The same with the prior image in place of a record, under the label that suits it best.
+
+    An image that undoes a wrong label beats the prior image under it without resembling anything.
+    """
+    assert problem.prior_image is not None  # noqa: S101 # the caller looked
+    pixels, labels = found.pixels.clone(), found.labels.clone()
+    pixels[record] = problem.prior_image
+    distances = []
+    for label in range(problem.classes) if problem.observation.is_noisy else [int(labels[record])]:
+        labels[record] = label
+        distances.append(_distance_left(problem, pixels, labels))
+    return min(distances)
+
+
+def _sent(problem: Problem, pixels: Tensor, labels: Tensor) -> Tensor:
+    """(K, D) gradients of a batch with hard labels."""
+    inputs = problem.box.inputs(pixels)
+    return sent_gradients(
+        problem.observation, problem.model, inputs=inputs, targets=labels
+    ).detach()
+
+
+def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generator) -> bool:
+    """Whether an image found from one half of the observation explains the other half."""
+    seen = problem.observation
+    if not seen.is_noisy:
+        return False
+    noise = torch.randn(seen.gradient.shape, generator=generator, dtype=seen.gradient.dtype)
+    noise = torch.linalg.cholesky(seen.covariance.double()).to(noise) @ noise
+    once = replace(problem.preset, starts=1)
+    first = replace(
+        seen,
+        gradient=seen.gradient + _SPLIT * noise,
+        covariance=seen.covariance * (1 + _SPLIT**2),
+    )
+    second = replace(
+        seen,
+        gradient=seen.gradient - noise / _SPLIT,
+        covariance=seen.covariance * (1 + 1 / _SPLIT**2),
+    )
+    posed = replace(problem, observation=first, preset=once)
+    found = optimise(posed, generator, progress=None)
+    candidate = _sent(problem, found.pixels, found.labels)
+    # Under much noise the label is wrong, and an image that undoes a wrong label beats the prior
+    # image under it without resembling anything: the prior image may choose its label.
+    every = torch.stack(
+        [_sent(problem, prior[None], k[None]) for k in torch.arange(problem.classes)]
+    )
+    residuals = whitened_residual(every, second)  # (C,)
+    public = every[residuals.argmin()]
+    gain = residuals.min() - whitened_residual(candidate, second)
+    # Given the first half, the gain is normal with twice the whitened distance of the two.
+    deviation = 2 * torch.linalg.vector_norm(second.whiten(candidate - public)) / second.noise_std
+    return bool(gain > 2 * deviation)

@@ -1,0 +1,314 @@
+"""The search for a batch whose gradient is the observed one: signed Adam, L-BFGS, several starts.
+
+    minimise  distance(clip(grad(x)), o) + weight * mean variation(x)     x on the unit box
+
+Starts run side by side under Adam (`restarts`), batched or one by one, whichever a trial step finds
+faster; L-BFGS then takes them one by one, best first, and stops at the first that solves. The start
+with the least objective is kept; the truth is never consulted. Under noise, where every start ends
+at its own mode, their mean is one more candidate.
+
+L-BFGS forgets its curvature every `_REFRESHED` outer steps, so that its position is all that a
+checkpoint needs.
+
+Shape letters: B records, C classes, D parameters, R starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..exact.stages import first_layer
+from ..problem.objective import squared_distance
+from ..problem.observation import Observation
+from ..problem.presets import Preset
+from ..problem.problem import Found, Problem, Progress, gradients_of, scores, squared_size
+from .checkpoint import Checkpoint
+from .restarts import Search, descend
+
+_SOLVED = 1e-10
+"""Squared distance over the observation's squared norm at which no further start is tried."""
+
+_EXHAUSTED = 1e-12
+"""The same, at which L-BFGS ends: images are then right to 70 dB and more."""
+
+_NEAR = 1e-5
+"""The same, at which optimised labels are rounded: they reach a one-hot row only in the limit."""
+
+_REFRESHED = 100
+_SCALE = 1e8
+
+_STALLED = 0.97
+"""Share of what was left five outer steps ago that has to go: the descent is slow, but steady."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Finish:
+    """How far L-BFGS is; mutable.
+
+    Attributes:
+        count: number of starts that are through.
+        step: outer steps taken from the present start.
+        last: what the last step reached.
+        taken: outer steps, summed over the starts.
+        score: the least so far; inf before there is one.
+        pixels, soft: where L-BFGS is, (B, *shape) and (B, C).
+        best, best_soft: what has the least score.
+        rounded: whether optimised labels have been rounded.
+    """
+
+    pixels: Tensor
+    soft: Tensor
+    best: Tensor
+    best_soft: Tensor
+    count: int = 0
+    step: int = 0
+    taken: int = 0
+    rounded: bool = False
+    last: float = math.inf
+    score: float = math.inf
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What to keep of it."""
+        counts = torch.tensor([self.count, self.step, self.taken, int(self.rounded)])
+        values = torch.tensor([self.last, self.score], dtype=torch.float64)
+        return {
+            "finish.pixels": self.pixels, "finish.soft": self.soft, "finish.best": self.best,
+            "finish.best_soft": self.best_soft, "finish.counts": counts, "finish.values": values,
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, kept: dict[str, Tensor]) -> _Finish:
+        """What was kept."""
+        count, step, taken, rounded = (int(n) for n in kept["finish.counts"])
+        last, score = (float(v) for v in kept["finish.values"])
+        return cls(
+            pixels=kept["finish.pixels"], soft=kept["finish.soft"], best=kept["finish.best"],
+            best_soft=kept["finish.best_soft"], count=count, step=step, taken=taken,
+            rounded=bool(rounded), last=last, score=score,
+        )  # fmt: skip
+
+
+def finishes(preset: Preset, observation: Observation) -> bool:
+    """Whether L-BFGS runs: never on a likelihood under noise, which Adam's precision serves."""
+    return preset.newton_steps > 0 and not (preset.follow_noise and observation.is_noisy)
+
+
+def optimise(
+    problem: Problem,
+    generator: torch.Generator,
+    *,
+    progress: Progress | None,
+    checkpoint: Checkpoint | None = None,
+) -> Found:
+    """The start with the least objective after Adam and L-BFGS, as far as the preset has them.
+
+    Args:
+        problem: what to explain, in float64 where L-BFGS is to reach its precision.
+        generator: source of the starts; put back to where it was by a checkpoint.
+        progress: called with (step, total).
+        checkpoint: where to go on from and what to keep up to date.
+
+    Returns:
+        The batch found.
+    """
+    preset = problem.preset
+    kept = None if checkpoint is None else checkpoint.load()
+    if kept is None:
+        starts, known = _starts(problem, generator)
+        logits = _label_starts(problem, generator, starts=len(starts))
+        # Adam takes steps of a hundredth of the box: float32 serves it at half the cost.
+        kind = torch.float32 if preset.adam_steps else starts.dtype
+        search = Search.begin(starts.to(kind), logits.to(kind))
+        finish: _Finish | None = None
+    else:
+        search, known = Search.of(kept), int(kept["known"])
+        finish = _Finish.of(kept) if "finish.counts" in kept else None
+        generator.set_state(kept["generator"])
+    total = preset.adam_steps
+    if finishes(preset, problem.observation):
+        total += preset.newton_steps * len(search.pixels)
+
+    def tick(step: int) -> None:
+        if progress is not None:
+            progress(min(step, total), total)
+
+    def save() -> None:
+        if checkpoint is not None:
+            place = {"known": torch.tensor(known), "generator": generator.get_state()}
+            more = {} if finish is None else finish.tensors()
+            checkpoint.save({**search.tensors(), **place, **more})
+
+    if search.step < preset.adam_steps:
+        descend(problem.to(torch.float32), search, kept=known, tick=tick, save=save)
+    ends, logits = search.pixels.to(problem.box.span), search.soft.to(problem.box.span)
+    order = list(range(len(ends)))
+    if preset.adam_steps:
+        ends, logits = _with_more(problem, ends, logits, starts=len(ends) - known)
+        order = scores(problem, ends, logits).argsort(stable=True).tolist()
+    if finish is None:
+        begin = order[0]
+        finish = _Finish(
+            pixels=ends[begin], soft=logits[begin], best=ends[begin], best_soft=logits[begin]
+        )
+    _finish_all(problem, finish, ends, logits, order=order, tick=tick, save=save)
+    tick(total)
+    return Found(
+        pixels=finish.best,
+        labels=finish.best_soft.argmax(dim=-1) if problem.labels is None else problem.labels,
+        iterations=search.taken + finish.taken,
+        stage="optimisation",
+    )
+
+
+def _finish_all(
+    problem: Problem,
+    finish: _Finish,
+    ends: Tensor,
+    logits: Tensor,
+    *,
+    order: list[int],
+    tick: Callable[[int], None],
+    save: Callable[[], None],
+) -> None:
+    """Take the starts on by L-BFGS, best first, and keep the least score."""
+    preset = problem.preset
+    newton = finishes(preset, problem.observation)
+    while finish.count < len(order):
+        index = order[finish.count]
+        if newton:
+            done = preset.adam_steps + finish.count * preset.newton_steps
+            further = functools.partial(_tick_after, tick, done)
+            _newton(problem, finish, tick=further, save=save)
+        # L-BFGS minimises another distance than Adam: what Adam left stays in the running.
+        reached = [(finish.pixels, finish.soft)] if newton else []
+        for pixels, soft in [*reached, (ends[index], logits[index])]:
+            inside = pixels.clamp(0, 1)
+            score = float(scores(problem, inside[None], soft[None]))
+            if score < finish.score:
+                finish.score, finish.best, finish.best_soft = score, inside, soft
+        solved = newton and _is_solved(problem, finish.pixels, finish.soft)
+        finish.count += 1
+        if solved:
+            break
+        if finish.count < len(order):
+            following = order[finish.count]
+            finish.pixels, finish.soft = ends[following], logits[following]
+            finish.step, finish.last, finish.rounded = 0, math.inf, False
+
+
+def _newton(
+    problem: Problem,
+    finish: _Finish,
+    *,
+    tick: Callable[[int], None],
+    save: Callable[[], None],
+) -> None:
+    """L-BFGS with strong Wolfe line search from one start, until it solves or stalls."""
+    while finish.step < problem.preset.newton_steps:
+        if _newton_part(problem, finish, tick=tick):
+            near = problem.labels is None and not finish.rounded and finish.last < _NEAR
+            if not near:
+                return
+            top = finish.soft.argmax(dim=-1)
+            # Its softmax is one-hot to the last bit.
+            finish.soft = 1e4 * nn.functional.one_hot(top, problem.classes).to(finish.soft)
+            finish.rounded, finish.last = True, math.inf
+        save()
+
+
+def _newton_part(problem: Problem, finish: _Finish, *, tick: Callable[[int], None]) -> bool:
+    """Up to `_REFRESHED` outer steps; True where there is nothing more to gain."""
+    joint = problem.labels is None and not finish.rounded
+    pixels = finish.pixels.clone().requires_grad_()
+    soft = finish.soft.clone().requires_grad_(joint)
+    optimiser = torch.optim.LBFGS(
+        [pixels, soft] if joint else [pixels],
+        max_iter=20,
+        history_size=200,
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+        line_search_fn="strong_wolfe",
+    )
+    size = squared_size(problem.observation) or 1.0
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        sent = gradients_of(problem, pixels[None], soft[None], together=False)
+        # In units of the observation, and large: torch drops curvature pairs with y's below 1e-10.
+        loss = squared_distance(sent, problem.observation)[0] * (_SCALE / size)
+        loss.backward()
+        return loss
+
+    enough, ended, values = _NEAR if joint else _EXHAUSTED, False, [math.inf]
+    for step in range(1, _REFRESHED + 1):
+        value = optimiser.step(closure).item() / _SCALE  # of the point before this step
+        finish.step += 1
+        finish.taken += 1
+        stalled = step > 8 and value > values[-5] * _STALLED
+        ended = value < enough or not math.isfinite(value) or stalled
+        values.append(value)
+        finish.last = value
+        tick(finish.step)
+        if ended or finish.step >= problem.preset.newton_steps:
+            break
+    finish.pixels, finish.soft = pixels.detach(), soft.detach()
+    return ended
+
+
+def _starts(problem: Problem, generator: torch.Generator) -> tuple[Tensor, int]:
+    """(R, B, *shape) starts, and how many of the last are no draws."""
+    shape = (problem.preset.starts, problem.observation.records, *problem.shape)
+    # A grey picture with a tenth of noise: a start inside the box, where activations are alive.
+    noise = torch.randn(shape, generator=generator, dtype=problem.box.span.dtype)
+    known = _known(problem)
+    return torch.cat([0.45 + 0.1 * noise, *known]), len(known)
+
+
+def _known(problem: Problem) -> list[Tensor]:
+    """Under noise, the (1, B, *shape) pictures that are known before any search."""
+    known: list[Tensor] = []
+    if not problem.preset.follow_noise or not problem.observation.is_noisy:
+        return known
+    if problem.prior_image is not None:
+        known.append(problem.prior_image.expand(1, problem.observation.records, *problem.shape))
+    if problem.preset.exact and (inputs := first_layer(problem)) is not None:
+        known.append(problem.box.pixels(inputs)[None])
+    return known
+
+
+def _label_starts(problem: Problem, generator: torch.Generator, *, starts: int) -> Tensor:
+    """(R, B, C) logits of labels to optimise, or one-hot rows of known ones."""
+    shape = (starts, problem.observation.records, problem.classes)
+    dtype = problem.box.span.dtype
+    if problem.labels is None:
+        return torch.randn(shape, generator=generator, dtype=dtype)
+    return nn.functional.one_hot(problem.labels, problem.classes).to(dtype).expand(shape)
+
+
+def _with_more(
+    problem: Problem, ends: Tensor, logits: Tensor, *, starts: int
+) -> tuple[Tensor, Tensor]:
+    """The ends of the starts; under noise also the mean of the drawn ones, and what was known."""
+    more = _known(problem)
+    noisy = problem.preset.follow_noise and problem.observation.is_noisy
+    if noisy and starts > 1 and problem.labels is not None:
+        more.append(ends[:starts].mean(dim=0, keepdim=True))
+    labels = logits[:1].expand(len(more), *logits.shape[1:])
+    return torch.cat([ends, *more]), torch.cat([logits, labels])
+
+
+def _is_solved(problem: Problem, pixels: Tensor, soft: Tensor) -> bool:
+    sent = gradients_of(problem, pixels[None], soft[None], together=False)
+    left = float(squared_distance(sent.detach(), problem.observation)[0])
+    return left < _SOLVED * squared_size(problem.observation)
+
+
+def _tick_after(tick: Callable[[int], None], done: int, step: int) -> None:
+    """Count a step on top of those of earlier stages."""
+    tick(done + step)

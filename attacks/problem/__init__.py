@@ -1,0 +1,1 @@
+"""What an inversion is given, and what it looks for."""

@@ -1,0 +1,157 @@
+"""The labels of a batch, read off the last linear layer's gradient.
+
+For logits z = W a + b and cross-entropy, record i contributes (p_i - y_i) a_i^T to the gradient of
+W and p_i - y_i to that of b, with p_i its probabilities and y_i its one-hot label. The label is
+the only class with a negative entry.
+
+- One record: Zhao, Mopuri, Bilen (2020), "iDLG". Here the sign is read from the top singular
+  vector of [W, b], which averages the noise over all columns, and from b alone where that vector
+  does not stand out of the noise.
+- A batch: Wainakh et al. (2022), "User-Level Label Leakage from Gradients": classes are taken one
+  by one, the most negative remaining entry first, and each take adds one record's share.
+
+Where we differ from the papers: the share and the offset come from the mean probabilities of the
+model, and per-record clipping, which shrinks every entry by one unknown factor, is met by trying
+factors and keeping the one that leaves the least residual.
+
+Shape letters: B records, C classes, D parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError
+from ...training.models.parameters import unflatten
+from .observation import Observation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LastLayer:
+    """Gradients of the last linear layer: weight (K, C, features), bias (K, C) or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+def last_layer(observation: Observation, model: nn.Module, *, classes: int) -> LastLayer | None:
+    """The gradient of the last parametrised layer, if it is linear with one output per class.
+
+    Args:
+        observation: supplies the gradient.
+        model: network whose outputs are that layer's outputs.
+        classes: number of classes C.
+
+    Returns:
+        The layer's gradient, or None where labels cannot be read from it.
+    """
+    own = [
+        (name, module)
+        for name, module in model.named_modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    if not own or not isinstance(own[-1][1], nn.Linear) or own[-1][1].out_features != classes:
+        return None
+    name, gradients = own[-1][0], unflatten(model, observation.gradient)
+    prefix = f"{name}." if name else ""
+    return LastLayer(weight=gradients[f"{prefix}weight"], bias=gradients.get(f"{prefix}bias"))
+
+
+def recover_labels(
+    observation: Observation,
+    model: nn.Module,
+    *,
+    classes: int,
+    probabilities: Tensor | None = None,
+) -> Tensor | None:
+    """The most likely labels of the batch, duplicates included.
+
+    Args:
+        observation: one batch's gradient.
+        model: network with logits (B, C) as output.
+        classes: number of classes C.
+        probabilities: (C,) the model's mean probabilities on inputs like the batch; used for more
+            than one record. Uniform where None.
+
+    Returns:
+        (records,) class indices in ascending order, or None where the last layer is not linear.
+
+    Raises:
+        ValueError: `probabilities` is not a distribution over the classes.
+
+    Examples:
+        >>> from overhear.attacks.problem.observation import observe
+        >>> model = nn.Linear(4, 3)
+        >>> seen = observe(
+        ...     model, torch.zeros(15), inputs=torch.rand(4, 4), targets=torch.tensor([2, 0, 2, 2]),
+        ...     clip_norm=None, noise_std=0.0, generator=torch.Generator(),
+        ... )
+        >>> recover_labels(seen, model, classes=3).tolist()
+        [0, 2, 2, 2]
+    """
+    layer = last_layer(observation, model, classes=classes)
+    if layer is None:
+        return None
+    if observation.records == 1:
+        return _single_label(layer, noise_std=observation.noise_std)
+    if probabilities is None:
+        probabilities = torch.full((classes,), 1 / classes)
+    if probabilities.shape != (classes,) or abs(float(probabilities.sum()) - 1) > 1e-3:
+        raise InputError(
+            f"probabilities of shape {tuple(probabilities.shape)} must be ({classes},) and sum to 1"
+        )
+    offsets = probabilities.to(observation.gradient)
+    # Without a bias the row sums stand in: activations are not negative, their scale is unknown.
+    entries = (layer.weight.sum(dim=2) if layer.bias is None else layer.bias).mean(dim=0)
+    known_scale = layer.bias is not None and observation.clip_norm is None
+    counts = _counts(entries, offsets, records=observation.records, known_scale=known_scale)
+    return torch.repeat_interleave(torch.arange(classes), counts)
+
+
+def _single_label(layer: LastLayer, *, noise_std: float) -> Tensor:
+    classes, biased = layer.weight.shape[1], layer.bias is not None
+    # (C, K (features + 1)): the label is one for all intercepts
+    columns = [layer.weight.transpose(0, 1).reshape(classes, -1)]
+    if layer.bias is not None:
+        columns.append(layer.bias.T)
+    joint = torch.cat(columns, dim=1).double()
+    left, values, right = torch.linalg.svd(joint, full_matrices=False)
+    edge = noise_std * (math.sqrt(joint.shape[0]) + math.sqrt(joint.shape[1]))
+    top, direction, strength = left[:, 0], right[0], float(values[0])
+    if strength <= edge and layer.bias is not None:
+        return layer.bias.sum(dim=0).argmin()[None]
+    # The factor of the bias is 1 in every record, hence positive; activations are only likely so.
+    side = float(direction[-len(layer.weight) :].sum() if biased else direction.sum())
+    doubt = 3 * noise_std / max(strength, 1e-300)
+    if doubt > 0 and abs(side) <= doubt and len(top) > 2:
+        return top.abs().argmax()[None]  # |p_y - 1| is the sum of all other probabilities
+    return (top * math.copysign(1.0, side)).argmin()[None]
+
+
+def _counts(entries: Tensor, offsets: Tensor, *, records: int, known_scale: bool) -> Tensor:
+    """Records per class whose entries offsets - counts/B fit best, up to a positive factor."""
+    size = float(entries.abs().max())
+    if known_scale or size == 0:
+        return _greedy(entries, offsets, records=records)
+    best, least = _greedy(entries / size, offsets, records=records), math.inf
+    for factor in torch.logspace(-1.5, 1.5, 121).tolist():
+        counts = _greedy(entries / (size * factor), offsets, records=records)
+        shape = offsets - counts / records
+        fitted = float((shape @ entries) / (shape @ shape).clamp_min(1e-12))
+        residual = float((entries - fitted * shape).square().sum())
+        if fitted > 0 and residual < least * (1 - 1e-9):
+            best, least = counts, residual
+    return best
+
+
+def _greedy(entries: Tensor, offsets: Tensor, *, records: int) -> Tensor:
+    rest, counts = entries - offsets, torch.zeros(len(entries), dtype=torch.int64)
+    for _ in range(records):
+        label = int(rest.argmin())
+        rest[label] += 1 / records
+        counts[label] += 1
+    return counts

@@ -1,0 +1,332 @@
+"""What an adversary holds before it attacks: estimates of one batch's gradients, and their noise.
+
+An `Observation` holds K intercepts of one batch of B records,
+
+    gradient[k] = 1/B sum_b clip(sum_p coefs[p] grad_b(points[k, p]), clip_norm) + noise[k]
+
+where grad_b(x) is the gradient of record b's loss at parameters x, and the noise has covariance
+`covariance` over the intercepts and is independent over coordinates. Several neighbours' models of
+one batch are several intercepts; an algorithm that clips a difference of gradients (STORM) has
+several points. Without a defence (clip_norm None, covariance 0) an intercept is the plain mean
+gradient of the batch.
+
+Shape letters: K intercepts, P points, B records in the batch, C classes, D parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from ...privacy.errors import InputError
+from ...training.models.parameters import unflatten
+from ...training.models.tasks import Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Observation:
+    """One batch's gradients as an adversary estimates them.
+
+    Attributes:
+        gradient: (K, D) estimates of means of (clipped) gradients of the batch.
+        points: (K, P, D') flat parameters the gradients were taken at, in `named_parameters` order;
+            D' exceeds D where a task has further blocks, of which nothing is observed.
+        covariance: (K, K) of the Gaussian noise on each coordinate; positive definite, or zero
+            where nothing is noisy.
+        clip_norm: L2 bound on each record's vector, None where nothing is clipped.
+        records: number of records B that the mean runs over.
+        coefs: (P,) of the points: numbers, or (D',) tensors where blocks differ.
+        mean_of: where the mean of the batch is clipped in place of each record: the divisor B' in
+            gradient[k] = clip(1/B' sum_b grad_b) + noise[k]. None where records are clipped.
+        task: the loss, where it is not the cross-entropy of a network's logits.
+        rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
+            looks for an exact solution has to allow for it.
+
+    Raises:
+        ValueError: a shape or a number is out of range.
+
+    Examples:
+        >>> seen = Observation.single(
+        ...     gradient=torch.ones(3), model=torch.zeros(3), noise_std=0.5, clip_norm=None,
+        ...     records=1,
+        ... )
+        >>> seen.gradient.square().sum().item(), seen.noise_std
+        (3.0, 0.5)
+    """
+
+    gradient: Tensor
+    points: Tensor
+    covariance: Tensor
+    clip_norm: float | None
+    records: int
+    coefs: tuple[float | Tensor, ...] = (1.0,)
+    mean_of: float | None = None
+    task: Task | None = None
+    rounding: float = 0.0
+
+    @classmethod
+    def single(
+        cls,
+        *,
+        gradient: Tensor,
+        model: Tensor,
+        noise_std: float,
+        clip_norm: float | None,
+        records: int,
+    ) -> Observation:
+        """One intercept.
+
+        Args:
+            gradient: (D,) estimate.
+            model: (D,) parameters it was taken at.
+            noise_std: standard deviation of the noise on each coordinate.
+            clip_norm: as the attribute.
+            records: as the attribute.
+        """
+        if gradient.ndim != 1 or gradient.shape != model.shape:
+            raise InputError(
+                f"gradient of shape {tuple(gradient.shape)} and model of shape "
+                f"{tuple(model.shape)} must both be (D,); flatten in named_parameters order"
+            )
+        if not (math.isfinite(noise_std) and noise_std >= 0):
+            raise InputError(f"noise_std={noise_std} must be finite and at least 0")
+        return cls(
+            gradient=gradient[None],
+            points=model[None, None],
+            covariance=torch.tensor([[noise_std**2]], dtype=torch.float64),
+            clip_norm=clip_norm,
+            records=records,
+        )
+
+    def __post_init__(self) -> None:
+        g, p, s = self.gradient, self.points, self.covariance
+        if g.ndim != 2 or p.ndim != 3 or len(p) != len(g) or p.shape[2] < g.shape[1]:
+            raise InputError(
+                f"gradient of shape {tuple(g.shape)} must be (K, D) and points of shape "
+                f"{tuple(p.shape)} (K, P, D); flatten in named_parameters order"
+            )
+        if len(g) == 0 or tuple(s.shape) != (len(g), len(g)):
+            raise InputError(
+                f"covariance of shape {tuple(s.shape)} must be (K, K) for {len(g)} intercepts, "
+                "at least one"
+            )
+        for name, value in (("gradient", g), ("points", p), ("covariance", s)):
+            if not bool(torch.isfinite(value).all()):
+                raise InputError(f"{name} must be finite; drop rounds that diverged")
+        if bool((s != 0).any()) and float(torch.linalg.eigvalsh(s.double()).min()) <= 0:
+            raise InputError(
+                "covariance must be positive definite, or zero; keep the noise-free intercepts "
+                "alone where some are"
+            )
+        if self.clip_norm is not None and not (
+            math.isfinite(self.clip_norm) and self.clip_norm > 0
+        ):
+            raise InputError(
+                f"clip_norm={self.clip_norm} must be positive; None says that nothing is clipped"
+            )
+        if self.records < 1:
+            raise InputError(f"records={self.records} must be at least 1")
+        if len(self.coefs) != p.shape[1]:
+            raise InputError(f"{len(self.coefs)} coefs for {p.shape[1]} points; give one for each")
+
+    @property
+    def noise_std(self) -> float:
+        """Noise of the best average of all intercepts, if these were of one and the same vector."""
+        if not self.is_noisy:
+            return 0.0
+        s = self.covariance.double()
+        one = torch.ones(len(s), dtype=s.dtype)
+        return float(one @ torch.linalg.solve(s, one)) ** -0.5
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether there is any noise."""
+        return bool((self.covariance != 0).any())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every intercept is one gradient of the cross-entropy at one point."""
+        (first, *others) = self.coefs
+        plain = isinstance(first, float) and first == 1.0 and not others
+        return plain and self.task is None and self.mean_of is None
+
+    def only(self, *chosen: int) -> Observation:
+        """Some of the intercepts."""
+        at = list(chosen)
+        return replace(
+            self,
+            gradient=self.gradient[at],
+            points=self.points[at],
+            covariance=self.covariance[at][:, at],
+        )
+
+    def whiten(self, gradients: Tensor) -> Tensor:
+        """(..., K, D) differences with the noise made independent and of size `noise_std`.
+
+        Without noise they stay as they are.
+        """
+        if len(self.covariance) == 1 or not self.is_noisy:
+            return gradients
+        factor = torch.linalg.cholesky(self.covariance.double())
+        root = torch.linalg.inv(factor).to(gradients) * self.noise_std
+        return root @ gradients
+
+
+def sent_gradient(
+    model: nn.Module,
+    points: Tensor,
+    *,
+    inputs: Tensor,
+    targets: Tensor,
+    clip_norm: float | None,
+    coefs: Sequence[float | Tensor] = (1.0,),
+    mean_of: float | None = None,
+    task: Task | None = None,
+) -> Tensor:
+    """The mean clipped gradient that a batch sends, differentiable in the batch.
+
+    Args:
+        model: network with logits (B, C) as output; not used where there is a task.
+        points: (D,) flat parameters, or (P, D) of several points.
+        inputs: (B, *shape).
+        targets: (B,) class indices or, without a task, (B, C) probabilities.
+        clip_norm: L2 bound on each record's vector; None clips nothing.
+        coefs: of the points.
+        mean_of: as in `Observation`.
+        task: as in `Observation`.
+
+    Returns:
+        (D,) gradient.
+
+    Examples:
+        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+        >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, clip_norm=None)
+        >>> [round(value, 2) for value in sent.tolist()]
+        [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
+    """
+    every = points if points.ndim == 2 else points[None]
+
+    def slope(point: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(D,) gradient of the mean loss."""
+        if task is not None:
+            return vmap(grad(task.loss), in_dims=(None, 0, 0))(point, x, y).mean(dim=0)
+        values = unflatten(model, point)
+
+        def loss(values: dict[str, Tensor]) -> Tensor:
+            return cross_entropy(functional_call(model, values, (x,)), y)
+
+        return torch.cat([value.flatten() for value in grad(loss)(values).values()])
+
+    def combined(x: Tensor, y: Tensor) -> Tensor:
+        parts = [c * slope(p, x, y) for c, p in zip(coefs, every, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
+
+    if mean_of is not None:
+        mean = combined(inputs, targets) * (len(inputs) / mean_of)
+        return mean if clip_norm is None else mean * _clip_factor(mean, clip_norm)
+    if clip_norm is None or len(inputs) == 1:  # one gradient: no need for one row per record
+        flat = combined(inputs, targets)
+        return flat if clip_norm is None else flat * _clip_factor(flat, clip_norm)
+    rows = vmap(combined)(inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
+    return (rows * _clip_factor(rows, clip_norm)).mean(dim=0)
+
+
+def sent_gradients(
+    observation: Observation, model: nn.Module, *, inputs: Tensor, targets: Tensor
+) -> Tensor:
+    """What a candidate batch would have shown in every intercept, differentiable in the batch.
+
+    Args:
+        observation: supplies points, clip and task.
+        model: network with logits (B, C) as output.
+        inputs: (B, *shape).
+        targets: (B,) class indices or (B, C) probabilities.
+
+    Returns:
+        (K, D) gradients.
+
+    Examples:
+        >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
+        >>> seen = Observation.single(
+        ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.0, clip_norm=1.0,
+        ...     records=1,
+        ... )
+        >>> sent_gradients(seen, model, inputs=x, targets=y).norm(dim=1).round(decimals=4).tolist()
+        [1.0]
+    """
+    rows = [
+        sent_gradient(
+            model,
+            points,
+            inputs=inputs,
+            targets=targets,
+            clip_norm=observation.clip_norm,
+            coefs=observation.coefs,
+            mean_of=observation.mean_of,
+            task=observation.task,
+        )
+        for points in observation.points
+    ]
+    return torch.stack(rows)[:, : observation.gradient.shape[1]]
+
+
+def observe(
+    model: nn.Module,
+    parameters: Tensor,
+    *,
+    inputs: Tensor,
+    targets: Tensor,
+    clip_norm: float | None,
+    noise_std: float,
+    generator: torch.Generator,
+) -> Observation:
+    """The observation that a known batch gives rise to, for tests and benchmarks.
+
+    Args:
+        model: network with logits (B, C) as output.
+        parameters: (D,) flat parameters, or (K, D) of several models of the same batch.
+        inputs: (B, *shape).
+        targets: (B,) class indices.
+        clip_norm: L2 bound on each record's gradient; None clips nothing.
+        noise_std: noise on each coordinate of the mean: noise multiplier * clip norm / batch size;
+            independent over the models.
+        generator: source of the noise.
+
+    Returns:
+        The observation, detached.
+
+    Examples:
+        >>> model, x, y = nn.Linear(2, 2), 50 * torch.ones(1, 2), torch.tensor([0])
+        >>> seen = observe(
+        ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
+        ...     generator=torch.Generator(),
+        ... )
+        >>> round(seen.gradient.norm().item(), 4)
+        1.0
+    """
+    models = parameters.detach().reshape(-1, parameters.shape[-1])
+    rows = [
+        sent_gradient(model, flat, inputs=inputs, targets=targets, clip_norm=clip_norm).detach()
+        for flat in models
+    ]
+    sent = torch.stack(rows)
+    noise = torch.randn(sent.shape, generator=generator, dtype=sent.dtype)
+    return Observation(
+        gradient=sent + noise_std * noise,
+        points=models[:, None],
+        covariance=noise_std**2 * torch.eye(len(models), dtype=torch.float64),
+        clip_norm=clip_norm,
+        records=len(inputs),
+    )
+
+
+def _clip_factor(gradients: Tensor, clip_norm: float) -> Tensor:
+    tiny = torch.finfo(gradients.dtype).tiny  # a zero gradient stays zero, with a finite derivative
+    norms = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True)
+    return (clip_norm / norms.clamp_min(tiny)).clamp_max(1.0)

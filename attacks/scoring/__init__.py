@@ -1,0 +1,1 @@
+"""How much was rebuilt, beside what is proven."""

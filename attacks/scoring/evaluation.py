@@ -1,0 +1,190 @@
+"""Attack planted public records under three protections, and score against the truth.
+
+Four rows always: the blind guess (the mean public image), no defence (nothing clipped, no noise),
+clipping only, and the run as it was. A failed attack is no leak shown; it is not protection.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError
+from ...training.data.dataset import Examples
+from ...training.data.load import Dataset
+from ..interception.estimate import Estimate
+from ..interception.replay import Protection, Trial, replay, trace_of
+from ..interception.scenarios import Scenario, intercept
+from ..inversion.inversion import Reconstruction, reconstruct
+from ..problem.presets import Preset
+from .detectability import detectability, spectral_sentence
+from .metrics import ORDINARY, Convention, Scores, match
+
+BLIND = "blind guess"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One row of a table: what the reconstructions of all images scored.
+
+    Attributes:
+        name: "blind guess" or a protection.
+        scores: one entry an image.
+        images: (N, *shape) reconstructions, pixels in [0, 1].
+        stages: which stage of the attack produced each image.
+        noise_std: noise of the best average of what was observed, in the units of one record's
+            clipped gradient; NaN where nothing was.
+        intercepts: how many contributions of the victim were observed.
+        labels: what the attack took the labels to be; -1 where it has none.
+        spectral: whether the gradient stands out of the noise of any layer, in words.
+        unused: the victim's contributions that the attack does not use: what it cannot single out,
+            and what is clipped otherwise than the rest.
+    """
+
+    name: str
+    scores: Scores
+    images: Tensor
+    stages: tuple[str, ...]
+    noise_std: float = math.nan
+    intercepts: int = 0
+    labels: tuple[int, ...] = ()
+    spectral: str = ""
+    unused: tuple[str, ...] = ()
+
+
+def attack_images(
+    trial: Trial,
+    data: Dataset,
+    *,
+    scenario: Scenario,
+    preset: str | Preset,
+    images: Tensor,
+    labels: Tensor,
+    prior_image: Tensor,
+    generator: torch.Generator,
+    batch: int = 1,
+    progress: Callable[[str], None] | None = None,
+) -> list[Row]:
+    """The four rows for a set of images, planted together in groups, each in rounds of its own.
+
+    Args:
+        trial: where to attack.
+        data: supplies bounds and pixels.
+        scenario: what is intercepted.
+        preset: settings of the reconstruction.
+        images: (N, *shape) normalised public records.
+        labels: (N,) their labels, which the attack does not see.
+        prior_image: (*shape) normalised mean public image.
+        generator: starts of the reconstruction.
+        batch: how many records are planted at once; the last group may hold fewer.
+        progress: called with a line after each group.
+
+    Returns:
+        Rows in the order blind guess, no defence, clipping only, defended.
+
+    Raises:
+        ValueError: the algorithm does not have the scenario, or `batch` is no positive number.
+    """
+    if batch < 1:
+        raise InputError(f"batch={batch} must be at least 1")
+    truth = _pixels(data, images)
+    guess = _pixels(data, prior_image.expand_as(images))
+    groups = list(torch.arange(len(images)).split(batch))
+    scores = _score([(truth[g], guess[g]) for g in groups])
+    rows = [Row(name=BLIND, scores=scores, images=guess, stages=("",) * len(images))]
+    for protection in Protection:
+        under = trial.under(protection)
+        traces = trace_of(under)
+        seen, found = list[Estimate](), list[Reconstruction | None]()
+        for number, at in enumerate(groups):
+            planted = Examples(images[at], labels[at])
+            estimate = intercept(replay(under, planted, traces=traces), scenario=scenario)
+            seen.append(estimate)
+            found.append(
+                None
+                if estimate.observation is None
+                else reconstruct(
+                    estimate.observation,
+                    trial.setting.model,
+                    preset=preset,
+                    input_shape=tuple(images.shape[1:]),
+                    classes=data.classes,
+                    bounds=data.bounds,
+                    generator=generator,
+                    prior_image=prior_image,
+                )
+            )
+            if progress is not None:
+                progress(f"{scenario}, {protection}: group {number + 1}/{len(groups)}")
+        row = _row(data, protection, (truth, guess), groups=groups, seen=seen, found=found)
+        rows.append(replace(row, spectral=_spectral(seen, trial.setting.model)))
+    return rows
+
+
+def _spectral(seen: Sequence[Estimate], model: nn.Module) -> str:
+    """Of the first group that anything was observed of."""
+    held = [e.observation for e in seen if e.observation is not None]
+    return spectral_sentence(detectability(held[0], model)) if held else ""
+
+
+def _row(
+    data: Dataset,
+    protection: Protection,
+    known: tuple[Tensor, Tensor],
+    *,
+    groups: Sequence[Tensor],
+    seen: Sequence[Estimate],
+    found: Sequence[Reconstruction | None],
+) -> Row:
+    truth, blind = known
+    pairs, stages, labels = list[tuple[Tensor, Tensor]](), list[str](), list[int]()
+    for at, one in zip(groups, found, strict=True):
+        guess = blind[at] if one is None else _pixels(data, one.inputs.to(truth.dtype))
+        pairs.append((truth[at], guess))
+        stages += ["not identified" if one is None else one.stage] * len(at)
+        labels += [-1] * len(at) if one is None else one.labels.tolist()
+    scores = _score(pairs)
+    paired = torch.cat([guess for _, guess in pairs])[list(scores.order)]
+    held = [e.observation for e in seen if e.observation is not None]
+    return Row(
+        name=str(protection),
+        scores=scores,
+        images=paired,
+        stages=tuple(stages[i] for i in scores.order),
+        noise_std=max((o.noise_std * o.records for o in held), default=math.nan),
+        intercepts=max((len(o.gradient) for o in held), default=0),
+        labels=tuple(labels[i] for i in scores.order),
+        unused=tuple(dict.fromkeys(name for e in seen for name in (*e.missing, *e.passed_over))),
+    )
+
+
+def _pixels(data: Dataset, inputs: Tensor) -> Tensor:
+    return data.pixels(inputs.detach().cpu().float()).clamp(0.0, 1.0)
+
+
+def score_each(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> Scores:
+    """Scores of images that are paired already.
+
+    Args:
+        truth: (N, *shape) images in [0, 1].
+        guess: (N, *shape) their reconstructions.
+        convention: scale of the scores.
+    """
+    return _score([(t[None], g[None]) for t, g in zip(truth, guess, strict=True)], convention)
+
+
+def _score(pairs: Sequence[tuple[Tensor, Tensor]], convention: Convention = ORDINARY) -> Scores:
+    """Each group of images against its own reconstructions, in any order within the group."""
+    each = [match(truth, guess, convention=convention) for truth, guess in pairs]
+    starts = np.cumsum([0, *(len(s.order) for s in each)]).tolist()
+    return Scores(
+        mse=tuple(x for s in each for x in s.mse),
+        psnr=tuple(x for s in each for x in s.psnr),
+        ssim=tuple(x for s in each for x in s.ssim),
+        order=tuple(start + i for start, s in zip(starts, each, strict=False) for i in s.order),
+    )

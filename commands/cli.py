@@ -1,0 +1,97 @@
+"""The command line.
+
+Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 3 over a
+limit of a policy; 4 more was measured than is proven; 5 evidence that a policy asks for is missing.
+With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
+inside the command, so that help costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from .prepare.budget import budget
+from .prepare.plan import plan
+from .read.check import check
+from .read.compare import compare
+from .read.report import report
+from .read.schema import schema
+from .run.attack import attack
+from .run.audit import audit
+from .run.demo import demo
+from .run.invert import invert
+from .run.train import train
+
+__all__ = ["app", "main"]
+
+BAD_INPUT, CRASH, CONTRADICTED = 2, 1, 4
+
+app = typer.Typer(
+    name="overhear",
+    help="What each onlooker can learn about one record from what a decentralized run sends.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def overhear(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """What each onlooker can learn about one record from what a decentralized run sends."""
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(f"overhear {version_of('overhear')}")
+        raise typer.Exit
+
+
+for command in (
+    *(budget, plan),
+    *(train, attack, invert, audit),
+    *(report, check, compare, schema),
+    demo,
+):
+    app.command()(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        arguments: without the program's name; by default those of the process.
+    """
+    try:
+        app(arguments, prog_name="overhear")
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else CRASH
+    except Exception as error:  # noqa: BLE001 - the last resort decides what is told, and how
+        return _told(error)
+    return 0
+
+
+def _told(error: Exception) -> int:
+    """Tell an error on standard error, and give its exit code."""
+    from ..runs.errors import STATED, ContradictedProof, sentence
+
+    if isinstance(error, ContradictedProof):
+        print(f"error: {error}", file=sys.stderr)
+        return CONTRADICTED
+    bad_input = isinstance(error, STATED)
+    if not bad_input or os.environ.get("OVERHEAR_DEBUG") == "1":
+        traceback.print_exception(error)
+    if bad_input:
+        print(f"error: {sentence(error)}", file=sys.stderr)
+    return BAD_INPUT if bad_input else CRASH
+
+
+if __name__ == "__main__":  # for torchrun and for machines where scripts are not on the path
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The command `overhear plan`: a table, what leaks and what would mend it, or a sweep of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import process_time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..terminal.terminal import make_console, print_json, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["plan"]
+
+_LEAKS = ("leak", "within")
+_NOTES = ("no-target",)
+_LONG = 4.0  # seconds of a plan, above which the remedies, plans too, are skipped
+
+
+def plan(
+    run: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),
+    ] = None,
+    sweeps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="table.key=a,b,c",
+            help="Plan every combination, as one table; may be repeated.",
+        ),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --sweep, print a Markdown table.")
+    ] = False,
+    every_agent: Annotated[
+        bool, typer.Option("--every-agent", help="With --json, epsilon of every agent's records.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Before training: the noise for the target, and epsilon for every adversary."""
+    from ...privacy.errors import InputError
+    from ...runs.plan.plan import make_plan
+    from ...runs.run_file.run_file import load_run_file
+
+    if every_agent and (sweeps or not json):
+        raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
+    if sweeps:
+        _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
+        return
+    if markdown:
+        raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
+    from ...reports.judgement.plan_advice import advise
+
+    config = load_run_file(run, overrides or ())
+    begun = process_time()
+    planned = make_plan(config, every_agent=every_agent)
+    slow = process_time() - begun > _LONG
+    found = planned.to_json()
+    found["advice"] = [advice.to_json() for advice in advise(config, planned, slow=slow)]
+    if json:
+        print_json(found)
+        return
+    _show_plan(found, make_console())
+
+
+def _show_plan(found: Mapping[str, Any], console: Console) -> None:
+    from ...runs.numbers import bound, small
+    from ..terminal.tables import adversary_table, reasons
+
+    target, rows, advice = found["target"], found["adversaries"], found["advice"]
+    say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
+    if target.get("epsilon") is not None:
+        aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
+        say(console, f"Target: {aim} against {target['adversary']}")
+    console.print(adversary_table(rows))
+    # What the advice says in full stands neither among the reasons nor among the warnings.
+    words = " ".join(entry["words"] for entry in advice)
+    said = {row["because"] for row in rows if row["because"] in words}
+    for line in reasons(row for row in rows if row["because"] not in said):
+        say(console, line)
+    _show_advice(advice, console)
+    for warning in found["warnings"]:
+        if not any(because in warning for because in said):
+            say(console, f"Warning: {warning}")
+
+
+def _show_advice(advice: Sequence[Mapping[str, Any]], console: Console) -> None:
+    leaks = [entry["words"] for entry in advice if entry["what"] in _LEAKS]
+    notes = [entry["words"] for entry in advice if entry["what"] in _NOTES]
+    mended = [e["words"] for e in advice if e["what"] not in (*_LEAKS, *_NOTES)]
+    for head, lines in (
+        ("What leaks", leaks),
+        ("How to mend it", mended),
+        ("How to set a target", notes),
+    ):
+        if lines:
+            console.print()
+            say(console, head)
+        for line in lines:
+            _say_indented(console, line)
+
+
+def _say_indented(console: Console, text: str) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
+
+
+def _show_sweep(
+    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
+) -> None:
+    from ...privacy.errors import InputError
+    from ...runs.plan.sweep import plan_sweep
+    from ..terminal.tables import sweep_markdown, sweep_tables
+
+    if json and markdown:
+        raise InputError("--json and --markdown exclude each other; give one of them")
+    found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
+    if json:
+        print_json(found)
+    elif markdown:
+        print(sweep_markdown(found), end="")
+    else:
+        make_console().print(*sweep_tables(found), sep="\n")
+    if all(one["refused"] is not None for one in found):
+        raise InputError(
+            f"none of the {len(found)} combinations can be planned; the first: "
+            f"{found[0]['refused']}"
+        )

@@ -1,0 +1,109 @@
+"""The command `overhear check`: the gate in front of a release, for people and for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..terminal.terminal import make_console, print_json, say
+
+if TYPE_CHECKING:
+    from ...reports.judgement.finding import Decision
+
+__all__ = ["check"]
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    *,
+    policy: Annotated[Path, typer.Option(metavar="POLICY.toml", help="What the run must satisfy.")],
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML too.")] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Hold a run against a policy: limits for adversaries, and the evidence that is asked for.
+
+    Exit code 0: within the policy; 3: over a limit; 4: a measurement contradicts a proof; 5:
+    evidence is missing; 2: bad input, such as a run that was changed. The worst of 4, 3, 5 counts.
+    The figures are computed anew from the run, and only proven ones pass.
+    """
+    from ...privacy.errors import InputError
+    from ...reports.judgement.policy import load_policy
+    from ...reports.plain_text import plain
+
+    if junit is not None:  # first, so that an earlier result cannot pass for this one
+        if junit.resolve().is_relative_to(folder.resolve()):
+            raise InputError(
+                f"--junit {plain(junit)} lies in the folder of the run, which a check leaves as it "
+                "is; choose another folder"
+            )
+        from ...reports.document.junit import unfinished
+
+        unfinished(junit, suite=str(folder))
+    wanted = load_policy(policy)
+    from ...reports.document.checked_run import read_checked_run
+    from ...reports.judgement.check import decide
+
+    decision = decide(wanted, read_checked_run(folder))
+    if junit is not None:
+        from ...reports.document.junit import write_junit
+
+        write_junit(decision, junit, suite=str(folder))
+    if json:
+        print_json(_object(decision, folder, policy))
+    else:
+        _show(decision, folder, policy)
+    raise typer.Exit(decision.exit_code)
+
+
+def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, Any]:
+    from ...reports.plain_text import plain
+
+    return {
+        "schema": 1,
+        "run": plain(folder),
+        "policy": plain(policy),
+        "outcome": decision.outcome.value,
+        "exit_code": decision.exit_code,
+        "requirements": [
+            {"name": f.requirement, "outcome": f.outcome.value, "sentence": f.sentence}
+            for f in decision.findings
+        ],
+        "notes": list(decision.notes),
+    }
+
+
+_WORDS = {
+    0: "Within the policy",
+    3: "Not within the policy: over a limit",
+    4: "Not within the policy: a proof is contradicted",
+    5: "Not within the policy: evidence is missing",
+}
+
+
+def _unread(path: str) -> str:
+    """A path without what a pipeline reads as its command, where a wrapped line begins with it."""
+    return path.replace("::", ":\\x3a")
+
+
+def _show(decision: Decision, folder: Path, policy: Path) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from ...reports.plain_text import plain
+
+    console = make_console()
+    for finding in decision.findings:
+        say(console, f"{finding.outcome.value.upper()}  {finding.requirement}")
+        console.print(Padding(Text(f"{finding.sentence}."), (0, 0, 0, 4), expand=False))
+    for note in decision.notes:
+        say(console, f"Note: {note}.")
+    passed = sum(f.outcome.value == "passed" for f in decision.findings)
+    say(
+        console,
+        f"{_WORDS[decision.exit_code]} ({passed} of {len(decision.findings)} requirements of "
+        f"{_unread(plain(policy))} passed, for {_unread(plain(folder))}).",
+    )

@@ -1,0 +1,73 @@
+"""The command `overhear compare`: runs side by side."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..terminal.terminal import print_json
+
+__all__ = ["compare"]
+
+
+class ComparisonFormat(enum.StrEnum):
+    """How a comparison is given."""
+
+    MD = "md"
+    HTML = "html"
+    JSON = "json"
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.")],
+    *,
+    format: Annotated[
+        ComparisonFormat, typer.Option("--format", help="Of the table.")
+    ] = ComparisonFormat.MD,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
+    ] = None,
+) -> None:
+    """Runs side by side: epsilon by adversary, accuracy, attack scores, measured bounds.
+
+    Every figure is computed anew from its run. Epsilons at different deltas, units or adjacencies
+    stand in one table, and a line below says that they cannot be compared.
+    """
+    from ...privacy.errors import InputError
+    from ...reports.plain_text import plain
+
+    if out is not None:
+        for folder in folders:
+            if out.resolve().is_relative_to(folder.resolve()):
+                raise InputError(
+                    f"--out {plain(out)} lies in the folder of a run, which a comparison leaves as "
+                    "it is; choose another folder"
+                )
+    from ...reports.compare.compare import compare_runs
+
+    found = compare_runs(folders)
+    if format is ComparisonFormat.JSON and out is None:
+        print_json(found)
+        return
+    if format is ComparisonFormat.JSON:
+        import json
+
+        from ...runs.folder.folder import finite
+
+        text = json.dumps(finite(found), indent=2, allow_nan=False) + "\n"
+    elif format is ComparisonFormat.HTML:
+        from ...reports.compare.page import comparison_html
+
+        text = comparison_html(found)
+    else:
+        from ...reports.compare.page import comparison_markdown
+
+        text = comparison_markdown(found)
+    if out is None:
+        print(text, end="")
+        return
+    out.write_text(text, encoding="utf-8")
+    print(out)

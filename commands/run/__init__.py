@@ -1,0 +1,1 @@
+"""Commands that make a run, and evidence about it."""

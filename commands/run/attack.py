@@ -1,0 +1,126 @@
+"""The command `overhear attack`: on the folder of a run, or on a run file that is trained first."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..terminal.options import Json
+from ..terminal.terminal import make_console, print_json, say
+
+__all__ = ["attack"]
+
+
+class ConventionName(enum.StrEnum):
+    """Another scale of scores than ours."""
+
+    DPDL = "dpdl"
+
+
+def attack(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file to train."),
+    ],
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="table.key=value", help="Of RUN.toml: override a key."),
+    ] = None,
+    sweeps: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep", metavar="table.key=a,b,c", help="Of RUN.toml: train and attack all of them."
+        ),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Of RUN.toml: print a Markdown table.")
+    ] = False,
+    convention: Annotated[
+        ConventionName | None,
+        typer.Option(help="Scores as that paper scales images: in [-1, 1], data range 2."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of RUN.toml: folder for its runs.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Try to rebuild records from what was intercepted, beside three references.
+
+    On a folder of `overhear train`; or on a run file, which is trained before, with every
+    combination that --sweep gives. For gradients from elsewhere see `overhear invert`.
+    """
+    from ...privacy.errors import InputError
+
+    shown = None if convention is None else convention.value
+    if target.suffix != ".toml":
+        if overrides or sweeps or markdown or out is not None:
+            raise InputError(
+                "--set, --sweep, --markdown and --out belong to RUN.toml; give a run file"
+            )
+        if target.is_file():
+            raise InputError(
+                f"{target} is a file, no folder of a run; of gradients use `overhear invert "
+                f"{target} --model ... --out ...`"
+            )
+        _attack_folder(target, convention=shown, json=json)
+        return
+    if out is None:
+        raise InputError("RUN.toml needs --out too, the folder for its runs")
+    _attack_runs(target, out, sweeps or (), overrides or (), how=(shown, markdown, json))
+
+
+def _attack_runs(
+    run: Path,
+    out: Path,
+    sweeps: Sequence[str],
+    overrides: Sequence[str],
+    *,
+    how: tuple[str | None, bool, bool],
+) -> None:
+    from ...privacy.errors import InputError
+    from ...runs.attack.sweep import attack_sweep, attack_sweep_rows, contradictions
+    from ...runs.errors import ContradictedProof
+    from ..terminal.progress import attack_progress
+    from ..terminal.tables import rows_markdown, rows_table
+
+    convention, markdown, json = how
+    if json and markdown:
+        raise InputError("--json and --markdown exclude each other; give one of them")
+    with attack_progress(make_console(stderr=True)) as progress:
+        found = attack_sweep(run, out, sweeps=sweeps, overrides=overrides, progress=progress)
+    rows = list(attack_sweep_rows(found, convention=convention))
+    if json:
+        print_json(found)
+    elif markdown:
+        print(rows_markdown(rows), end="")
+    else:
+        make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))
+    if contradicted := contradictions(found):
+        raise ContradictedProof("; ".join(contradicted))
+
+
+def _attack_folder(folder: Path, *, convention: str | None, json: bool) -> None:
+    from ...runs.attack.attack import attack_run
+    from ..terminal.progress import attack_progress
+
+    with attack_progress(make_console(stderr=True)) as progress:
+        result = attack_run(folder, progress=progress)
+    if json:
+        print_json(result)
+        return
+    from ..terminal.tables import attack_table
+
+    console = make_console()
+    for scenario in result["scenarios"]:
+        title = (
+            f"{scenario['scenario']}, round {scenario['round']}: agent {scenario['victim']} "
+            f"by {scenario['preset']}"
+        )
+        console.print(attack_table(scenario["rows"], title=title, convention=convention))
+        say(console, scenario["conclusion"])
+        say(console, scenario["bound"]["sentence"])

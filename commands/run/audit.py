@@ -1,0 +1,96 @@
+"""The command `overhear audit`: on a run file, or on the folder of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..terminal.terminal import make_console, print_json, say
+
+__all__ = ["audit"]
+
+
+def audit(
+    target: Annotated[
+        Path, typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file.")
+    ],
+    *,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="table.key=value", help="Override a key; of DIR, of [audit]."
+        ),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Of DIR: audit once more, and keep what was found.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of RUN.toml: where to write the JSON, besides."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Measure what is proven: plant records, run the real engine, and bound epsilon from below.
+
+    Of a run's folder the result is kept as audit.json. Exit code 4 if a measured bound exceeds a
+    proven epsilon, twice, or a check of the engine fails.
+    """
+    from ...privacy.errors import InputError
+    from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
+    from ...runs.errors import ContradictedProof
+    from ...runs.folder.folder import write_json
+    from ...runs.run_file.run_file import load_run_file
+    from ..terminal.progress import audit_progress
+
+    if target.suffix != ".toml" and out is not None:
+        raise InputError("--out belongs to RUN.toml; of a folder the result is kept in it")
+    if target.suffix == ".toml" and again:
+        raise InputError("--again belongs to the folder of a run; a run file is audited every time")
+    if out is not None and out.exists():
+        raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
+    if out is not None and not out.parent.is_dir():
+        raise FileNotFoundError(f"{out.parent} is no folder; make it, or name another --out")
+    contradicted: ContradictedProof | None = None
+    with audit_progress(make_console(stderr=True)) as progress:
+        if target.suffix == ".toml":
+            found = audit_config(load_run_file(target, overrides or ()), progress=progress)
+            if out is not None:
+                write_json(out, found)
+        else:
+            try:
+                found = audit_folder(
+                    target, overrides=overrides or (), again=again, progress=progress
+                )
+            except ContradictedProof as error:
+                contradicted, found = error, _written(target)
+    if json:
+        print_json(found)
+    else:
+        _show(found)
+    if contradicted is not None:
+        raise contradicted
+    raise_contradiction(found)
+
+
+def _written(folder: Path) -> dict[str, Any]:
+    import json
+
+    from ...runs.folder.folder import AUDIT
+
+    found: dict[str, Any] = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
+    return found
+
+
+def _show(found: dict[str, Any]) -> None:
+    from ..terminal.audit_tables import checks_table, measured_table
+
+    console = make_console()
+    console.print(measured_table(found))
+    for one in found["adversaries"]:
+        say(console, f"{one['words']}.")
+    console.print(checks_table(found["checks"]))
+    say(console, f"Verdict: {found['verdict']}.")

@@ -1,0 +1,119 @@
+"""The command `overhear demo`: plan, train DPDL, intercept, attack, audit and report on digits."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..terminal.terminal import make_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["RUN", "demo"]
+
+RUN = """
+[data]
+name = "digits"
+agents = 10
+partition = "dirichlet"
+concentration = 0.5
+
+[graph]
+name = "ring"
+
+[model]
+name = "mlp"
+
+[algorithm]
+name = "dpdl"
+form = "repaired"
+alpha = 0.1
+
+[privacy]
+epsilon = 8
+delta = 1e-4
+adversary = "eavesdropper"
+
+[training]
+rounds = 150
+sampling_rate = 0.2
+learning_rate = 0.2
+evaluate_every = 10
+
+[intercept]
+rounds = [1]
+
+[attack]
+presets = ["matched"]
+scenarios = ["cross-gradient", "view"]
+restarts = 1
+images = 2
+
+[audit]
+canaries = 1000
+checked_rounds = 6
+"""
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the run.")] = Path(
+        "overhear-demo"
+    ),
+) -> None:
+    """Plan, train, attack, audit and report on bundled digits, in about two minutes."""
+    _run_demo(out, make_console())
+
+
+def _run_demo(out: Path, console: Console) -> None:
+    """Run the demo into a new folder.
+
+    Args:
+        out: the run folder; it must be empty or not exist.
+        console: where tables and progress go.
+
+    Raises:
+        FileExistsError: the folder holds files.
+    """
+    from ...reports.document.collect import report_run
+    from ...runs.attack.attack import attack_run
+    from ...runs.audit.audit import audit_folder
+    from ...runs.folder.folder import claim
+    from ...runs.folder.run import train_run
+    from ...runs.run_file.run_file import RunFile
+    from ..terminal.audit_tables import measured_table
+    from ..terminal.progress import attack_progress, audit_progress, train_progress
+    from ..terminal.tables import adversary_table, attack_table
+
+    started = perf_counter()
+    config = RunFile.model_validate(tomllib.loads(RUN))
+    claim(out)
+    console.print(
+        "Ten agents on a ring train on digits with DPDL. Somebody reads the links. "
+        f"Target: epsilon {config.privacy.epsilon:g} at delta {config.privacy.delta:g} "
+        "for one record.\n"
+        if config.privacy is not None and config.privacy.epsilon is not None
+        else ""
+    )
+    limit = None if config.privacy is None else config.privacy.epsilon
+    delta = None if config.privacy is None else config.privacy.delta
+    with train_progress(console, limit=limit, delta=delta) as progress:
+        summary = train_run(config, out, progress=progress)
+    with attack_progress(console) as progress:
+        result = attack_run(out, progress=progress)
+    with audit_progress(console) as progress:
+        audited = audit_folder(out, progress=progress)
+    page = report_run(out)
+    accuracy = summary["metrics"]["consensus_accuracy"]
+    console.print(adversary_table(summary["adversaries"]))
+    for scenario in result["scenarios"]:
+        title = f"{scenario['scenario']}, round {scenario['round']}, {scenario['preset']}"
+        console.print(attack_table(scenario["rows"], title=title))
+        console.print(scenario["conclusion"] + "\n")
+    console.print(measured_table(audited))
+    console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
+    console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")

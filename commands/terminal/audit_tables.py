@@ -1,0 +1,73 @@
+"""Tables of an audit for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from ...runs.lower_bound import lower_bound
+from ...runs.numbers import bound, small
+
+__all__ = ["checks_table", "measured_table"]
+
+
+def measured_table(found: Mapping[str, Any]) -> Table:
+    """Proven beside measured, a row an adversary.
+
+    Args:
+        found: the object of audit.json.
+    """
+    level = f"{100 * found['confidence']:.10g}%"
+    runs = "1 run" if found["runs"] == 1 else f"{found['runs']} runs"
+    title = (
+        f"Epsilon at delta {small(found['delta'])}, unit {found['unit']}, {found['adjacency']}: "
+        f"{found['canaries']} canaries, {runs} of {found['rounds']} rounds"
+    )
+    table = Table(title=title, title_justify="left")
+    for name in ("adversary", "epsilon", "at least", "ideal", "errors"):
+        table.add_column(
+            name,
+            justify="left" if name == "adversary" else "right",
+            no_wrap=name == "adversary",
+        )
+    table.add_column("verdict", no_wrap=True)
+    for one in found["adversaries"]:
+        status = "" if one["status"] == "proven" else "*"
+        alarms, misses = one["false_alarms"], one["misses"]
+        table.add_row(
+            one["name"],
+            ("infinite" if one["proven_epsilon"] == "inf" else bound(one["proven_epsilon"]))
+            + status,
+            "-" if one["measured_epsilon"] is None else lower_bound(one["measured_epsilon"]),
+            _plain(one["ideal_epsilon"], "{:.2f}"),
+            "-" if alarms is None else f"{alarms} + {misses}",
+            one["verdict"],
+        )
+    table.caption = (
+        f"* not proven; at least: a lower bound at {level} "
+        "confidence; ideal: what a perfect audit of so many "
+        "canaries expects; errors: false alarms + misses where the log-likelihood ratio is cut at "
+        "0, as fixed in advance"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def checks_table(checks: Sequence[Mapping[str, Any]]) -> Table:
+    """The checks that need no canaries."""
+    table = Table(title="Checks of the engine", title_justify="left")
+    for name in ("check", "result", "tests", "found"):
+        table.add_column(name, justify="right" if name == "tests" else "left")
+    for one in checks:
+        table.add_row(
+            one["name"], "passed" if one["passed"] else "FAILED", str(one["tests"]), one["words"]
+        )
+    return table
+
+
+def _plain(value: Any, form: str) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, str) else form.format(value)

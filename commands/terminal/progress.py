@@ -1,0 +1,109 @@
+"""How a command tells how far it is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ...runs.numbers import bound, small
+
+__all__ = [
+    "AttackProgress",
+    "TrainProgress",
+    "attack_progress",
+    "audit_progress",
+    "train_progress",
+]
+
+
+class TrainProgress(Protocol):
+    """Called after a round; epsilon and metrics come with the rounds that are evaluated."""
+
+    def __call__(self, at: int, rounds: int, epsilon: float | None, metrics: Any | None, /) -> None:
+        """Show the round."""
+
+
+class AttackProgress(Protocol):
+    """Called after each reconstruction."""
+
+    def __call__(self, done: int, total: int, text: str, /) -> None:
+        """Show the step."""
+
+
+@contextmanager
+def train_progress(
+    console: Console, *, limit: float | None, delta: float | None
+) -> Iterator[TrainProgress]:
+    """Rounds with epsilon against its limit, accuracy and consensus distance.
+
+    Args:
+        console: of standard error.
+        limit: target epsilon, None without one.
+        delta: of every epsilon.
+    """
+    with _steps(console, "training") as show:
+
+        def step(at: int, rounds: int, epsilon: float | None, metrics: Any | None, /) -> None:
+            words = []
+            if epsilon is not None and delta is not None:
+                against = "" if limit is None else f" of {bound(limit)}"
+                words.append(f"epsilon {bound(epsilon)}{against} at delta {small(delta)}")
+            if metrics is not None:
+                words.append(f"accuracy {metrics.consensus_accuracy:.1%}")
+            show(at, rounds, ", ".join(words))
+
+        yield step
+
+
+@contextmanager
+def attack_progress(console: Console) -> Iterator[AttackProgress]:
+    """Reconstructions done, and which one comes next."""
+    with _steps(console, "attack") as show:
+        yield show
+
+
+@contextmanager
+def audit_progress(console: Console) -> Iterator[AttackProgress]:
+    """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
+    shown: dict[tuple[str, int], int] = {}
+    with _steps(console, "audit") as show:
+
+        def step(done: int, total: int, text: str, /) -> None:
+            tenth = 10 * done // max(total, 1)
+            if console.is_terminal or shown.get((text, total)) != tenth:
+                shown[text, total] = tenth
+                show(done, total, text)
+
+        yield step
+
+
+@contextmanager
+def _steps(console: Console, what: str) -> Iterator[AttackProgress]:
+    if not console.is_terminal:
+
+        def line(done: int, total: int, text: str, /) -> None:
+            if text:
+                console.print(f"{what} {done}/{total}: {text}", markup=False, highlight=False)
+
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(what, total=None, words="")
+
+        def step(done: int, total: int, text: str, /) -> None:
+            if text:
+                bar.update(task, words=text)
+            bar.update(task, completed=done, total=total)
+
+        yield step

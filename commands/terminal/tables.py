@@ -1,0 +1,199 @@
+"""The tables that commands print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ...reports.judgement.phrases import HEURISTIC, adversary_words
+from ...runs.numbers import bound, figure, score, small
+
+__all__ = [
+    "adversary_table",
+    "attack_table",
+    "reasons",
+    "rows_markdown",
+    "rows_table",
+    "status_words",
+    "sweep_markdown",
+    "sweep_tables",
+]
+
+
+def status_words(adversary: Mapping[str, Any]) -> str:
+    """The status of a row, in full where it is no guarantee."""
+    return "proven" if adversary["status"] == "proven" else HEURISTIC
+
+
+def adversary_table(adversaries: Iterable[Mapping[str, Any]]) -> Table:
+    """Epsilon for every adversary of a plan; `reasons` says what stands behind each.
+
+    Args:
+        adversaries: as in the "adversaries" of `overhear plan --json`.
+    """
+    table = Table(
+        title="Who could learn what about one record", title_justify="left", box=box.SIMPLE_HEAD
+    )
+    table.add_column("adversary", style="bold")
+    for head in ("victim", "joint\nsens.", "effective\nmultipl.", "epsilon", "delta"):
+        table.add_column(head, justify="right")
+    table.add_column("status", no_wrap=True)
+    for row in adversaries:
+        cells = (
+            adversary_words(row),
+            str(row["victim"]),
+            figure(row["joint_sensitivity"], 4),
+            figure(row["effective_noise_multiplier"]),
+            bound(row["epsilon"]),
+            small(row["delta"]),
+            row["status"],
+        )
+        # Text, because a name of the run file must not be read as markup.
+        table.add_row(*(Text(cell) for cell in cells))
+        if row["status"] != "proven":
+            table.caption, table.caption_justify = HEURISTIC, "left"
+    return table
+
+
+def reasons(adversaries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Why each figure is what it is: one line for each reason, with the adversaries it is for."""
+    grouped: dict[str, list[str]] = {}
+    for row in adversaries:
+        grouped.setdefault(row["because"], []).append(row["name"])
+    return [f"{', '.join(names)}: {because}" for because, names in grouped.items()]
+
+
+def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """A row for each combination of a sweep, a column for each adversary; then what is refused.
+
+    Args:
+        combinations: as in the list of `overhear plan --sweep --json`.
+    """
+    planned = [c for c in combinations if c["refused"] is None]
+    refused = [c for c in combinations if c["refused"] is not None]
+    tables = []
+    for title, part in ((_sweep_title(planned), planned), ("Refused", refused)):
+        if not part:
+            continue
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        heads, rows = _sweep_cells(part)
+        for head in ("combination", *heads):  # a narrow terminal breaks names at their joints
+            table.add_column(Text(re.sub(r"([- ])(?=.)", r"\1\n", head)), overflow="fold")
+        for one, row in zip(part, rows, strict=True):
+            swept = [f"{key}={value}" for key, value in one["swept"].items()]
+            table.add_row(*(Text("\n".join(cell)) for cell in (swept, *row)), end_section=True)
+        if any(a["status"] != "proven" for c in part for a in c.get("adversaries", ())):
+            table.caption, table.caption_justify = HEURISTIC, "left"
+        tables.append(table)
+    return tables
+
+
+def rows_table(rows: Sequence[Mapping[str, str]], *, title: str) -> Table:
+    """Rows of head -> text as a table; a head that a row lacks is left empty."""
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    for head in heads:
+        table.add_column(Text(head))
+    for row in rows:
+        table.add_row(*(Text(row.get(head, "")) for head in heads))
+    return table
+
+
+def rows_markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows of head -> text as a Markdown table.
+
+    >>> print(rows_markdown([{"graph": "ring", "defended": "11.4 dB"}]), end="")
+    | graph | defended |
+    | --- | --- |
+    | ring | 11.4 dB |
+    """
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    return _markdown([heads, ["---"] * len(heads), *([r.get(h, "") for h in heads] for r in rows)])
+
+
+def _markdown(cells: Sequence[Sequence[str]]) -> str:
+    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells)
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
+    """One Markdown table; a cell reads joint sensitivity, epsilon, status.
+
+    Args:
+        combinations: as in the list of `overhear plan --sweep --json`.
+
+    >>> eavesdropper = {"name": "eavesdropper", "joint_sensitivity": 3**0.5, "epsilon": 2.0714,
+    ...     "delta": 1e-5, "status": "proven"}
+    >>> plan = {"swept": {"graph.name": "ring"}, "refused": None, "noise_multiplier": 2.5,
+    ...     "adversaries": [eavesdropper]}
+    >>> print(sweep_markdown([plan]), end="")
+    | graph.name | eavesdropper |
+    | --- | --- |
+    | ring | 1.732, ε 2.08, proven |
+    """
+    heads, rows = _sweep_cells(combinations)
+    keys = list(dict.fromkeys(key for c in combinations for key in c["swept"]))
+    cells = [[*keys, *heads], ["---"] * (len(keys) + len(heads))]
+    for one, row in zip(combinations, rows, strict=True):
+        cells.append([*(one["swept"][key] for key in keys), *(", ".join(cell) for cell in row)])
+    return _markdown(cells)
+
+
+def _sweep_title(planned: Sequence[Mapping[str, Any]]) -> str:
+    deltas = {a["delta"] for c in planned for a in c["adversaries"]}
+    at = f" at delta {small(min(deltas))}" if len(deltas) == 1 else ""
+    return f"Joint sensitivity of a round, epsilon{at} and status"
+
+
+def _sweep_cells(
+    combinations: Sequence[Mapping[str, Any]],
+) -> tuple[list[str], list[list[list[str]]]]:
+    """The heads behind the swept keys, and every row as cells of lines."""
+    names = list(dict.fromkeys(a["name"] for c in combinations for a in c.get("adversaries", ())))
+    multipliers = {c["noise_multiplier"] for c in combinations if "noise_multiplier" in c}
+    noise = ["noise multipl."] * (len(multipliers) > 1)
+    why = ["refused because"] * any(c["refused"] is not None for c in combinations)
+    rows = []
+    for c in combinations:
+        found = {a["name"]: a for a in c.get("adversaries", ())}
+        row = [[bound(c["noise_multiplier"], 4) if found else "–"] for _ in noise]
+        row += [_sweep_cell(found.get(name)) for name in names]
+        row += [[c["refused"] or ""] for _ in why]
+        rows.append(row)
+    return [*noise, *names, *why], rows
+
+
+def _sweep_cell(adversary: Mapping[str, Any] | None) -> list[str]:
+    if adversary is None:
+        return ["–"]
+    joint, epsilon = figure(adversary["joint_sensitivity"], 4), bound(adversary["epsilon"])
+    return [joint, f"ε {epsilon}", str(adversary["status"])]
+
+
+def attack_table(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    title: str = "Reconstruction",
+    convention: str | None = None,
+) -> Table:
+    """Mean scores of the four rows of one attack.
+
+    Args:
+        rows: as in the "rows" of a scenario of `overhear attack --json`.
+        title: what stands above.
+        convention: of the scores; ours if None.
+    """
+    table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("what is attacked", style="bold")
+    for head in ("MSE", "PSNR (dB)", "SSIM"):
+        table.add_column(head, justify="right")
+    for row in rows:
+        mean = row["mean"] if convention is None else row["conventions"][convention]
+        cells = (row["name"], figure(mean["mse"]), figure(mean["psnr"]), score(mean["ssim"]))
+        table.add_row(*(Text(cell) for cell in cells))
+    return table

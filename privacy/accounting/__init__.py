@@ -1,0 +1,1 @@
+"""The accountant: epsilon, delta and noise of composed, Poisson-sampled Gaussian rounds."""

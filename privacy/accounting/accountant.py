@@ -1,0 +1,369 @@
+"""Epsilon, delta and noise multiplier of Poisson-sampled rounds of the Gaussian mechanism.
+
+A round samples every record independently with probability `sampling_rate`, sums the clipped
+gradients of the sample and adds Gaussian noise. The noise multiplier is the standard deviation of
+that noise divided by the clip norm C, for both adjacencies: "replace-one" moves the sum by up to
+2C and the doubling happens here, once.
+
+Formal guarantees:
+- `pld` (default): an upper bound for each value, from the privacy loss distribution; the closed
+  form of `gaussian` when the sampling rate is 1. The smallest noise multiplier is rounded up and
+  evaluated once more before it is returned.
+- `rdp` (dp-accounting) and `prv` (opacus): upper bounds, add-or-remove-one only.
+- `gdp-clt`: the central limit theorem of Bu et al. 2020 (arXiv:1911.11607). An approximation that
+  may be too small: at multiplier 1, rate .5, one round it claims less than the truth.
+- "replace-one" with a sampling rate below 1 bounds one contribution per batch; with
+  `contributions` above 1, several adaptive ones that are released jointly, by the pair "profile"
+  of `loss_atoms`, which is dearer. "add-or-remove-one" and full batches cover any number.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import SupportsIndex
+
+from .._validate import check_real
+from ..errors import InputError, InputTypeError
+from .dominating_pairs import Pair, Round
+from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
+from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
+from .request import (
+    Accountant,
+    Adjacency,
+    check_delta,
+    check_epsilon,
+    check_multiplier,
+    check_rounds,
+    check_setting,
+    closed_form,
+    reach,
+    rounds_of,
+)
+from .search import composed_delta_bound, composed_epsilon_bound, multiplier_bound, smallest_safe
+
+__all__ = [
+    "Accountant",
+    "Adjacency",
+    "composed_delta",
+    "composed_epsilon",
+    "delta",
+    "epsilon",
+    "noise_multiplier",
+]
+
+Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int]
+
+
+def epsilon(
+    *,
+    noise_multiplier: float | Sequence[float],
+    delta: float,
+    rounds: SupportsIndex | None = None,
+    sampling_rate: float | Sequence[float],
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: str = Accountant.PLD,
+    contributions: SupportsIndex = 1,
+) -> float:
+    """Return the privacy loss of `rounds` rounds, equal or one entry each.
+
+    Args:
+        noise_multiplier: noise std on the sum of clipped gradients / clip norm, >= 0; a sequence
+            has one entry a round.
+        delta: strictly between 0 and 1.
+        rounds: how many, from 1 to 10 million; with a sequence, None or its length.
+        sampling_rate: probability of a record to be in a round's batch, in [0, 1]; as above.
+        adjacency: "add-or-remove-one" or "replace-one".
+        accountant: "pld", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        contributions: how many a record makes to a batch, released jointly.
+
+    Returns:
+        epsilon in nats; infinite without noise, 0 if no record is ever sampled.
+
+    Raises:
+        ValueError: a value is outside its range, sequences differ in length, or the accountant
+            does not cover the request.
+        TypeError: `rounds` or `contributions` is not an integer.
+
+    >>> round(epsilon(noise_multiplier=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 3)
+    1.828
+    >>> round(epsilon(noise_multiplier=[1.0, 2.0, 4.0], delta=1e-5, sampling_rate=0.1), 3)
+    1.695
+    """
+    listed = rounds_of(noise_multiplier, sampling_rate, rounds)
+    if listed is not None:
+        _only_pld(accountant)
+        return composed_epsilon(
+            listed, delta=delta, adjacency=adjacency, contributions=contributions
+        )
+    multiplier = _number("noise_multiplier", noise_multiplier)
+    rate = _number("sampling_rate", sampling_rate)
+    check_multiplier(multiplier)
+    check_delta(delta)
+    count, by, pairs = check_setting(_given(rounds), rate, adjacency, accountant, contributions)
+    if by is Accountant.PLD:
+        return _composed_epsilon({(multiplier, rate): count}, delta, pairs)
+    if rate == 0.0 or multiplier == math.inf:
+        return 0.0
+    if multiplier == 0.0:
+        return math.inf
+    return _compared_epsilon(by, multiplier, rate, rounds=count, delta=delta)
+
+
+def delta(
+    *,
+    noise_multiplier: float | Sequence[float],
+    epsilon: float,
+    rounds: SupportsIndex | None = None,
+    sampling_rate: float | Sequence[float],
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: str = Accountant.PLD,
+    contributions: SupportsIndex = 1,
+) -> float:
+    """Return the delta at which `rounds` rounds, equal or one entry each, lose at most `epsilon`.
+
+    Args:
+        noise_multiplier: noise std on the sum of clipped gradients / clip norm, >= 0; a sequence
+            has one entry a round.
+        epsilon: privacy loss in nats, >= 0.
+        rounds: how many, from 1 to 10 million; with a sequence, None or its length.
+        sampling_rate: probability of a record to be in a round's batch, in [0, 1]; as above.
+        adjacency: "add-or-remove-one" or "replace-one".
+        accountant: "pld", "rdp" or "gdp-clt".
+        contributions: how many a record makes to a batch, released jointly.
+
+    Returns:
+        delta in [0, 1]; 1 without noise.
+
+    Raises:
+        ValueError: a value is outside its range, sequences differ in length, or the accountant
+            does not cover the request.
+        TypeError: `rounds` or `contributions` is not an integer.
+
+    >>> found = delta(noise_multiplier=1.0, epsilon=2.0, rounds=1000, sampling_rate=0.01)
+    >>> f"{found:.2e}"
+    '2.67e-06'
+    """
+    listed = rounds_of(noise_multiplier, sampling_rate, rounds)
+    if listed is not None:
+        _only_pld(accountant)
+        return composed_delta(
+            listed, epsilon=epsilon, adjacency=adjacency, contributions=contributions
+        )
+    multiplier = _number("noise_multiplier", noise_multiplier)
+    rate = _number("sampling_rate", sampling_rate)
+    check_multiplier(multiplier)
+    check_epsilon(epsilon, most=math.inf)
+    count, by, pairs = check_setting(_given(rounds), rate, adjacency, accountant, contributions)
+    if by is Accountant.PRV:
+        raise InputError("accountant='prv' answers epsilon only; use accountant='pld'")
+    if by is Accountant.PLD:
+        return _composed_delta({(multiplier, rate): count}, epsilon, pairs)
+    if rate == 0.0 or multiplier == math.inf or epsilon == math.inf:
+        return 0.0
+    if multiplier == 0.0:
+        return 1.0
+    if by is Accountant.RDP:
+        return rdp_delta(multiplier, rate, rounds=count, epsilon=epsilon)
+    return delta_from_mu(clt_mu(multiplier, rate, rounds=count), epsilon)
+
+
+def noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    rounds: SupportsIndex,
+    sampling_rate: float,
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: str = Accountant.PLD,
+    contributions: SupportsIndex = 1,
+) -> float:
+    """Return the least noise for which `rounds` equal rounds meet (epsilon, delta).
+
+    Args:
+        epsilon: privacy loss in nats, > 0 and finite.
+        delta: strictly between 0 and 1.
+        rounds: how many, from 1 to 10 million.
+        sampling_rate: probability of a record to be in a round's batch, in [0, 1].
+        adjacency: "add-or-remove-one" or "replace-one".
+        accountant: "pld", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        contributions: how many a record makes to a batch, released jointly.
+
+    Returns:
+        Noise std on the sum of clipped gradients / clip norm, rounded up; 0 if no record is
+        ever sampled.
+
+    Raises:
+        ValueError: a value is outside its range, the accountant does not cover the adjacency, or
+            delta is no smaller than the probability that a record is ever sampled.
+        TypeError: `rounds` is not an integer.
+
+    >>> round(noise_multiplier(epsilon=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 4)
+    1.4146
+    """
+    check_epsilon(epsilon, positive=True)
+    check_delta(delta)
+    count, by, pairs = check_setting(rounds, sampling_rate, adjacency, accountant, contributions)
+    if sampling_rate == 0.0:
+        return 0.0
+    if sampling_rate < 1.0 and delta >= (ever := -math.expm1(count * math.log1p(-sampling_rate))):
+        raise InputError(
+            f"delta={delta} must be below {ever:.6g}, the probability that a record is ever "
+            f"sampled in rounds={count}: no noise at all meets it; choose a smaller delta"
+        )
+    if by is Accountant.GDP_CLT:
+        return clt_multiplier(epsilon, delta, rounds=count, rate=sampling_rate)
+    if by is not Accountant.PLD:
+        return _compared_multiplier(by, epsilon, delta, rounds=count, rate=sampling_rate)
+    if sampling_rate < 1.0:
+        return multiplier_bound(
+            epsilon=epsilon, delta=delta, count=count, sampling_rate=sampling_rate, pairs=pairs
+        )
+    scale = reach(pairs) * math.sqrt(count)
+    least = scale / mu_from(epsilon, delta)
+    while delta_from_mu(scale / least, epsilon) > delta:
+        least *= 1.0 + 1e-14
+    return least
+
+
+def composed_epsilon(
+    rounds: Rounds,
+    *,
+    delta: float,
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    contributions: SupportsIndex = 1,
+) -> float:
+    """Return the privacy loss of rounds that differ, by privacy loss distribution.
+
+    Args:
+        rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs. Equal
+            ones are counted once; the order does not matter.
+        delta: strictly between 0 and 1.
+        adjacency: "add-or-remove-one" or "replace-one".
+        contributions: the most that a record makes to a batch, released jointly.
+
+    Returns:
+        epsilon in nats, an upper bound; infinite if a sampled round has no noise.
+
+    Raises:
+        ValueError: a value is outside its range or there are no rounds.
+        TypeError: a count is not an integer.
+
+    >>> round(composed_epsilon([(2.0, 1.0)] * 4, delta=1e-5), 4)  # together mu = 1
+    4.3772
+    >>> round(composed_epsilon({(1.0, 0.01): 1000, (5.0, 0.1): 1}, delta=1e-5), 3)
+    1.83
+    """
+    check_delta(delta)
+    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
+    return _composed_epsilon(counts, delta, check_rounds(counts, adjacency, contributions))
+
+
+def composed_delta(
+    rounds: Rounds,
+    *,
+    epsilon: float,
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    contributions: SupportsIndex = 1,
+) -> float:
+    """Return the delta at which rounds that differ lose at most `epsilon`, an upper bound.
+
+    Args:
+        rounds: as in `composed_epsilon`.
+        epsilon: privacy loss in nats, >= 0.
+        adjacency: "add-or-remove-one" or "replace-one".
+        contributions: the most that a record makes to a batch, released jointly.
+
+    Returns:
+        delta in [0, 1]; 1 if a sampled round has no noise.
+
+    Raises:
+        ValueError: a value is outside its range or there are no rounds.
+        TypeError: a count is not an integer.
+
+    >>> f"{composed_delta({(1.0, 0.01): 1000, (5.0, 0.1): 1}, epsilon=1.83):.2e}"
+    '1.00e-05'
+    """
+    check_epsilon(epsilon, most=math.inf)
+    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
+    return _composed_delta(counts, epsilon, check_rounds(counts, adjacency, contributions))
+
+
+def _composed_epsilon(
+    counts: Mapping[tuple[float, float], int], delta: float, pairs: Sequence[Pair]
+) -> float:
+    mu, rounds = _together(counts, pairs)
+    if not rounds or mu == math.inf:
+        return epsilon_from_mu(mu, delta)
+    found = composed_epsilon_bound(rounds, delta, pairs=pairs)
+    if found < math.inf:
+        return found
+    # Sampling never costs more than taking part, and that has a closed form.
+    everybody = sum(r.count * r.noise_multiplier**-2 for r in rounds)
+    return epsilon_from_mu(reach(pairs) * math.sqrt(everybody), delta)
+
+
+def _composed_delta(
+    counts: Mapping[tuple[float, float], int], epsilon: float, pairs: Sequence[Pair]
+) -> float:
+    mu, rounds = _together(counts, pairs)
+    if not rounds or mu == math.inf or epsilon == math.inf:
+        return delta_from_mu(mu, epsilon)
+    return composed_delta_bound(rounds, epsilon, pairs=pairs)
+
+
+def _together(
+    counts: Mapping[tuple[float, float], int], pairs: Sequence[Pair]
+) -> tuple[float, list[Round]]:
+    """Joint mu of the rounds that the closed form covers, and all rounds if there are others."""
+    rounds = []
+    squares = 0.0  # of 1 / multiplier
+    for (multiplier, rate), count in counts.items():
+        if rate == 0.0 or multiplier == math.inf:
+            continue
+        if multiplier == 0.0:
+            return math.inf, []
+        if closed_form(multiplier, rate):
+            squares += count * multiplier**-2
+        else:
+            rounds.append(Round(noise_multiplier=multiplier, sampling_rate=rate, count=count))
+    if rounds and squares > 0.0:
+        rounds.append(Round(noise_multiplier=squares**-0.5, sampling_rate=1.0, count=1))
+    return reach(pairs) * math.sqrt(squares), rounds
+
+
+def _given(rounds: SupportsIndex | None) -> SupportsIndex:
+    if rounds is None:
+        raise InputTypeError(
+            "rounds=None must be an integer of at least 1, or give one entry a round"
+        )
+    return rounds
+
+
+def _number(name: str, value: float | Sequence[float]) -> float:
+    check_real(name, value)
+    return float(value)  # type: ignore[arg-type] # `rounds_of` found no sequence
+
+
+def _only_pld(accountant: str) -> None:
+    if accountant != Accountant.PLD:
+        raise InputError(f"accountant='{accountant}' adds up equal rounds only; use 'pld'")
+
+
+def _compared_epsilon(
+    by: Accountant, multiplier: float, rate: float, *, rounds: int, delta: float
+) -> float:
+    if by is Accountant.RDP:
+        return rdp_epsilon(multiplier, rate, rounds=rounds, delta=delta)
+    if by is Accountant.PRV:
+        return prv_epsilon(multiplier, rate, rounds=rounds, delta=delta)
+    return epsilon_from_mu(clt_mu(multiplier, rate, rounds=rounds), delta)
+
+
+def _compared_multiplier(
+    by: Accountant, epsilon: float, delta: float, *, rounds: int, rate: float
+) -> float:
+    def excess(x: float) -> float:
+        return _compared_epsilon(by, math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
+
+    start = math.log(max(clt_multiplier(epsilon, delta, rounds=rounds, rate=rate), 0.2))
+    return math.exp(smallest_safe(excess, start, step=0.2, tolerance=1e-5))

@@ -1,0 +1,223 @@
+"""Epsilon, delta and the smallest noise multiplier of composed Poisson-sampled Gaussian rounds.
+
+Each function takes the worst of the dominating pairs of its adjacency and rounds upwards:
+epsilon and delta are never below the truth, and a returned noise multiplier has been evaluated
+and meets (epsilon, delta).
+
+Source: the methods of `loss_atoms` and `loss_distribution`. The first guess of a calibration is
+the saddle-point approximation of Alghamdi et al. (arXiv:2208.09595), which is exact for Gaussian
+losses; it decides how many evaluations are needed, never the answer.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .dominating_pairs import Atoms, Pair, Round, loss_atoms
+from .gaussian import mu_from
+from .mixtures import Cell, mixtures
+from .privacy_loss import LossDistribution, cell_step, compose, tilt_for_delta, tilt_for_epsilon
+
+__all__ = [
+    "ADD_OR_REMOVE",
+    "FEW_ROUNDS",
+    "PROFILE",
+    "REPLACE",
+    "composed_delta_bound",
+    "composed_epsilon_bound",
+    "ever_sampled",
+    "log_delta_guess",
+    "multiplier_bound",
+    "smallest_safe",
+]
+
+ADD_OR_REMOVE = (Pair.REMOVE, Pair.ADD)
+REPLACE = (Pair.REPLACE,)
+PROFILE = (Pair.PROFILE,)
+_COARSE = 0.05  # cell width, in noise stds, where only a tilt or a first guess is wanted
+FEW_ROUNDS = 64  # more distinct rounds than this are composed as mixtures of fewer
+_LEAST_MISSING = 1e-307  # a smaller probability has no logarithm in floating point
+_TOLERANCE = 2e-6  # relative, on a noise multiplier
+
+
+def composed_epsilon_bound(
+    rounds: Sequence[Round], delta: float, *, pairs: Sequence[Pair]
+) -> float:
+    """Smallest epsilon certified for all rounds together at this delta.
+
+    >>> rounds = [Round(noise_multiplier=1.0, sampling_rate=0.01, count=1000)]
+    >>> round(composed_epsilon_bound(rounds, 1e-5, pairs=ADD_OR_REMOVE), 2)
+    1.83
+    """
+    if ever_sampled(rounds) <= delta:
+        return 0.0
+    missing = max(1e-8 * delta / sum(r.count for r in rounds), _LEAST_MISSING)
+    bounds: dict[Pair, float] = {}
+    for pair in pairs:
+        prepared = _prepare(rounds, pair, missing, lambda a: tilt_for_delta(a, delta))
+        bounds[pair] = _where_known(lambda d: d.epsilon(delta), prepared, trivial=math.inf)
+    worst = max(pairs, key=lambda pair: bounds[pair])
+    if 0.0 < bounds[worst] < math.inf and len(rounds) <= FEW_ROUNDS:
+        # Once epsilon is known, the tilt that a calibration to it uses is the sharper one.
+        known = bounds[worst]
+        prepared = _prepare(rounds, worst, missing, lambda a: tilt_for_epsilon(a, known))
+        again = prepared.composed().epsilon(delta)
+        bounds[worst] = known if again is None else min(known, again)
+    return max(bounds.values())
+
+
+def composed_delta_bound(
+    rounds: Sequence[Round], epsilon: float, *, pairs: Sequence[Pair]
+) -> float:
+    """Smallest delta certified for all rounds together at this epsilon.
+
+    >>> rounds = [Round(noise_multiplier=1.0, sampling_rate=0.01, count=1000)]
+    >>> f"{composed_delta_bound(rounds, 2.0, pairs=ADD_OR_REMOVE):.1e}"
+    '2.7e-06'
+    """
+    worst = 0.0
+    # What the atoms leave out is added to delta: leave out less until it does not matter.
+    for total in (1e-25, 1e-80, 1e-300):
+        missing = max(total / sum(r.count for r in rounds), _LEAST_MISSING)
+        worst = max(_delta_of_pair(rounds, epsilon, pair, missing) for pair in pairs)
+        if worst > 1e8 * total:
+            break
+    return min(worst, ever_sampled(rounds))
+
+
+def ever_sampled(rounds: Sequence[Round]) -> float:
+    """Probability that a record is in any batch: no delta is larger, as all else is alike."""
+    rates = [(r.sampling_rate, r.count) for r in rounds]
+    if any(rate == 1.0 for rate, _ in rates):
+        return 1.0
+    return -math.expm1(sum(count * math.log1p(-rate) for rate, count in rates))
+
+
+def multiplier_bound(
+    *, epsilon: float, delta: float, count: int, sampling_rate: float, pairs: Sequence[Pair]
+) -> float:
+    """Smallest noise multiplier, rounded up, for `count` equal rounds, 0 < sampling_rate < 1.
+
+    >>> needed = multiplier_bound(
+    ...     epsilon=1.0, delta=1e-5, count=1000, sampling_rate=0.01, pairs=ADD_OR_REMOVE
+    ... )
+    >>> round(needed, 3)
+    1.415
+    """
+    missing = max(1e-8 * delta / count, _LEAST_MISSING)
+    goal = math.log(delta)
+
+    def round_of(log_multiplier: float) -> Round:
+        multiplier = math.exp(log_multiplier)
+        return Round(noise_multiplier=multiplier, sampling_rate=sampling_rate, count=count)
+
+    def guess_excess(x: float) -> float:
+        return log_delta_guess(round_of(x), epsilon, pairs[0], missing) - goal
+
+    def worst_delta(x: float, these: Sequence[Pair]) -> float:
+        return max(_delta_of_pair([round_of(x)], epsilon, pair, missing) for pair in these)
+
+    def excess(x: float) -> float:
+        return math.log(worst_delta(x, pairs[:1])) - goal
+
+    def excess_of_all(x: float) -> float:
+        return math.log(worst_delta(x, pairs)) - goal
+
+    limit = sampling_rate * math.sqrt(count) / mu_from(epsilon, delta)  # many rounds, much noise
+    guess = smallest_safe(guess_excess, math.log(max(limit, 0.3)), step=0.5, tolerance=1e-4)
+    slope = (guess_excess(guess + 0.01) - guess_excess(guess - 0.01)) / 0.02
+    step = 1.5 * abs(excess(guess) / slope) if slope else 0.1
+    answer = smallest_safe(excess, guess, step=min(max(step, 1e-5), 0.5), tolerance=_TOLERANCE)
+    # "remove" almost always needs the most noise; the other pairs are asked once to be sure.
+    if len(pairs) > 1 and worst_delta(answer, pairs[1:]) > delta:
+        answer = smallest_safe(excess_of_all, answer, step=1e-4, tolerance=_TOLERANCE)
+    return math.exp(answer)
+
+
+def smallest_safe(
+    excess: Callable[[float], float], start: float, *, step: float, tolerance: float
+) -> float:
+    """An x within about `tolerance` above the root of a decreasing function, excess(x) <= 0.
+
+    >>> round(smallest_safe(lambda x: 2.0 - x, 0.0, step=1.0, tolerance=1e-6), 5)
+    2.0
+    """
+    from scipy.optimize import brentq
+
+    known: dict[float, float] = {}
+
+    def value(x: float) -> float:
+        if x not in known:
+            known[x] = min(max(excess(x), -1e6), 1e6)
+        return known[x]
+
+    low = high = start
+    while value(low) <= 0.0:
+        high, low, step = low, low - step, 2.0 * step
+    while value(high) > 0.0:
+        low, high, step = high, high + step, 2.0 * step
+    x = float(brentq(value, low, high, xtol=0.5 * tolerance, rtol=1e-15))
+    while value(x) > 0.0:
+        x, tolerance = x + 0.5 * tolerance, 2.0 * tolerance
+    return x
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prepared:
+    """Rounds of one pair, ready to be composed at a tilt."""
+
+    atoms: Sequence[Atoms]
+    cells: Sequence[Cell]
+    tilt: float
+
+    def composed(self, *, weaker: float = 1.0) -> LossDistribution:
+        return compose(self.atoms, tilt=weaker * self.tilt, cells=self.cells)
+
+
+def _delta_of_pair(rounds: Sequence[Round], epsilon: float, pair: Pair, missing: float) -> float:
+    prepared = _prepare(rounds, pair, missing, lambda a: tilt_for_epsilon(a, epsilon))
+    return _where_known(lambda d: d.delta(epsilon), prepared, trivial=1.0)
+
+
+def _prepare(
+    rounds: Sequence[Round],
+    pair: Pair,
+    missing: float,
+    find_tilt: Callable[[Sequence[Atoms]], float],
+) -> _Prepared:
+    """Atoms as fine as the tilt asks for; the tilt itself is found on coarse ones."""
+    mixed = mixtures(rounds, pair) if len(rounds) > FEW_ROUNDS else None
+    kinds, cells = (rounds, []) if mixed is None else mixed
+    coarse = [loss_atoms(r, pair, missing=missing, step=_COARSE) for r in kinds if r.count > 0]
+    tilt = find_tilt(coarse)
+    few = mixed is not None or len(rounds) <= FEW_ROUNDS
+    step = cell_step(coarse, tilt=tilt, step=_COARSE) if few else 0.01
+    atoms = [loss_atoms(r, pair, missing=missing, step=step) for r in kinds]
+    return _Prepared(atoms=atoms, cells=cells, tilt=tilt)
+
+
+def _where_known(
+    read: Callable[[LossDistribution], float | None], prepared: _Prepared, *, trivial: float
+) -> float:
+    """What `read` finds, with less tilt while that is nothing; every tilt is safe."""
+    known: list[float] = []
+    for k in range(8):
+        bound = read(prepared.composed(weaker=0.5 ** (k * k)))
+        if bound is not None and bound < trivial:
+            known.append(bound)
+        if known and (k == 0 or len(known) == 2):  # after a bad tilt, the next may be bad as well
+            break
+    return min(known, default=trivial)
+
+
+def log_delta_guess(round_: Round, epsilon: float, pair: Pair, missing: float) -> float:
+    """Saddle-point approximation of log delta(epsilon)."""
+    from scipy.special import erfcx
+
+    atoms = [loss_atoms(round_, pair, missing=missing, step=_COARSE)]
+    tilt = tilt_for_epsilon(atoms, epsilon)
+    log_moment, _mean, variance = (round_.count * c for c in atoms[0].cumulants(tilt))
+    # E[(e^(-t Y) - e^(-(t + 1) Y)); Y > 0] for Y ~ N(0, variance), the loss about epsilon.
+    deviation = math.sqrt(0.5 * variance)
+    share = 0.5 * float(erfcx(tilt * deviation) - erfcx((tilt + 1.0) * deviation))
+    return log_moment - tilt * epsilon + math.log(max(share, 1e-300))

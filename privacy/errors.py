@@ -1,0 +1,27 @@
+"""Errors by class: what the user gave and cannot be used, and the rest, which are faults of ours.
+
+A command tells an `InputError` in one sentence and ends with exit code 2; so it does with an
+`OSError`, by which the system refuses a file. Any other error shows its traceback.
+"""
+
+from __future__ import annotations
+
+__all__ = ["InputError", "InputTypeError", "NotFiniteError"]
+
+
+class InputError(ValueError):
+    """Something that the user gave cannot be used; it says which value, which bound, which remedy.
+
+    >>> raise InputError("sampling_rate=1.3 must lie in [0, 1]")
+    Traceback (most recent call last):
+        ...
+    overhear...InputError: sampling_rate=1.3 must lie in [0, 1]
+    """
+
+
+class InputTypeError(InputError, TypeError):
+    """The user gave a value of another type than is taken."""
+
+
+class NotFiniteError(InputError, FloatingPointError):
+    """What the user set makes numbers that are not finite, such as a gradient that overflows."""

@@ -1,0 +1,1 @@
+"""The papers' own bounds, one file a paper, labelled as theirs."""

@@ -1,0 +1,117 @@
+"""Dyn-D2P's own figure for a schedule, a central limit, with the accountant's beside it.
+
+Z. Zhu, Y. Huang, X. Wang, S. Ji, J. Xu, "Dyn-D2P: Dynamic Differentially Private Decentralized
+Learning with Provable Utility Guarantee", IJCAI 2025, arXiv 2505.06651. The limit is that of Bu,
+Dong, Long, Su, "Deep Learning with Gaussian Differential Privacy", arXiv 1911.11607.
+
+    mu = q sqrt(sum_k (exp(mu_k^2) - 1));    (epsilon, delta) of a mu-GDP release
+    mu_0 so that this meets epsilon
+
+| symbol | name here                             | unit                                |
+|--------|---------------------------------------|-------------------------------------|
+| q      | schedule.sampling_rate                | probability a round                 |
+| mu_k   | 1 / schedule.noise_multipliers(...)   | -                                   |
+| 1/mu_0 | noise_multiplier                      | noise std on the sum / clip norm    |
+
+Where we differ from the paper: mu_0 is found by bracketing in its logarithm; the figure is the
+same. It is a claim: `schedule.calibrated_schedule` finds the noise that the target needs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..accounting.gaussian import epsilon_from_mu, mu_from
+from ..accounting.request import Adjacency, check_delta, check_epsilon
+from ..noise.schedule import Schedule, scheduled_epsilon
+from .dpdl import PublishedClaim, check_one_given, check_positive
+
+__all__ = ["dyn_d2p_clt"]
+
+
+def dyn_d2p_clt(
+    schedule: Schedule,
+    *,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    delta: float,
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+) -> PublishedClaim:
+    """Return Dyn-D2P's central-limit figure of a schedule.
+
+    Args:
+        schedule: the rounds; with `budget_growth` 1 they are alike, and the accountant is quick.
+        noise_multiplier: 1 / mu_0, of the first round, > 0; or
+        epsilon: what is to be claimed, > 0; mu_0 is then found as the paper finds it. Give one of
+            the two.
+        delta: strictly between 0 and 1.
+        adjacency: of the accountant's figure.
+
+    Returns:
+        The claim; `noise_multiplier` is that of the first round.
+
+    Raises:
+        ValueError: a value is outside its range, or not exactly one of the two is given.
+
+    Source: Zhu et al. 2025; Bu et al. 2020, arXiv 1911.11607, for the limit.
+
+    >>> const = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1, budget_growth=1)
+    >>> claims = [dyn_d2p_clt(const, epsilon=e, delta=1e-4) for e in (0.3, 1, 3)]
+    >>> [round(c.proven_epsilon, 2) for c in claims]
+    [0.67, 3.02, 5.76]
+    """
+    check_delta(delta)
+    check_one_given(noise_multiplier, epsilon, name="noise_multiplier")
+    check_positive("sampling_rate", schedule.sampling_rate)
+    if noise_multiplier is not None:
+        check_positive("noise_multiplier", noise_multiplier)
+        mu = math.exp(min(_log_clt_mu(schedule, noise_multiplier), 700.0))
+        claimed, multiplier = epsilon_from_mu(mu, delta), noise_multiplier
+    else:
+        claimed = float(epsilon or 0.0)
+        check_epsilon(claimed, positive=True)
+        multiplier = _first_multiplier(schedule, mu_from(claimed, delta))
+    return PublishedClaim(
+        paper="Zhu, Huang, Wang, Ji, Xu, IJCAI 2025, Dyn-D2P, arXiv 2505.06651",
+        statement="mu = q sqrt(sum_k (exp(mu_k^2) - 1)), and (epsilon, delta) of mu",
+        adversary="everything that one agent releases of its batches",
+        epsilon=claimed,
+        delta=delta,
+        noise_multiplier=multiplier,
+        caveats=(
+            "a central limit: it holds for many rounds of little each, and for no finite number of "
+            "rounds is it a bound; with few examples sampled a round it claims far too little",
+            "the paper draws one example uniformly; the accountant's figure is for Poisson batches",
+        ),
+        proven_epsilon=scheduled_epsilon(schedule, multiplier, delta=delta, adjacency=adjacency),
+        proven_by=f"privacy loss distribution of the same rounds, {adjacency}",
+    )
+
+
+def _log_clt_mu(schedule: Schedule, first_multiplier: float) -> float:
+    """Log of q sqrt(sum_k (exp(mu_k^2) - 1))."""
+    from scipy.special import logsumexp
+
+    squares = schedule.noise_multipliers(first_multiplier) ** -2.0  # (K,)
+    total = logsumexp(squares + np.log(-np.expm1(-squares)))  # exp(x) - 1 overflows at x = 710
+    return math.log(schedule.sampling_rate) + 0.5 * float(total)
+
+
+def _first_multiplier(schedule: Schedule, mu: float) -> float:
+    """The 1 / mu_0 whose central-limit figure is mu."""
+    from scipy.optimize import brentq
+
+    total = 2.0 * math.log(mu / schedule.sampling_rate)  # log of sum_k (exp(mu_k^2) - 1)
+    least = float(schedule.relative_multipliers.min())
+    # One round alone may spend all of it, or each as much as the one that spends most.
+    spend = [np.logaddexp(0.0, total), np.logaddexp(0.0, total - math.log(schedule.rounds))]
+    low, high = (-0.5 * math.log(s) - math.log(least) for s in spend)
+    goal = math.log(mu)
+    if high - low < 1e-13:
+        return math.exp(low)
+    root = brentq(
+        lambda x: _log_clt_mu(schedule, math.exp(x)) - goal, low - 1e-9, high + 1e-9, xtol=1e-14
+    )
+    return math.exp(float(root))

@@ -1,0 +1,318 @@
+"""The view of a whole run in which noise or records persist: round after round, never all at once.
+
+A round maps what agents carry to what is seen and to what they carry on:
+
+    O_t     = C_t S_t-1 + A_t G_t + B_t Z_t                  seen
+    S_t     = F_t S_t-1 + K_t G_t + L_t Z_t                  carried on, not seen
+
+Each round the seen rows determine some combinations of the noise. What they determine is turned
+into whitened rows, whose squares add up to the information M over all rounds; what they leave is
+the noise that the carried rows still have. This is a square-root Kalman filter in which the
+"means" are the responses to unit contributions, so a run of T rounds costs T small
+factorisations, and memory for (carried rows) x (contributions) and one M per owner.
+
+| symbol | name here           | shape                    | meaning                               |
+|--------|---------------------|--------------------------|---------------------------------------|
+| S      |                     | (carried,)               | rows that outlive their round         |
+| C, F   | Rows.carried        | (rows, carried before)   | how they enter                        |
+| A, K   | Rows.contributions  | (rows, contributions)    | what the round's data add             |
+| B, L   | Rows.noise          | (rows, sources)          | fresh noise that the adversary does   |
+|        |                     |                          | not know                              |
+| M      | information         | (columns, columns)       | of one owner, over all rounds         |
+
+Formal guarantee: if every point at which a contribution is evaluated is a seen row of an earlier or
+the same round, an owner's record that moves its columns by at most b_k is mu-Gaussian
+differentially private with the mu returned, however the contributions depend on the past: given
+the past, each whitened row is a unit normal whose shift is linear in the contributions so far, and
+the squared shifts add up to at most mu^2 on every path (Smith, Thakurta 2022, arXiv:2210.17520).
+
+Source: the same algebra as `view`, and the numerics of it: scaled rows, singular values of B and
+not of B B^T, and a refusal where rounding hides whether noise cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from .joint_sensitivity import largest_move
+from .view import CUT, ROUNDING, UnsupportedView
+
+__all__ = ["Rows", "StreamedView"]
+
+Array = NDArray[np.float64]
+_MOST_ROWS = 6_000  # of one round, that a dense factorisation is asked to hold
+
+
+class Rows(NamedTuple):
+    """Rows of one round over what was carried, its contributions and its noise sources."""
+
+    carried: Array
+    contributions: Array
+    noise: Array
+
+
+class _Leak(NamedTuple):
+    columns: frozenset[int]
+    messages: tuple[str, ...]
+
+
+class StreamedView:
+    """One adversary's view of a run, one round at a time.
+
+    >>> view = StreamedView()  # noise on the released momentum, one use in the first round
+    >>> none = np.zeros((1, 0))
+    >>> for t in range(3):
+    ...     kept = none if t == 0 else np.array([[0.9]])
+    ...     used = np.array([[1.0]]) if t == 0 else none
+    ...     seen = Rows(kept, used, np.array([[1.0]]))
+    ...     carried = Rows(kept, used, np.array([[0.0]]))
+    ...     view.advance(seen, carried, owners=[0] * used.shape[1])
+    >>> round(view.mu(0) ** 2, 4)
+    2.4661
+    """
+
+    def __init__(self) -> None:
+        self.round = -1
+        self._response = np.zeros((0, 0))  # (carried, columns)
+        self._noise = np.zeros((0, 0))  # (carried, sources left)
+        self._owned: dict[int, list[int]] = {}
+        self._rounds: dict[int, list[int]] = {}
+        self._vectors: dict[int, list[int]] = {}
+        self._most_vectors = 0
+        self._information: dict[int, Array] = {}
+        self._leaks: list[_Leak] = []
+        self._doubtful: set[int] = set()
+
+    def advance(
+        self,
+        seen: Rows,
+        carried: Rows,
+        *,
+        owners: Sequence[int],
+        vectors: Sequence[int] = (),
+        messages: Sequence[str] = (),
+    ) -> None:
+        """Take one round in.
+
+        Args:
+            seen: what the adversary sees in the round.
+            carried: what outlives it.
+            owners: whose data each contribution of the round is.
+            vectors: the clipped vector that each contribution is a part of, by a number of this
+                round, where several share one; the bound is that of the whole vector.
+            messages: a name for each seen row, for naming what cancels.
+
+        Raises:
+            ValueError: shapes that disagree, or entries that are not finite.
+            UnsupportedView: more rows than can be factorised, or noise shown so weakly that
+                rounding hides which.
+        """
+        self._check(seen, carried, owners, vectors)
+        self.round += 1
+        before = self._response.shape[1]
+        for offset, owner in enumerate(owners):
+            self._owned.setdefault(int(owner), []).append(before + offset)
+            self._rounds.setdefault(int(owner), []).append(self.round)
+            vector = self._most_vectors + (int(vectors[offset]) if len(vectors) else offset)
+            self._vectors.setdefault(int(owner), []).append(vector)
+        self._most_vectors += 1 + max([int(v) for v in vectors], default=len(owners))
+        A, size, B = self._over_columns(seen)
+        shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
+        names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
+        whitened, added, directions, hidden = self._factor(A[shown], size[shown], B[shown], names)
+        K, size, L = self._over_columns(carried)
+        # (carried, rank): what the seen rows tell of the noise of those that are carried
+        determined = _without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
+        if determined[:, hidden:].any():
+            raise UnsupportedView(
+                f"round {self.round} shows noise below {CUT:g} of its message, so weakly that what "
+                "it tells of noise carried on is known to a few digits only; leave it out of the "
+                "message, or send it apart"
+            )
+        size += abs(determined) @ added
+        self._response = _without_rounding(K - determined @ whitened, size)
+        self._noise = _compressed(L - determined @ directions, np.linalg.norm(L, axis=1))
+        self._add(whitened)
+
+    def rounds(self, owner: int) -> Array:
+        """(columns,) the round of each of the owner's columns, counted from 0."""
+        return np.asarray(self._rounds.get(owner, []), dtype=float)
+
+    def information(self, owner: int) -> Array:
+        """M over all of the owner's columns, where none of them leaks."""
+        count = len(self._owned.get(owner, []))
+        held = self._information.get(owner, np.zeros((0, 0)))
+        found = np.zeros((count, count))
+        found[: len(held), : len(held)] = held
+        return found
+
+    def leaks(self, owner: int, taking: Sequence[int] | None = None) -> tuple[str, ...]:
+        """The messages whose combination shows one of the owner's columns without noise.
+
+        Args:
+            owner: whose record is at stake.
+            taking: positions among the owner's columns; all when None.
+
+        Raises:
+            UnsupportedView: rounding hides whether one is shown.
+        """
+        columns = self._columns(owner, taking)
+        if columns & self._doubtful:
+            raise UnsupportedView(
+                "the noise cancels between messages, and what is left of a contribution cannot be "
+                "told from rounding; write the step so that it cancels exactly or not at all"
+            )
+        touching = [leak for leak in self._leaks if leak.columns & columns]
+        return min((leak.messages for leak in touching), key=len, default=())
+
+    def mu(
+        self,
+        owner: int,
+        taking: Sequence[int] | None = None,
+        *,
+        bounds: Sequence[float] = (),
+        clip_norm: float = 1.0,
+    ) -> float:
+        """Joint sensitivity over noise of one record that moves the owner's columns.
+
+        Args:
+            owner: whose record is at stake.
+            taking: positions among the owner's columns that the record moves; all when None.
+            bounds: a bound on the norm for each of the columns moved, in place of `clip_norm`.
+            clip_norm: bound on the norm of every contribution.
+
+        Returns:
+            mu of Gaussian differential privacy, over all rounds; `inf` where noise cancels or a
+            bound is infinite.
+        """
+        every = range(len(self._owned.get(owner, [])))
+        at = list(every) if taking is None else list(taking)
+        b = np.asarray(bounds if len(bounds) else [clip_norm] * len(at), dtype=float)
+        if len(b) != len(at) or not (b >= 0).all():
+            raise InputError(f"bounds {b.tolist()} must be one number >= 0 for each column")
+        at, b = [c for c, bound in zip(at, b, strict=True) if bound > 0], b[b > 0]
+        if not at:
+            return 0.0
+        if self._columns(owner, at) & {c for leak in self._leaks for c in leak.columns}:
+            return math.inf
+        self.leaks(owner, at)  # refuses where rounding hides one
+        M = self.information(owner)[np.ix_(at, at)]
+        endless = ~np.isfinite(b)
+        if endless.any() and np.abs(M[endless]).sum() > 0:
+            return math.inf
+        b = np.where(endless, 0.0, b)
+        vectors = [self._vectors[owner][c] for c in at]
+        return math.sqrt(largest_move(M * np.outer(b, b), vectors))
+
+    def _columns(self, owner: int, taking: Sequence[int] | None) -> frozenset[int]:
+        owned = self._owned.get(owner, [])
+        return frozenset(owned if taking is None else (owned[i] for i in taking))
+
+    def _check(
+        self, seen: Rows, carried: Rows, owners: Sequence[int], vectors: Sequence[int]
+    ) -> None:
+        for name, rows in (("seen", seen), ("carried", carried)):
+            count = len(rows.carried)
+            if rows.carried.shape != (count, len(self._response)):
+                raise InputError(
+                    f"{name}: carried has shape {rows.carried.shape}, but {len(self._response)} "
+                    "rows were carried on by the round before"
+                )
+            if rows.contributions.shape != (count, len(owners)) or len(rows.noise) != count:
+                raise InputError(
+                    f"{name}: contributions {rows.contributions.shape} and noise "
+                    f"{rows.noise.shape} need {count} rows and one owner per contribution, not "
+                    f"{len(owners)}"
+                )
+            if not all(np.isfinite(matrix).all() for matrix in rows):
+                raise InputError(f"{name} holds a value that is not finite; rows must be numbers")
+        if len(vectors) not in (0, len(owners)):
+            raise InputError(f"{len(vectors)} vectors for {len(owners)} contributions; give each")
+        if seen.noise.shape[1] != carried.noise.shape[1]:
+            raise InputError("seen and carried rows must be over the same noise sources")
+        if len(seen.noise) > _MOST_ROWS:
+            raise UnsupportedView(
+                f"{len(seen.noise)} rows are seen in one round, more than the {_MOST_ROWS} that an "
+                "all-rounds view factorises; account for a smaller graph"
+            )
+
+    def _over_columns(self, rows: Rows) -> tuple[Array, Array, Array]:
+        """A over all columns so far, what was added up for it, and B.
+
+        Sizes are of this round alone: bounds that run through all rounds grow without need, and
+        what is taken for rounding must not.
+        """
+        response = np.hstack([rows.carried @ self._response, rows.contributions])
+        size = np.hstack([abs(rows.carried) @ abs(self._response), abs(rows.contributions)])
+        noise = np.hstack([rows.carried @ self._noise, rows.noise])
+        carried_noise = abs(rows.carried) @ np.linalg.norm(self._noise, axis=1)
+        noise[:, : self._noise.shape[1]][
+            abs(noise[:, : self._noise.shape[1]]) < carried_noise[:, None] * ROUNDING
+        ] = 0.0
+        return _without_rounding(response, size), size, noise
+
+    def _factor(
+        self, A: Array, size: Array, B: Array, names: Sequence[str]
+    ) -> tuple[Array, Array, Array, int]:
+        """Whitened rows, what was added up for each, and the directions of noise they determine.
+
+        Notes what leaks. Last, how many of the directions are strong enough to hide anything.
+        """
+        from scipy.linalg import svd
+
+        norm = np.sqrt((A**2).sum(axis=1) + (B**2).sum(axis=1))
+        A, size, B = A / norm[:, None], size / norm[:, None], B / norm[:, None]
+        if not B.size:
+            self._note_leaks(A, size.sum(axis=0), np.eye(len(A)), names)
+            return A[:0], A[:0], np.zeros((0, B.shape[1])), 0
+        u, s, vh = svd(B, full_matrices=True, lapack_driver="gesvd")
+        # Noise below the cut hides nothing, but still tells what its source is.
+        hidden, rank = int((s > CUT).sum()), int((s > ROUNDING).sum())
+        rotated = u.T @ A
+        # Every entry of u is only known to rounding, so each row may leak into every rotated one.
+        reach = size.sum(axis=0)
+        self._note_leaks(rotated[hidden:], reach, u[:, hidden:], names)
+        whitened = _without_rounding(rotated[:rank], reach) / s[:rank, None]
+        return whitened, reach / s[:rank, None], vh[:rank], hidden
+
+    def _note_leaks(self, clean: Array, size: Array, weight: Array, names: Sequence[str]) -> None:
+        sure = abs(clean) > size * CUT
+        doubtful = (abs(clean) > size * ROUNDING) & ~sure
+        self._doubtful |= set(np.flatnonzero(doubtful.any(axis=0)).tolist())
+        for row in np.flatnonzero(sure.any(axis=1)):
+            shown = frozenset(np.flatnonzero(sure[row]).tolist())
+            made = np.flatnonzero(abs(weight[:, row]) > CUT)[:8]
+            if not any(shown <= leak.columns for leak in self._leaks):
+                messages = tuple(f"{names[i]}, round {self.round}" for i in made)
+                self._leaks.append(_Leak(shown, messages))
+
+    def _add(self, whitened: Array) -> None:
+        for owner, columns in self._owned.items():
+            rows = whitened[:, columns]
+            held = self._information.get(owner, np.zeros((0, 0)))
+            if len(columns) > len(held):
+                grown = np.zeros((len(columns), len(columns)))
+                grown[: len(held), : len(held)] = held
+                held = grown
+            held += rows.T @ rows
+            self._information[owner] = held
+
+
+def _without_rounding(response: Array, size: Array) -> Array:
+    return np.where(abs(response) > size * ROUNDING, response, 0.0)
+
+
+def _compressed(noise: Array, before: Array) -> Array:
+    """The same covariance over as few sources as there are rows; a remnant of rounding is none."""
+    left = np.where(abs(noise) > before[:, None] * ROUNDING, noise, 0.0)
+    left = left[:, np.any(left != 0.0, axis=0)]
+    if left.shape[1] <= len(left):
+        return left
+    triangle: Array = np.linalg.qr(left.T).R  # (rows, rows)
+    return triangle.T

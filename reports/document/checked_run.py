@@ -1,0 +1,186 @@
+"""A run folder as a policy sees it: figures computed anew from the run, and the evidence.
+
+Nothing is believed because privacy.json says so. Its figures are computed again from the run file
+and the ledger, and a file that says anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ...privacy.errors import InputError
+from ...privacy.ledger import Spent, read_ledger
+from ...runs.evidence.schema import Attack, Audit
+from ...runs.folder import folder as run_folder
+from ...runs.run_file.run_file import load_run_file
+from ..plain_text import plain
+from .collect import collect
+
+__all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"]
+
+# The same arithmetic on another machine may differ in the last digits. No decision is made on the
+# figures that were held, so the tolerance lets nothing pass.
+_TOLERANCE = 1e-6
+# When and where the report was made; the rest is the run's.
+_OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device"})
+_Evidence = TypeVar("_Evidence", bound=BaseModel)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckedRun:
+    """What is known of a run.
+
+    Attributes:
+        folder: where it lies.
+        report: the object of privacy.json, computed anew.
+        reported: whether privacy.json was there; with the same content, where that was asked for.
+        victim: the only agent whose records the figures are for; None if they are for any record.
+        spent: the ledger.
+        attack: attacks/attack.json, or None.
+        audit: audit.json, or None.
+    """
+
+    folder: Path
+    report: Mapping[str, Any]
+    reported: bool
+    victim: int | None
+    spent: Spent
+    attack: Attack | None
+    audit: Audit | None
+
+
+def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
+    """Read a run folder, and compute its figures anew.
+
+    Args:
+        folder: of a finished run.
+        hold_report: whether to refuse a privacy.json that says anything else.
+
+    Raises:
+        FileNotFoundError: no run is in the folder.
+        ValueError: its files were changed, do not belong together, or cannot be read.
+    """
+    config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    run_folder.check_sums(folder)
+    used = (
+        run_folder.RUN,
+        run_folder.LEDGER,
+        run_folder.PRIVACY,
+        run_folder.ATTACK,
+        run_folder.AUDIT,
+        run_folder.STOPPED,
+    )
+    _check_listed(folder, used)
+    attack = read_evidence(folder / run_folder.ATTACK, Attack)
+    audit = read_evidence(folder / run_folder.AUDIT, Audit)
+    report = run_folder.finite(collect(folder))
+    reported = (folder / run_folder.PRIVACY).exists()
+    if reported and hold_report:
+        _check_report(folder, report)
+    return CheckedRun(
+        folder=folder,
+        report=report,
+        reported=reported,
+        victim=None if config.privacy is None else config.privacy.victim,
+        spent=read_ledger(run_folder.require(folder, run_folder.LEDGER)),
+        attack=attack,
+        audit=audit,
+    )
+
+
+def read_evidence(path: Path, kind: type[_Evidence]) -> _Evidence | None:
+    """An attack or an audit as it was written; None if there is none.
+
+    Raises:
+        ValueError: the file is none of its kind.
+    """
+    if not path.exists():
+        return None
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{plain(path)} cannot be read as evidence: {plain(place)}: {plain(first['msg'])}; "
+            "make it again"
+        ) from error
+
+
+def first_difference(held: Any, fresh: Any, *, place: str = "") -> str | None:
+    """The JSON pointer of the first place where two reports of one run differ, if any.
+
+    >>> first_difference({"a": [1, 2.0]}, {"a": [1, 2.5]})
+    '/a/1'
+    """
+    return next(_differences(held, fresh, place), None)
+
+
+def _differences(held: Any, fresh: Any, place: str) -> Iterator[str]:
+    if place in _OF_THE_REPORT:
+        return
+    if isinstance(held, dict) and isinstance(fresh, dict):
+        for key in [*fresh, *(key for key in held if key not in fresh)]:
+            below = f"{place}/{key}"
+            if key in held and key in fresh:
+                yield from _differences(held[key], fresh[key], below)
+            elif below not in _OF_THE_REPORT:
+                yield below
+    elif isinstance(held, list) and isinstance(fresh, list):
+        if len(held) != len(fresh):
+            yield place
+        for index, (one, other) in enumerate(zip(held, fresh, strict=False)):
+            yield from _differences(one, other, f"{place}/{index}")
+    elif _is_number(held) and _is_number(fresh):
+        if not math.isclose(held, fresh, rel_tol=_TOLERANCE, abs_tol=1e-12):
+            yield place
+    elif type(held) is not type(fresh) or held != fresh:
+        yield place
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_report(folder: Path, fresh: Mapping[str, Any]) -> None:
+    """Refuse a privacy.json that is not what the run gives."""
+    path = folder / run_folder.PRIVACY
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
+    # As the fresh one would be read back: tuples are lists.
+    place = first_difference(held, json.loads(json.dumps(fresh)))
+    if place is not None:
+        raise InputError(
+            f"{path} is not the report of this run: it differs from what the run's files give at "
+            f"{plain(place)}; it is older than they are, or was edited. Write it again with "
+            f"`overhear report {folder}`"
+        )
+
+
+def _check_listed(folder: Path, names: tuple[str, ...]) -> None:
+    """Refuse files that are there and have no digest: they came after the run was closed."""
+    sums = folder / run_folder.SUMS
+    if not sums.exists():
+        if (folder / run_folder.PRIVACY).exists():
+            raise InputError(
+                f"{sums} is missing, so nothing says that the files of the run are those that were "
+                f"written; `overhear report {folder}` writes it"
+            )
+        return
+    lines = sums.read_text(encoding="utf-8").splitlines()
+    listed = {line.partition("  ")[2] for line in lines}
+    for name in names:
+        if (folder / name).exists() and name not in listed:
+            raise InputError(
+                f"{folder / name} is not in {run_folder.SUMS}: it was put there after the run was "
+                f"closed. If it is yours, `overhear report {folder}` closes the run with it"
+            )

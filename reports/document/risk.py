@@ -1,0 +1,177 @@
+"""What each adversary's figure means for one record, as odds that a reader can picture.
+
+    hits at a    1 - f(a), f the trade-off curve of all rounds together (`privacy.risk`)
+    right        1 - Bayes risk: how often the best guess whether the record was in is right, where
+                 a coin is right 50 times in 100
+
+Odds of a proven row are rounded up, those of a heuristic one down: it is known to be at least so
+bad. The pair (epsilon, delta) alone says far less than the curve; it is used where no curve is
+known for the mechanism, and the entry says so.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
+
+from ...privacy.accounting.risk import Risk, composed_risk, risk_of_mu
+from ...privacy.guarantee import Status
+from ...privacy.ledger import Spent
+from ...runs.plan.plan import Plan
+from ...training.exposure.guarantees import accounted
+from ...training.exposure.joint_sensitivities import Exposure, Release
+
+__all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
+
+# False alarms, and of how many records that were not in: 1 in 1000, 1 in 100, 10 in 100.
+_RATES = ((1, 1000), (1, 100), (10, 100))
+
+
+class Source(enum.StrEnum):
+    """Where odds come from."""
+
+    CURVE = "trade-off curve"
+    PAIR = "epsilon and delta alone"
+    NOTHING = "nothing protects"
+
+
+def risk_by_adversary(
+    plan: Plan, spent: Spent, *, epsilon: Mapping[str, float], adjacency: str
+) -> dict[str, dict[str, Any]]:
+    """The odds of each adversary after everything that was accounted for.
+
+    Args:
+        plan: of the run.
+        spent: its ledger.
+        epsilon: accounted, by adversary.
+        adjacency: of the statement.
+
+    Returns:
+        By adversary: `from` (a `Source`), `relation` ("at most" or "at least"), `advantage`, `mu`
+        of the whole run (None where only the pair is known), `right` and `hits` as odds.
+    """
+    known: dict[tuple[tuple[Release, ...], bool], dict[str, Any]] = {}
+    found = {}
+    for name, exposure in plan.exposures.items():
+        guarantee = plan.guarantee(name)
+        proven = guarantee.status is Status.PROVEN
+        released = accounted(exposure, spent.numbers, torn=spent.torn)
+        key = (released.releases, proven)  # equal releases mean the same
+        if key not in known:
+            known[key] = _entry(
+                released,
+                noise_multiplier=plan.noise_multiplier,
+                epsilon=epsilon[name],
+                delta=guarantee.delta,
+                adjacency=adjacency,
+                proven=proven,
+            )
+        found[name] = known[key]
+    return found
+
+
+def odds(probability: float, of: int, *, up: bool = True) -> float:
+    """A probability as so many of `of`, with two digits, rounded to the stated side.
+
+    >>> odds(0.13801, 100), odds(0.0291, 100), odds(0.13801, 100, up=False), odds(1.0, 1000)
+    (14.0, 3.0, 13.0, 1000.0)
+    """
+    if not 0.0 < probability < 1.0:
+        return float(of) if probability >= 1.0 else 0.0
+    exact = Decimal(probability) * of
+    step = Decimal(1).scaleb(max(exact.adjusted() - 1, -12))
+    # A probability that came out a rounding error beside a round number is that number.
+    near = exact.quantize(step)
+    if abs(near - exact) < exact * Decimal("1e-9"):
+        return float(near)
+    rounding = ROUND_CEILING if up else ROUND_FLOOR
+    return min(float(exact.quantize(step, rounding=rounding)), float(of))
+
+
+def hits_of_pair(epsilon: float, delta: float, false_alarm_rate: float) -> float:
+    """The largest hit rate that (epsilon, delta) alone allows at a false alarm rate.
+
+        min(1, e^epsilon a + delta, 1 - e^-epsilon (1 - delta - a))
+
+    Source: Kairouz, Oh, Viswanath, arXiv:1311.0776, the region of an (epsilon, delta) mechanism.
+
+    >>> round(hits_of_pair(1.0, 1e-5, 0.01), 4)
+    0.0272
+    """
+    if epsilon > 700.0:
+        return 1.0
+    steep = math.exp(epsilon) * false_alarm_rate + delta
+    flat = 1.0 - math.exp(-epsilon) * (1.0 - delta - false_alarm_rate)
+    return min(1.0, steep, flat)
+
+
+def _entry(
+    exposure: Exposure,
+    *,
+    noise_multiplier: float,
+    epsilon: float,
+    delta: float,
+    adjacency: str,
+    proven: bool,
+) -> dict[str, Any]:
+    if math.isinf(epsilon):
+        return _told(
+            Source.NOTHING, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True
+        )
+    found = _curve(exposure, noise_multiplier=noise_multiplier, adjacency=adjacency)
+    if found is None:
+        hits = {(a, of): hits_of_pair(epsilon, delta, a / of) for a, of in _RATES}
+        grown = math.exp(min(epsilon, 700.0))
+        advantage = min(1.0, (grown - 1.0 + 2.0 * delta) / (grown + 1.0))
+        # The bound of the pair is no lower bound of anything, so a heuristic row is told as chance.
+        if not proven:
+            hits, advantage = {(a, of): a / of for a, of in _RATES}, 0.0
+        return _told(Source.PAIR, hits, advantage=advantage, mu=None, up=proven)
+    hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.hits, strict=True)}
+    return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=proven)
+
+
+def _curve(exposure: Exposure, *, noise_multiplier: float, adjacency: str) -> Risk | None:
+    """Of everything released together; None where no pair is known that dominates it."""
+    counts: Counter[tuple[float, float]] = Counter()
+    for r in exposure.releases:
+        if r.joint_sensitivity > 0 and r.sampling_rate > 0:
+            # The curve of "replace-one" is that of one contribution to a sampled batch.
+            if adjacency == "replace-one" and r.sampling_rate < 1 and r.contributions > 1:
+                return None
+            counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
+    rates = [a / of for a, of in _RATES]
+    if not counts:
+        return risk_of_mu(0.0, false_alarm_rates=rates)
+    return composed_risk(counts, adjacency=adjacency, false_alarm_rates=rates)
+
+
+def _told(
+    source: Source,
+    hits: Mapping[tuple[int, int], float],
+    *,
+    advantage: float,
+    mu: float | None,
+    up: bool,
+) -> dict[str, Any]:
+    return {
+        "from": str(source),
+        "relation": "at most" if up else "at least",
+        "advantage": advantage,
+        "mu": mu,
+        # The prior is a coin, so the best guess is right with probability (1 + advantage) / 2.
+        "right": {"times": odds(0.5 * (1.0 + advantage), 100, up=up), "of": 100},
+        "hits": [
+            {
+                "false_alarms": alarms,
+                "of": of,
+                "hit_rate": hit,
+                "hits": odds(hit, of, up=up),
+            }
+            for (alarms, of), hit in hits.items()
+        ],
+    }

@@ -1,0 +1,198 @@
+"""What a run was: its objects in numbers, the network that a report draws, and what it learned."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from ...privacy.errors import InputError
+from ...privacy.ledger import Spent
+from ...runs.folder import folder as run_folder
+from ...runs.plan.plan import Plan
+from ...runs.run_file.build import Built
+from ...runs.run_file.run_file import RunFile
+from ...training.graphs.graph import Topology
+from ...training.step.values import SERVER
+from ...training.tracing.trace import trace
+from ..schema import Stopped
+
+__all__ = ["Course", "Traffic", "course", "duplicates", "run_facts", "traffic", "utility"]
+
+_MOST_LINKS = 1000
+_TOLERANCE = 1e-6  # of the same arithmetic on another machine
+
+
+class Traffic(NamedTuple):
+    """Whether anything goes through a server, and whether anything crosses the graph's links."""
+
+    server: bool
+    links: bool
+
+
+class Course(NamedTuple):
+    """How far a run came, and where its budget ends it if that is before the planned end."""
+
+    done: int
+    finished: bool
+    stopped: Stopped | None
+
+
+def course(
+    folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[Mapping[str, Any]]
+) -> Course:
+    """How far the run of a folder came, by its ledger, its evaluations and its stopped.json.
+
+    Args:
+        folder: the run folder.
+        plan: its plan.
+        spent: its ledger.
+        metrics: the lines of metrics.jsonl.
+
+    Raises:
+        ValueError: stopped.json cannot be read, or is not that of this run.
+    """
+    stopped = _stopped(folder / run_folder.STOPPED, plan, spent)
+    end = plan.rounds if stopped is None else stopped.round
+    named = {*spent.numbers, *(() if spent.torn_round is None else (spent.torn_round,))}
+    # Rounds past the end were released, and discarded with their models.
+    done = sum(0 < number <= end for number in named)
+    return Course(
+        done=done,
+        finished=done == end and bool(metrics) and metrics[-1]["round"] == end,
+        stopped=stopped,
+    )
+
+
+def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
+    if not path.exists():
+        return None
+    try:
+        found = Stopped.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "/".join(str(part) for part in first["loc"])
+        raise InputError(f"{path} cannot be read: {place}: {first['msg']}") from error
+    target = {"epsilon": found.target, "delta": found.delta, "adversary": found.adversary}
+    of_run = (
+        (found.rounds, target) == (plan.rounds, plan.target)
+        and found.round <= plan.rounds
+        and spent.resumed_after  # without a resumption the planned rounds are within the target
+        and math.isclose(
+            float(found.epsilon), plan.guarantee(found.adversary).epsilon, rel_tol=_TOLERANCE
+        )
+    )
+    if not of_run:
+        raise InputError(
+            f"{path} does not fit the plan and the ledger of this run; the folder's files do not "
+            "belong together"
+        )
+    return found
+
+
+def run_facts(
+    config: RunFile, built: Built, plan: Plan, *, came: Course, sent: Traffic
+) -> dict[str, Any]:
+    """The "run" of privacy.json; of a large network the links of the agent at stake alone.
+
+    Args:
+        config: the run file.
+        built: its objects.
+        plan: its plan.
+        came: how far.
+        sent: between whom.
+    """
+    graph = built.setting.graph
+    target = plan.target["adversary"]
+    at_stake = plan.guarantee(target) if target else plan.guarantees[0]
+    return {
+        "name": f"{config.algorithm.name}-{graph.name}-{config.data.name}",
+        "algorithm": config.algorithm.name,
+        "form": config.algorithm.form,
+        "graph": graph.name,
+        "agents": graph.agents,
+        **_links(graph, victim=at_stake.victim),
+        "graphs_in_turn": len(graph.graphs),
+        "server": sent.server,
+        "links_used": sent.links,
+        "links": config.graph.links,
+        "data": config.data.name,
+        "records": len(built.data.targets),
+        "duplicate_records": duplicates(built),
+        "model": config.model.name,
+        "parameters": sum(p.numel() for p in built.setting.model.parameters()),
+        "rounds": plan.rounds,
+        "rounds_done": came.done,
+        "finished": came.finished,
+        "stopped": None if came.stopped is None else came.stopped.model_dump(),
+        "sampling_rate": plan.sampling_rate,
+        "clip_norm": "inf" if built.clip_norm is None else built.clip_norm,
+        "noise_multiplier": plan.noise_multiplier,
+        "evaluation_noise_seed": config.training.evaluation_noise_seed,
+        "device": str(built.setting.device),
+    }
+
+
+def _links(graph: Topology, *, victim: int) -> dict[str, Any]:
+    """Pairs that are joined, how many there are, and those that are joined one way alone."""
+    arcs = set(graph.links)
+    pairs = sorted({(min(p), max(p)) for p in arcs})
+    shown = pairs
+    if len(pairs) > _MOST_LINKS:
+        shown = [p for p in pairs if victim in p][:_MOST_LINKS]
+    one_way = [arc for pair in shown for arc in (pair, pair[::-1]) if arc in arcs]
+    one_way = [(j, i) for j, i in one_way if (i, j) not in arcs]
+    return {"edges": shown, "edges_in_all": len(pairs), "one_way": one_way}
+
+
+def traffic(built: Built, plan: Plan) -> Traffic:
+    """Between whom the start and the first rounds send anything, as traced."""
+    bound = built.bound(plan.noise_multiplier)
+    graph = built.setting.graph
+    period = min(len(graph.graphs), built.rounds)
+    traces = trace(bound.init, bound.step, graph=graph, rounds=period)
+    ends = {
+        (sender == SERVER, receiver == SERVER)
+        for one in (traces.start, *(one for one, _ in traces.rounds))
+        for message in one.messages
+        for sender, receiver in zip(
+            message.senders[message.links[:, 0]].tolist(),
+            message.links[:, 1].tolist(),
+            strict=True,
+        )
+    }
+    return Traffic(server=any(a or b for a, b in ends), links=(False, False) in ends)
+
+
+def duplicates(built: Built) -> int:
+    """Records that are equal to another one, over all shards."""
+    seen: set[bytes] = set()
+    total = 0
+    for shard in built.setting.shards:
+        for row in shard.inputs.flatten(1).contiguous().numpy():
+            seen.add(row.tobytes())
+            total += 1
+    return total - len(seen)
+
+
+def utility(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was learned: accuracy of the mean model, and of the agents' own ones.
+
+    Args:
+        metrics: the lines of metrics.jsonl.
+    """
+    accuracy = [[float(a) for a in m["accuracy"]] for m in metrics]
+    return {
+        "rounds": [m["round"] for m in metrics],
+        "consensus_accuracy": [m["consensus_accuracy"] for m in metrics],
+        "consensus_loss": [m["consensus_loss"] for m in metrics],
+        "agent_accuracy_min": [min(each) for each in accuracy],
+        "agent_accuracy_median": [statistics.median(each) for each in accuracy],
+        "agent_accuracy_max": [max(each) for each in accuracy],
+        "agent_accuracy_last": accuracy[-1] if accuracy else [],
+        "consensus_distance": [m["consensus_distance"] for m in metrics],
+    }

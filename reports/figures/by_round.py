@@ -1,0 +1,181 @@
+"""The charts of a report: epsilon by round, utility by round.
+
+Inline SVG without script. Lines differ in dash and mark, so that a grey print says the same;
+colours are those of Okabe and Ito. Every drawing names itself to a reader that cannot see it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from ..cited import Cited
+from .chart import (
+    HEIGHT,
+    LEFT,
+    MARKS,
+    RIGHT,
+    WIDTH,
+    Area,
+    Line,
+    axes,
+    draw_line,
+    drawing,
+    spread,
+    ticks,
+)
+
+__all__ = ["Series", "epsilon_figure", "epsilon_series", "utility_figure"]
+
+_MOST_DOTS = 200  # agents whose own accuracy is a tick at the edge
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """Adversaries whose epsilon is the same in every round, and the style of their line."""
+
+    names: tuple[str, ...]
+    points: tuple[tuple[float, float], ...]
+    style: int
+    proven: bool
+
+
+def epsilon_series(report: Mapping[str, Any]) -> list[Series]:
+    """The lines of `epsilon_figure`; adversaries with equal figures and status share one."""
+    status = {row["name"]: row["status"] for row in report["plan"]["adversaries"]}
+    grouped: dict[tuple[tuple[tuple[float, float], ...], bool], list[str]] = {}
+    for name, series in report["epsilon_by_round"].items():
+        points = tuple((float(x), float(y)) for x, y in series if math.isfinite(float(y)))
+        if points:
+            grouped.setdefault((points, status.get(name) == "proven"), []).append(name)
+    return [
+        Series(
+            names=tuple(names),
+            points=points,
+            style=number % MARKS,
+            proven=proven,
+        )
+        for number, ((points, proven), names) in enumerate(grouped.items())
+    ]
+
+
+def epsilon_figure(report: Mapping[str, Any]) -> Markup:
+    """Epsilon spent by round for each adversary, against the limit of the run file."""
+    cited, lines, target = Cited(report), epsilon_series(report), report["plan"]["target"]
+    limit = None if target["epsilon"] is None else float(target["epsilon"])
+    top = max([y for line in lines for _, y in line.points] + ([limit] if limit else [0.0]))
+    last_round = max([x for line in lines for x, _ in line.points], default=1.0)
+    x_max = max(float(report["run"]["rounds"]), last_round)  # rounds may have been repeated
+    area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1])
+    parts = [axes(area, x_label="training round", y_label="ε spent so far, one record")]
+    labels = []
+    if limit is not None:
+        y = area.y(limit)
+        parts.append(
+            Markup('<line class="limit" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(
+                LEFT, WIDTH - RIGHT, y, y
+            )
+        )
+        parts.append(_crossing(report, cited, area, limit))
+        labels.append((y, Markup("limit ε = ") + cited.svg("bound", "plan", "target", "epsilon")))
+    for line in lines:
+        parts.append(draw_line(area, Line(points=line.points, style=line.style)))
+        name = line.names[0]
+        last = len(report["epsilon_by_round"][name]) - 1
+        kind = "bound" if line.proven else "figure"
+        figure = cited.svg(kind, "epsilon_by_round", name, last, 1)
+        more = f" +{len(line.names) - 1}" if len(line.names) > 1 else ""
+        words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.proven else "≥ ", figure)
+        labels.append((area.y(line.points[-1][1]), words))
+    parts.append(_end_labels(labels))
+    about = f"Lines for {', '.join(name for line in lines for name in line.names)}"
+    if limit is not None:
+        about += "; a dashed horizontal line for the limit"
+    return drawing(f"0 0 {WIDTH} {HEIGHT}", "Epsilon by round", about, Markup("").join(parts))
+
+
+def utility_figure(report: Mapping[str, Any]) -> Markup:
+    """Test accuracy of the mean model by round, with the range of the agents' own models."""
+    cited, utility = Cited(report), report["utility"]
+    rounds = [float(r) for r in utility["rounds"]]
+    area = Area(x_max=max(*rounds, 1.0), y_max=1.0)
+    parts = [
+        axes(
+            area,
+            x_label="training round",
+            y_label="test accuracy",
+            y_text=lambda value: f"{value:.0%}".replace("%", " %"),
+        )
+    ]
+    low, high = utility["agent_accuracy_min"], utility["agent_accuracy_max"]
+    outline = [*zip(rounds, high, strict=True), *reversed(list(zip(rounds, low, strict=True)))]
+    band = " ".join(f"{area.x(x):.1f},{area.y(float(y)):.1f}" for x, y in outline)
+    parts.append(Markup('<polygon class="band" points="{}"/>').format(band))
+    mean = [float(value) for value in utility["consensus_accuracy"]]
+    parts.append(draw_line(area, Line(points=list(zip(rounds, mean, strict=True)), style=0)))
+    last = len(rounds) - 1
+    each = [float(value) for value in utility.get("agent_accuracy_last", ())]
+    if len(each) <= _MOST_DOTS:
+        path = "".join(f"M{area.x(rounds[-1]) + 1:.1f} {area.y(y):.1f}h7" for y in each)
+        parts.append(Markup('<path class="tick" d="{}"/>').format(path) if path else Markup(""))
+    labels = [
+        (
+            area.y(mean[-1]),
+            Markup("mean model: ") + cited.svg("percent", "utility", "consensus_accuracy", last),
+        ),
+        (
+            area.y((float(low[-1]) + float(high[-1])) / 2) + 1,
+            Markup("agents: {} to {}").format(
+                cited.svg("percent", "utility", "agent_accuracy_min", last),
+                cited.svg("percent", "utility", "agent_accuracy_max", last),
+            ),
+        ),
+    ]
+    parts.append(_end_labels(labels))
+    about = (
+        "Line: mean model. Band: from the worst to the best agent's own model. Ticks at the right: "
+        "every agent's own model at the end."
+    )
+    return drawing(f"0 0 {WIDTH} {HEIGHT}", "Test accuracy by round", about, Markup("").join(parts))
+
+
+def _crossing(report: Mapping[str, Any], cited: Cited, area: Area, limit: float) -> Markup:
+    """The last round within the limit, of the target adversary or else of one that passes it."""
+    within, target = report["within_limit"], report["plan"]["target"]["adversary"]
+    name = target if target in within else next(iter(within), None)
+    if name is None:
+        return Markup("")
+    x = area.x(float(within[name]["rounds"]))
+    right = x > (LEFT + WIDTH - RIGHT) / 2
+    return Markup(
+        '<line class="drop" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{floor}"/>'
+        '<path class="stop" d="M{x:.1f} {top:.1f}m-5 -5l10 10m0 -10l-10 10"/>'
+        '<text class="{side}" x="{beside:.1f}" y="{low}">'
+        "within the limit up to round {round}</text>"
+    ).format(
+        x=x,
+        top=area.y(limit),
+        floor=area.y(0),
+        side="end" if right else "start",
+        beside=x - 8 if right else x + 8,
+        low=area.y(0) - 8,
+        round=cited.svg("whole", "within_limit", name, "rounds"),
+    )
+
+
+def _end_labels(labels: Sequence[tuple[float, Markup]]) -> Markup:
+    places = spread([y for y, _ in labels], gap=19)
+    return Markup("").join(
+        Markup('<text class="label" x="{}" y="{:.1f}">{}</text>').format(
+            WIDTH - RIGHT + 10, y + 4, words
+        )
+        for y, (_, words) in zip(places, labels, strict=True)
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 16 else f"{name[:15]}…"

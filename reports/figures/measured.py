@@ -1,0 +1,109 @@
+"""Proven against measured: for each audited adversary what is proven, and what was found.
+
+The truth lies between the two marks, if the proof and the audit are right: the measured lower bound
+is a circle, the proven upper bound a bar, the most that this audit could find a diamond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from ...runs.numbers import is_infinite
+from ..cited import Cited
+from .chart import drawing, ticks
+
+__all__ = ["measured_figure"]
+
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 190, 40, 56, 12
+_LONGEST = 24  # name of an adversary
+
+Scale = Callable[[float], float]
+
+
+def measured_figure(report: Mapping[str, Any]) -> Markup | None:
+    """The drawing; None where nothing finite was measured or proven."""
+    audit, cited = report["audit"], Cited(report)
+    found = [
+        (number, row, *_figures(report, row))
+        for number, row in enumerate(audit["adversaries"] if audit else ())
+    ]
+    drawn = [entry for entry in found if any(value is not None for value in entry[2:])]
+    if not drawn:
+        return None
+    every = [value for entry in drawn for value in entry[2:] if value is not None]
+    scale = ticks(max(every) * 1.04)
+    bottom = _TOP + _ROW * len(drawn)
+
+    def x(value: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * min(value / scale[-1], 1.0)
+
+    parts = [
+        Markup(
+            '<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{b}"/>'
+            '<text class="mid" x="{x:.1f}" y="{t}">{v:g}</text>'
+        ).format(x=x(value), y=_TOP, b=bottom, t=bottom + 18, v=value)
+        for value in scale
+    ]
+    for place, (number, row, proven, low, ideal) in enumerate(drawn):
+        y = _TOP + _ROW * place + 29
+        name = row["name"]
+        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        parts.append(
+            Markup('<text class="end" x="{}" y="{}">{}</text>').format(_LEFT - 12, y + 4, short)
+        )
+        if proven is not None:
+            at = cited.svg("bound", "audit", "adversaries", number, "proven_epsilon")
+            parts.append(_proven(x, proven, low or 0.0, y=y, words=at))
+        if ideal is not None:
+            parts.append(
+                Markup('<path class="mark s3" d="M{:.1f} {}l5 5-5 5-5-5z"/>').format(
+                    x(ideal), y - 5
+                )
+            )
+        if low is not None:
+            at = cited.svg("given", "measured", name, "epsilon")
+            parts.append(_measured(x, low, y=y, words=at))
+    about = (
+        "For each adversary a bar for the proven upper bound, a circle for the measured lower "
+        "bound, and a diamond for the most that such an audit could find"
+    )
+    box = f"0 0 {_WIDTH} {bottom + 26}"
+    return drawing(box, "Proven against measured epsilon", about, Markup("").join(parts))
+
+
+def _figures(
+    report: Mapping[str, Any], row: Mapping[str, Any]
+) -> tuple[float | None, float | None, float | None]:
+    """Proven, measured and at best, where there is such a figure and it is finite."""
+    of = report["measured"][row["name"]]
+    epsilon = row["proven_epsilon"]
+    proven = row["status"] == "proven" and not is_infinite(epsilon)
+    return (float(epsilon) if proven else None), of["epsilon"], of["ideal"]
+
+
+def _proven(x: Scale, proven: float, low: float, *, y: float, words: Markup) -> Markup:
+    at = x(proven)
+    return Markup(
+        '<path class="span" d="M{a:.1f} {y}H{b:.1f}"/><path class="wall" d="M{b:.1f} {u}V{d}"/>'
+        '<text class="{side}" x="{b:.1f}" y="{v}">proven ≤ {words}</text>'
+    ).format(
+        a=min(x(low), at),
+        b=at,
+        y=y,
+        u=y - 9,
+        d=y + 9,
+        v=y - 13,
+        side="end" if at > _WIDTH / 2 else "start",
+        words=words,
+    )
+
+
+def _measured(x: Scale, low: float, *, y: float, words: Markup) -> Markup:
+    at = x(low)
+    return Markup(
+        '<circle class="seen" cx="{a:.1f}" cy="{y}" r="5"/>'
+        '<text class="{side}" x="{a:.1f}" y="{v}">measured ≥ {words}</text>'
+    ).format(a=at, y=y, v=y + 18, side="start" if at < _WIDTH / 2 else "end", words=words)

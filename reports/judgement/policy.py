@@ -1,0 +1,178 @@
+"""The policy: which figures a run may have, and which evidence must stand beside them.
+
+    schema = 1
+    [[limits]]   an adversary, its epsilon and delta, unit and adjacency; one table for each limit
+    [evidence]   the audit, the attacks and the complete run that are asked for
+
+Unknown keys are refused: a misspelt limit must not pass for no limit.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+from ...privacy.errors import InputError
+from ...runs.run_file.problems import did_you_mean, stated
+from ...runs.run_file.tables import PresetName, Table
+from ..plain_text import plain
+
+__all__ = ["Evidence", "Limit", "Policy", "load_policy", "policy_schema"]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+UnitName = Literal["record", "agent"]
+AdjacencyName = Literal["add-or-remove-one", "replace-one"]
+_ANY_NETWORK = 10**9  # the policy does not know how many agents there are
+_OUTSIDERS = ("eavesdropper", "final-models", "single-message", WORST_NEIGHBOUR, ALL_OTHERS)
+
+
+class Limit(Table):
+    """[[limits]]: the largest epsilon that one adversary may have."""
+
+    adversary: str
+    """Its name as in [privacy]: eavesdropper, neighbour, coalition:K,L, all-others, and so on."""
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Largest epsilon that passes; only a proven one does."""
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    """Largest delta at which that epsilon may be stated."""
+    unit: UnitName = "record"
+    """Whose presence is hidden."""
+    adjacency: AdjacencyName = "add-or-remove-one"
+    """How two neighbouring data sets differ."""
+
+    @field_validator("adversary")
+    @classmethod
+    def _check_adversary(cls, value: str) -> str:
+        if value not in (WORST_NEIGHBOUR, ALL_OTHERS):
+            try:
+                parse_adversary(value, _ANY_NETWORK)
+            except ValueError as error:
+                raise InputError(f"{error}{did_you_mean(value, _OUTSIDERS)}") from None
+        return value
+
+
+class Evidence(Table):
+    """[evidence]: what must stand beside the figures."""
+
+    audit_canaries: Annotated[int, Field(ge=1)] | None = None
+    """Fewest canaries of an audit of every adversary that has a limit; by default no audit."""
+    audit_confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Lowest confidence of its lower bounds; asks for an audit too."""
+    attack_presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ()
+    """Attacks that must have been tried."""
+    complete_run: bool = True
+    """Whether the ledger must hold every planned round, and no torn line."""
+
+    @property
+    def wants_audit(self) -> bool:
+        """Whether an audit must be there."""
+        return self.audit_canaries is not None or self.audit_confidence is not None
+
+
+class Policy(Table):
+    """A whole policy.
+
+    >>> policy = Policy.model_validate({
+    ...     "schema": 1, "limits": [{"adversary": "eavesdropper", "epsilon": 8, "delta": 1e-5}],
+    ... })
+    >>> policy.limits[0].epsilon, policy.evidence.wants_audit
+    (8.0, False)
+    """
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    """Of this format."""
+    limits: Annotated[tuple[Limit, ...], Field(strict=False, min_length=1)]
+    """What must hold of the figures; a policy without a limit would pass everything."""
+    evidence: Evidence = Evidence()
+    """What must stand beside them."""
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Read and check a policy.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: with one sentence for each problem.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no policy at {path}")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+    try:
+        return Policy.model_validate(values)
+    except ValidationError as error:
+        # A limit that is wrong is not a limit that is missing.
+        told = [
+            d for d in error.errors(include_url=False) if d["type"] != "too_short" or not d["input"]
+        ]
+        found = [_sentence(details) for details in told]
+        if len(found) == 1:
+            raise InputError(f"{path}: {found[0]}") from None
+        lines = "".join(f"\n  {sentence}" for sentence in found)
+        raise InputError(f"{path} has {len(found)} problems:{lines}") from None
+
+
+def policy_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of a policy."""
+    found = Policy.model_json_schema()
+    return {"$schema": DIALECT, **found, "description": "What a run of overhear must satisfy."}
+
+
+_TABLES: dict[str, type[Table]] = {"limits": Limit, "evidence": Evidence}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "unit": get_args(UnitName),
+    "adjacency": get_args(AdjacencyName),
+    "attack_presets": get_args(PresetName),
+}
+_DEMANDS = {
+    "schema": "be 1, the only version of the format",
+    "limits": "be tables; write each as [[limits]]",
+    "evidence": "be a table; write it as [evidence]",
+    "adversary": "be a string",
+    "epsilon": "be a finite number greater than 0",
+    "delta": "be a number in (0, 1)",
+    "unit": f"be one of {', '.join(_CHOICES['unit'])}",
+    "adjacency": f"be one of {', '.join(_CHOICES['adjacency'])}",
+    "audit_canaries": "be an integer of at least 1",
+    "audit_confidence": "be a number in (0, 1)",
+    "attack_presets": f"be a list of {', '.join(_CHOICES['attack_presets'])}",
+    "complete_run": "be true or false",
+}
+
+
+def _sentence(details: ErrorDetails) -> str:
+    """A problem in the words of a policy."""
+    loc, kind, value = details["loc"], details["type"], details["input"]
+    table = str(loc[0])
+    place, key = "", table
+    if table == "limits" and len(loc) > 2:
+        place, key = f"[[limits]] number {int(loc[1]) + 1}: ", str(loc[2])
+    elif table == "evidence" and len(loc) > 1:
+        place, key = "[evidence] ", str(loc[1])
+    if kind == "value_error":
+        return f"{place}{stated(details)}"
+    if kind == "extra_forbidden":
+        return f"{place}{_unknown(key, table=table if place else None)}"
+    if kind == "missing":
+        return f"{place}{key} is missing; it must {_DEMANDS[key]}"
+    if kind == "too_short":
+        return "limits is empty, and a policy without a limit passes everything; add a [[limits]]"
+    remedy = did_you_mean(value, _CHOICES.get(key, ())) if isinstance(value, str) else ""
+    return f"{place}{key}={plain(repr(value), most=60)} must {_DEMANDS[key]}{remedy}"
+
+
+def _unknown(key: str, *, table: str | None) -> str:
+    fields = _TABLES[table].model_fields if table else ("schema", *_TABLES)
+    homes = [name for name, of in _TABLES.items() if key in of.model_fields]
+    remedy = did_you_mean(key, fields)
+    if homes and not remedy:
+        remedy = f"; it belongs under {'[[limits]]' if homes[0] == 'limits' else '[evidence]'}"
+    return f"{plain(key)} is unknown{remedy or '; known keys: ' + ', '.join(fields)}"

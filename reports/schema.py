@@ -1,0 +1,300 @@
+"""What privacy.json holds, as types and as a JSON Schema.
+
+Version 1 keeps its keys and their meaning; a later version 1 may add keys, so that readers must
+ignore those that they do not know. Infinite figures are the string "inf".
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ..runs.evidence.schema import (
+    Adjacency,
+    Attack,
+    Audit,
+    Count,
+    Delta,
+    Described,
+    Fraction,
+    NotNegative,
+    Score,
+    Status,
+)
+
+__all__ = ["Report", "report_schema"]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class Tool(Described):
+    """What wrote the file."""
+
+    name: Literal["overhear"]
+    version: str
+
+
+class Stopped(Described):
+    """Where its budget ends a run that releases rounds more than once."""
+
+    round: Count
+    """The last one."""
+    rounds: Count
+    """Planned."""
+    adversary: str
+    epsilon: NotNegative
+    """As planned, at `delta`."""
+    target: NotNegative
+    delta: Delta
+    because: str
+
+
+class Run(Described):
+    """The run, as it was configured."""
+
+    name: str
+    algorithm: str
+    form: Literal["repaired", "published"]
+    graph: str
+    agents: Count
+    edges: list[tuple[Count, Count]]
+    """Pairs of agents that exchange messages; of a large network those of one agent alone."""
+    edges_in_all: Count
+    one_way: list[tuple[Count, Count]]
+    """(from, to) of the pairs that are joined one way alone."""
+    graphs_in_turn: Count
+    """More than 1: the graph changes from round to round."""
+    server: bool
+    """Whether a server takes part."""
+    links_used: bool
+    """Whether agents send anything to each other."""
+    links: Literal["clear", "encrypted"]
+    data: str
+    records: Count
+    duplicate_records: Count
+    """Records that are equal to another one; the figures hold for one copy."""
+    model: str
+    parameters: Count
+    rounds: Count
+    """Planned."""
+    rounds_done: Count
+    """Different rounds that the ledger names, a torn line counted; of a run that its budget ended
+    those up to its end."""
+    finished: bool
+    """Whether it came to its last round: the planned one, or where its budget ended it."""
+    stopped: Stopped | None
+    """Where its budget ends it early, as stopped.json says; null where it runs to its end."""
+    sampling_rate: Fraction
+    clip_norm: NotNegative
+    noise_multiplier: NotNegative
+    """Noise on a sum of clipped gradients / clip_norm."""
+    evaluation_noise_seed: int | None
+    """Not null: the noise can be repeated, and no figure is proven."""
+    device: str
+
+
+class Target(Described):
+    """What the run file asks for."""
+
+    epsilon: NotNegative | None
+    delta: Delta
+    adversary: str | None
+
+
+class Statement(Described):
+    """What one adversary can learn about one record, as planned."""
+
+    name: str
+    """The adversary that was asked for."""
+    victim: Count
+    """The agent whose record is meant."""
+    worst_adversary: str | None
+    """The adversary behind the name, where the worst one was searched."""
+    joint_sensitivity: NotNegative
+    effective_noise_multiplier: NotNegative
+    mu_per_round: NotNegative
+    epsilon: NotNegative
+    delta: Delta
+    unit: Literal["record"]
+    adjacency: Adjacency
+    sampling: str
+    status: Status
+    """Only a proven epsilon is an upper bound."""
+    bound: str
+    """How epsilon was found."""
+    because: str
+
+
+class PublishedBound(Described):
+    """What the algorithm's paper claims; no figure of ours."""
+
+    paper: str
+    statement: str
+    epsilon: NotNegative
+    delta: Delta
+    caveats: list[str]
+
+
+class Planned(Described):
+    """The object of `overhear plan --json`."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    noise_multiplier: NotNegative
+    target: Target
+    adversaries: list[Statement]
+    """Worst first."""
+    published_bound: PublishedBound | None
+    warnings: list[str]
+
+
+class Released(Described):
+    """What the ledger says was released."""
+
+    rounds: Count
+    """Releases in all: a round that was released again counts again, and a torn line counts."""
+    rounds_accounted: Count
+    """At least those that were planned: what stopped a run may depend on the data."""
+    entries: Count
+    resumed_after: list[Annotated[int, Field(ge=-1)]]
+    """The rounds after which the run was resumed, in order; -1: it began anew."""
+    repeated: list[tuple[Count, Annotated[int, Field(ge=2)]]]
+    """(round, how often it was released) of rounds that were released more than once; 0 is the
+    start."""
+    torn: bool
+    """Whether the last line was cut off; it counts as released."""
+    epsilon: dict[str, NotNegative]
+    """By adversary: the figure that may be signed."""
+    reading: dict[str, NotNegative]
+    """By adversary: of the released rounds alone."""
+
+
+class Hits(Described):
+    """How often an adversary is right about records, at so many false alarms."""
+
+    false_alarms: Count
+    of: Count
+    """`false_alarms` of so many records that were not in."""
+    hit_rate: Fraction
+    hits: NotNegative
+    """Of `of` records that were in; rounded up if proven, down if not."""
+
+
+class Odds(Described):
+    """So many times out of so many."""
+
+    times: NotNegative
+    of: Count
+
+
+class Risk(Described):
+    """What a figure means for one record, for one adversary."""
+
+    source: Annotated[str, Field(alias="from")]
+    """The trade-off curve, or epsilon and delta alone where no curve is known."""
+    relation: Literal["at most", "at least"]
+    advantage: Fraction
+    """Hit rate less false-alarm rate, at most."""
+    mu: NotNegative | None
+    """Of the whole run; null where no curve is known."""
+    right: Odds
+    """How often the best guess whether a record was in is right."""
+    hits: list[Hits]
+
+
+class RoundsWithin(Described):
+    """How many rounds a limit allows, and what they cost."""
+
+    rounds: Count
+    epsilon: NotNegative
+
+
+class Remedy(Described):
+    """What would turn the verdict, planned with the run's own accountant."""
+
+    action: Literal["rounds", "noise", "encrypt", "repair"]
+    adversary: str
+    epsilon: NotNegative
+    """That it leads to."""
+    status: Status
+    rounds: Count | None = None
+    noise_multiplier: NotNegative | None = None
+
+
+class Measured(Described):
+    """What a page says of an audited adversary: three digits, rounded down."""
+
+    epsilon: NotNegative | None
+    ideal: NotNegative | None
+    messages: list[NotNegative | None]
+    """Of each message alone, in the order of the audit."""
+
+
+class Utility(Described):
+    """Test scores at the evaluated rounds."""
+
+    rounds: list[Count]
+    consensus_accuracy: list[Fraction]
+    consensus_loss: list[Score]
+    agent_accuracy_min: list[Fraction]
+    agent_accuracy_median: list[Fraction]
+    agent_accuracy_max: list[Fraction]
+    agent_accuracy_last: list[Fraction]
+    """Of each agent, at the last of the rounds."""
+    consensus_distance: list[Score]
+
+
+class Assumption(Described):
+    """What the figures rest on."""
+
+    name: str
+    text: str
+    status: Literal["verified", "assumed", "gap"]
+    how: str
+    """How it was verified, or why it was not."""
+
+
+class Reproduce(Described):
+    """How to do it again."""
+
+    commands: list[str]
+    check: list[str]
+    environment: dict[str, Any]
+    files: dict[str, str]
+    """SHA-256 by path."""
+
+
+class Report(Described):
+    """The figures of one run, of one record of one agent, for every adversary."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    tool: Tool
+    made: str
+    """When, in UTC."""
+    run: Run
+    plan: Planned
+    ledger: Released
+    risk: dict[str, Risk]
+    """By adversary."""
+    epsilon_by_round: dict[str, list[tuple[Count, NotNegative]]]
+    """By adversary: pairs of round and epsilon up to it."""
+    within_limit: dict[str, RoundsWithin]
+    """By adversary, where the target is passed."""
+    mending: list[Remedy]
+    utility: Utility
+    attack: Attack | None
+    audit: Audit | None
+    measured: dict[str, Measured]
+    """By audited adversary."""
+    assumptions: list[Assumption]
+    reproduce: Reproduce
+
+
+def report_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of privacy.json.
+
+    >>> report_schema()["properties"]["schema"]["const"]
+    1
+    """
+    found = Report.model_json_schema()
+    return {"$schema": DIALECT, **found, "title": "privacy.json of overhear, version 1"}

@@ -1,0 +1,1 @@
+"""The attack on a run folder."""

@@ -1,0 +1,135 @@
+"""A picture for humans: what was sent, and what was rebuilt from it, as rows of enlarged images.
+
+Pixels are enlarged by repetition, so that nothing is smoothed and a pixel of the picture is a pixel
+of the image. It complements the scores and replaces none of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+TILE = 96  # pixels that the longer side of an image is enlarged to, at least
+_GAP = 8
+_TEXT = 14  # size of the font
+_LINE = 20  # height of a line of text
+
+
+def save_gallery(
+    path: Path,
+    rows: Sequence[tuple[str, Tensor]],
+    *,
+    captions: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Write images as a PNG file: a row each of originals, blind guesses, reconstructions, ...
+
+    Args:
+        path: file to write; never overwritten.
+        rows: (label, (N, channels, height, width) images in [0, 1]) each, of one shape; the label
+            stands to the left. Column i shows image i.
+        captions: for each row N short texts to stand under its images, such as "21.3 dB"; an empty
+            sequence leaves a row without. The font has plain Latin letters only.
+
+    Raises:
+        FileExistsError: the file exists.
+        ValueError: there is nothing to show, a shape or a range is wrong, or captions do not fit.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "gallery.png"
+        ...     save_gallery(path, [("", torch.rand(5, 3, 32, 32))])
+        ...     with Image.open(path) as picture:
+        ...         picture.size
+        (528, 112)
+    """
+    texts = _check(rows, captions)
+    picture = _compose(rows, texts)
+    with path.open("xb") as file:
+        picture.save(file, format="PNG")
+
+
+def _compose(rows: Sequence[tuple[str, Tensor]], texts: Sequence[Sequence[str]]) -> Image.Image:
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(size=_TEXT)
+    count, _, height, width = rows[0][1].shape
+    scale = -(-TILE // max(height, width))
+    high, wide = height * scale, width * scale
+    margin = max(_width(font, label) for label, _ in rows)
+    left = margin + 2 * _GAP if margin else _GAP
+    column = max([wide, *(_width(font, text) for row in texts for text in row)]) + _GAP
+    tops = [_GAP]
+    for row in texts:
+        tops.append(tops[-1] + high + (_LINE if any(row) else 0) + _GAP)
+    picture = Image.new("RGB", (left + count * column, tops[-1]), "white")
+    draw = ImageDraw.Draw(picture)
+    for (label, images), row, top in zip(rows, texts, tops, strict=False):
+        draw.text((_GAP, top + high // 2), label, fill="black", font=font, anchor="lm")
+        for place, image in enumerate(images):
+            tile = _tile(image, scale)
+            x = left + place * column + (column - _GAP - wide) // 2
+            picture.paste(tile, (x, top))
+            if row and row[place]:
+                at = (x + wide // 2, top + high + _LINE // 2)
+                draw.text(at, row[place], fill="black", font=font, anchor="mm")
+    return picture
+
+
+def _tile(image: Tensor, scale: int) -> Image.Image:
+    """One (channels, height, width) image, every pixel repeated."""
+    from PIL import Image
+
+    levels = (image.detach().cpu().double() * 255.0).round().to(torch.uint8)
+    levels = levels.expand(3, -1, -1).permute(1, 2, 0)
+    large = levels.repeat_interleave(scale, dim=0).repeat_interleave(scale, dim=1)
+    return Image.fromarray(large.numpy())
+
+
+def _width(font: Any, text: str) -> int:
+    return math.ceil(font.getlength(text))
+
+
+def _check(
+    rows: Sequence[tuple[str, Tensor]], captions: Sequence[Sequence[str]] | None
+) -> Sequence[Sequence[str]]:
+    """The captions, one sequence for each row."""
+    if not rows:
+        raise InputError("rows is empty; give at least one (label, images)")
+    shape = rows[0][1].shape
+    if len(shape) != 4 or shape[1] not in (1, 3) or 0 in shape:
+        raise InputError(
+            f"images of shape {tuple(shape)} must be (N, channels, height, width) with 1 or 3 "
+            "channels; other records cannot be drawn"
+        )
+    for label, images in rows:
+        if images.shape != shape:
+            raise InputError(
+                f"row {label!r} has shape {tuple(images.shape)} and the first {tuple(shape)}; "
+                "give the same number of images of one shape in every row"
+            )
+        if not (images.min() >= 0 and images.max() <= 1):
+            raise InputError(
+                f"row {label!r} spans [{images.min().item():.4g}, {images.max().item():.4g}] and "
+                "must lie in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
+            )
+    if captions is None:
+        return [()] * len(rows)
+    lengths = [len(row) for row in captions]
+    if len(lengths) != len(rows) or not set(lengths) <= {0, shape[0]}:
+        raise InputError(
+            f"captions of lengths {lengths} must be {len(rows)} sequences, each empty or of one "
+            f"text for each of {shape[0]} images"
+        )
+    return captions

@@ -1,0 +1,234 @@
+"""What is said about a batch whose gradients were intercepted: its size, its inputs, its defence.
+
+The metadata of the file, all of it text, may hold what the options of the command would say; an
+option wins over the metadata:
+
+================  ==============================================================================
+Name              Meaning
+================  ==============================================================================
+``input_shape``   of one record, channels first: ``3,32,32``
+``classes``       number of logits
+``records``       number B of records that the gradient is a mean over
+``clip_norm``     L2 bound on each record's gradient; with ``clip_batch`` on their mean
+``clip_batch``    ``true`` or ``false``
+``noise_std``     standard deviation of the noise on each coordinate of the mean, as it was sent
+``labels``        of the records, where they are known
+``mean``, ``std`` per channel: the network is fed (pixel - mean) / std of pixels in [0, 1]
+``low``, ``high`` in place of these two: what black and white become
+================  ==============================================================================
+
+Shape letters: B records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ....privacy.errors import InputError
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchFacts:
+    """What is known about an intercepted batch, from the metadata and the options.
+
+    Attributes:
+        input_shape: of one record, channels first.
+        classes: number of logits, None where the gradients have to tell.
+        records: number B of records.
+        clip_norm: L2 bound, None where nothing is clipped.
+        clip_batch: whether the mean of the batch is clipped in place of each record.
+        noise_std: on each coordinate of the mean.
+        labels: (B,), None where they are unknown.
+        low, high: what a pixel of 0 and of 1 is fed as; one value, or one per channel.
+    """
+
+    input_shape: tuple[int, ...]
+    classes: int | None
+    records: int
+    clip_norm: float | None
+    clip_batch: bool
+    noise_std: float
+    labels: tuple[int, ...] | None
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.input_shape or min(self.input_shape) < 1:
+            raise InputError(f"input_shape={self.input_shape} must hold positive sides: 3,32,32")
+        if self.records < 1:
+            raise InputError(f"records={self.records} must be at least 1: the size of the batch")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise InputError(
+                f"clip_norm={self.clip_norm} must be positive; leave it out if nothing is clipped"
+            )
+        if self.clip_batch and self.clip_norm is None:
+            raise InputError("clip_batch says what is clipped; give clip_norm too")
+        if not 0 <= self.noise_std < math.inf:
+            raise InputError(f"noise_std={self.noise_std} must be finite and at least 0")
+        if self.labels is not None and len(self.labels) != self.records:
+            raise InputError(
+                f"{len(self.labels)} labels for records={self.records}; give one for each record"
+            )
+        for name, values in (("low", self.low), ("high", self.high)):
+            if len(values) not in (1, self.input_shape[0]):
+                raise InputError(
+                    f"{len(values)} values of mean, std or {name} for {self.input_shape[0]} "
+                    "channels; give one, or one per channel"
+                )
+            if not all(math.isfinite(value) for value in values):
+                raise InputError(f"{name}={values} must be finite")
+        if any(low >= high for low, high in zip(*self._ends(), strict=True)):
+            raise InputError(f"low={self.low} must be below high={self.high} in every channel")
+
+    def _ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        count = max(len(self.low), len(self.high))
+        low, high = (v if len(v) == count else v * count for v in (self.low, self.high))
+        return low, high
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """(low, high) of the network's inputs, broadcastable to one record."""
+        rest = (1,) * (len(self.input_shape) - 1)
+        low, high = (torch.tensor(v, dtype=torch.float64) for v in (self.low, self.high))
+        return low.reshape(-1, *rest), high.reshape(-1, *rest)
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """Pixels in [0, 1] of inputs (..., *input_shape) of the network."""
+        low, high = self.bounds()
+        return ((inputs.double() - low) / (high - low)).clamp(0, 1)
+
+
+def facts_of(
+    metadata: Mapping[str, str], options: Mapping[str, Any]
+) -> tuple[BatchFacts, tuple[str, ...]]:
+    """What the metadata of a file and the options of a command say together.
+
+    Args:
+        metadata: text by name, as at the head of the module.
+        options: values by the same names; None where an option is not given.
+
+    Returns:
+        The facts, and the metadata that are not read.
+
+    Raises:
+        ValueError: A value cannot be read, is out of range, or is missing.
+
+    Examples:
+        >>> facts, unread = facts_of({"records": "2", "format": "pt"}, {"input_shape": (3, 8, 8)})
+        >>> facts.records, facts.low, facts.high, unread
+        (2, (0.0,), (1.0,), ())
+    """
+    said = {name.lower().replace("-", "_"): text for name, text in metadata.items()}
+    held = {name: read(said[name], name) for name, read in _READERS.items() if name in said}
+    given = {name: value for name, value in options.items() if value is not None}
+    for pair, other in (_SCALES, _SCALES[::-1]):
+        if any(name in given for name in pair):  # the options' form of the range wins whole
+            held = {name: value for name, value in held.items() if name not in other}
+    held.update(given)
+    if "input_shape" not in held:
+        raise InputError(
+            "input_shape is not given; say the shape of one record, channels first: "
+            "--input-shape 3,32,32, or the file's metadata"
+        )
+    low, high = _range(held)
+    labels = held.get("labels")
+    facts = BatchFacts(
+        input_shape=tuple(held["input_shape"]),
+        classes=held.get("classes"),
+        records=held.get("records", 1 if labels is None else len(labels)),
+        clip_norm=held.get("clip_norm"),
+        clip_batch=held.get("clip_batch", False),
+        noise_std=held.get("noise_std", 0.0),
+        labels=None if labels is None else tuple(labels),
+        low=low,
+        high=high,
+    )
+    return facts, tuple(name for name in said if name not in _READERS and name != "format")
+
+
+def _range(held: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What a pixel of 0 and of 1 is fed as."""
+    if not any(name in held for name in _SCALES[0]):
+        return tuple(held.get("low", (0.0,))), tuple(held.get("high", (1.0,)))
+    if any(name in held for name in _SCALES[1]):
+        raise InputError("mean and std say the same as low and high; give one pair of the two")
+    mean, std = tuple(held.get("mean", (0.0,))), tuple(held.get("std", (1.0,)))
+    if min(std) <= 0:
+        raise InputError(f"std={std} must be positive in every channel")
+    count = max(len(mean), len(std))
+    if {len(mean), len(std)} - {1, count}:
+        raise InputError(f"mean has {len(mean)} values and std {len(std)}; give one per channel")
+    mean, std = (v if len(v) == count else v * count for v in (mean, std))
+    pairs = list(zip(mean, std, strict=True))
+    return tuple(-m / s for m, s in pairs), tuple((1 - m) / s for m, s in pairs)
+
+
+def numbers(text: str | None, *, name: str) -> tuple[float, ...] | None:
+    """The numbers of a text.
+
+    Args:
+        text: separated by commas; None stays None.
+        name: of the option or metadata.
+
+    Raises:
+        ValueError: Something is no number.
+
+    Examples:
+        >>> numbers("0.5, -1", name="mean")
+        (0.5, -1.0)
+    """
+    return None if text is None else _parsed(text, float, name=name)
+
+
+def counts(text: str | None, *, name: str) -> tuple[int, ...] | None:
+    """The whole numbers of a text, as `numbers`.
+
+    Examples:
+        >>> counts("3,32,32", name="input_shape")
+        (3, 32, 32)
+    """
+    return None if text is None else _parsed(text, int, name=name)
+
+
+def _parsed(text: str, kind: Callable[[str], _Number], *, name: str) -> tuple[_Number, ...]:
+    try:
+        return tuple(kind(part.strip()) for part in text.split(","))
+    except ValueError as error:
+        what = "whole numbers" if kind is int else "numbers"
+        raise InputError(f"{name}={text!r} must be {what} separated by commas") from error
+
+
+def _one(text: str, kind: Callable[[str], _Number], *, name: str) -> _Number:
+    value, *rest = _parsed(text, kind, name=name)
+    if rest:
+        raise InputError(f"{name}={text!r} must be one number")
+    return value
+
+
+def _flag(text: str, *, name: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InputError(f"{name}={text!r} must be true or false")
+    return text.lower() == "true"
+
+
+_SCALES = (("mean", "std"), ("low", "high"))
+_READERS: Mapping[str, Callable[[str, str], Any]] = {
+    "input_shape": lambda text, name: _parsed(text, int, name=name),
+    "classes": lambda text, name: _one(text, int, name=name),
+    "records": lambda text, name: _one(text, int, name=name),
+    "clip_norm": lambda text, name: _one(text, float, name=name),
+    "clip_batch": lambda text, name: _flag(text, name=name),
+    "noise_std": lambda text, name: _one(text, float, name=name),
+    "labels": lambda text, name: _parsed(text, int, name=name),
+    "mean": lambda text, name: _parsed(text, float, name=name),
+    "std": lambda text, name: _parsed(text, float, name=name),
+    "low": lambda text, name: _parsed(text, float, name=name),
+    "high": lambda text, name: _parsed(text, float, name=name),
+}

@@ -1,0 +1,285 @@
+"""Attack gradients that were intercepted anywhere, of a model that anybody wrote.
+
+The file is that of `gradients_file`, what is known of the batch that of `gradients_batch`. No run
+is needed, and nothing is known of the truth unless a file of it is given to score against.
+
+Shape letters: K intercepts, B records, D parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....attacks.inversion.inversion import Reconstruction, reconstruct
+from ....attacks.problem.observation import sent_gradients
+from ....attacks.problem.presets import PRESETS
+from ....attacks.scoring.metrics import Scores, match
+from ....privacy.errors import InputError
+from ...folder import folder as run_folder
+from .batch import BatchFacts, facts_of
+from .file import read_tensors
+from .model import Posed, doubts, pose
+from .words import conclusion
+
+Progress = Callable[[int, int], None]
+
+ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
+SEARCH = "search.safetensors"
+
+
+def attack_gradients(
+    gradients: Path,
+    *,
+    model: str,
+    out: Path,
+    input_shape: Sequence[int] | None = None,
+    classes: int | None = None,
+    records: int | None = None,
+    preset: str = "matched",
+    restarts: int | None = None,
+    noise_std: float | None = None,
+    clip_norm: float | None = None,
+    clip_batch: bool | None = None,
+    labels: Sequence[int] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    weights: Path | None = None,
+    prior: Path | None = None,
+    truth: Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Rebuild the batch whose gradients are in a file.
+
+    Args:
+        gradients: safetensors file in the format of `gradients_file`.
+        model: name of a ready network, or "module:function", called as
+            ``function(input_shape, classes)`` and found in the current folder too.
+        out: new folder for what is found; or one that holds nothing but the state of a search that
+            was interrupted, which goes on if everything else is given as before.
+        input_shape: of one record, channels first; this and the next to `high` are those of
+            `gradients_batch`, and None leaves them to the file.
+        classes: number of logits; where nobody says it, the gradients do.
+        records: size of the batch, 1 by default.
+        preset: a name in `PRESETS`.
+        restarts: number of starts, None for the preset's.
+        noise_std: of the noise on each coordinate of the mean gradient as it was sent.
+        clip_norm: L2 bound on each record's gradient.
+        clip_batch: whether the bound is on the batch's mean instead.
+        labels: of the records, where they are known.
+        mean: subtracted from pixels in [0, 1], one value or one per channel.
+        std: divides them then.
+        low: in place of mean and std, what a pixel of 0 is fed as.
+        high: the same of a pixel of 1.
+        weights: safetensors state dict, where the file has no parameters.
+        prior: public guess: a picture, or a safetensors file whose `inputs` or `pixels` are
+            averaged; mid-grey where None. What the gradient does not speak for falls back to it.
+        truth: the true batch, to score against; a picture, or a safetensors file of `inputs` (as
+            the network is fed) or `pixels` (in [0, 1]).
+        seed: of the starts.
+        progress: called with (step, total).
+
+    Returns:
+        What is written to attack.json in `out`, beside reconstruction.safetensors (`inputs`,
+        `pixels`, `labels`) and one PNG per record where it is a picture.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        FileExistsError: `out` holds files.
+        ValueError: What is given does not fit together; see the message.
+        TypeError: A gradient holds integers, or the function returns no network.
+    """
+    if preset not in PRESETS:
+        raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+    settings = PRESETS[preset]
+    if restarts is not None:
+        settings = replace(settings, starts=restarts)
+    interrupted = _is_interrupted(out)
+    if not interrupted:
+        run_folder.check_unused(out)
+    file = read_tensors(gradients)
+    facts, unread = facts_of(
+        file.metadata,
+        {
+            "input_shape": input_shape,
+            "classes": classes,
+            "records": records,
+            "clip_norm": clip_norm,
+            "clip_batch": clip_batch,
+            "noise_std": noise_std,
+            "labels": labels,
+            "mean": mean,
+            "std": std,
+            "low": low,
+            "high": high,
+        },
+    )
+    posed = pose(file, facts, model=model, weights=weights)
+    guess = torch.full(facts.input_shape, 0.5, dtype=torch.float64)
+    if prior is not None:
+        guess = _pictures(prior, facts).mean(dim=0)
+    true_pixels = None if truth is None else _pictures(truth, facts)
+    if true_pixels is not None and len(true_pixels) != facts.records:
+        raise InputError(
+            f"{truth} holds {len(true_pixels)} records, but records={facts.records}; give the "
+            "whole batch"
+        )
+    notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
+    if not interrupted:
+        run_folder.claim(out)
+    bounds, seen = facts.bounds(), posed.observation
+    found = reconstruct(
+        seen,
+        posed.model,
+        preset=settings,
+        input_shape=facts.input_shape,
+        classes=posed.classes,
+        bounds=bounds,
+        generator=torch.Generator().manual_seed(seed),
+        labels=None if facts.labels is None else torch.tensor(facts.labels),
+        prior_image=(bounds[0] + (bounds[1] - bounds[0]) * guess).to(seen.gradient.dtype),
+        progress=progress,
+        checkpoint=out / SEARCH,
+    )
+    pixels = facts.pixels(found.inputs)
+    left, of_noise = _residuals(posed, found)
+    result: dict[str, Any] = {
+        "schema": 1,
+        "model": model,
+        "parameters_from": posed.parameters_from,
+        "parameters": seen.gradient.shape[1],
+        "intercepts": len(seen.gradient),
+        "preset": preset,
+        "input_shape": list(facts.input_shape),
+        "classes": posed.classes,
+        "records": facts.records,
+        "clip_norm": facts.clip_norm,
+        "clip_batch": facts.clip_batch,
+        "noise_std": facts.noise_std,
+        "labels": found.labels.tolist(),
+        "labels_given": facts.labels is not None,
+        "stage": [found.stage if held else "prior" for held in found.supported],
+        "supported": list(found.supported),
+        "objective": found.objective,
+        "iterations": found.iterations,
+        "relative_residual": left,
+        "residual_of_noise": of_noise,
+        "scores": None if true_pixels is None else _scores(true_pixels, pixels, guess),
+        "images": _save_pictures(out, "image", pixels),
+        "originals": [] if true_pixels is None else _save_pictures(out, "original", true_pixels),
+        "reconstruction": RECONSTRUCTION,
+        "notes": notes,
+    }
+    result["conclusion"] = conclusion(result)
+    _save_tensors(out / RECONSTRUCTION, found, pixels)
+    (out / f"{SEARCH}.part").unlink(missing_ok=True)
+    run_folder.write_json(out / ATTACK, result)
+    finite: dict[str, Any] = run_folder.finite(result)
+    return finite
+
+
+def _is_interrupted(out: Path) -> bool:
+    """Whether a folder holds the state of a search, or a part of it, and nothing else."""
+    held = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    return bool(held) and held <= {SEARCH, f"{SEARCH}.part"}
+
+
+def _residuals(posed: Posed, found: Reconstruction) -> tuple[float, float]:
+    """||g - o|| / ||o|| of what was found, and its expectation for the truth under the noise."""
+    seen = posed.observation
+    sent = sent_gradients(
+        seen, posed.model, inputs=found.inputs.to(seen.gradient), targets=found.labels
+    )
+    size = float(torch.linalg.vector_norm(seen.gradient.double()))
+    left = float(torch.linalg.vector_norm((sent.detach() - seen.gradient).double()))
+    return left / size, posed.facts.noise_std * seen.gradient.numel() ** 0.5 / size
+
+
+def _pictures(path: Path, facts: BatchFacts) -> Tensor:
+    """(N, *input_shape) pixels in [0, 1] of a picture or of a safetensors file."""
+    shape = facts.input_shape
+    if path.suffix.lower() in (".png", ".jpg", ".jpeg", ".bmp"):
+        return _picture(path, shape)[None]
+    tensors = read_tensors(path).tensors
+    kinds = [kind for kind in ("inputs", "pixels") if kind in tensors]
+    if not kinds:
+        raise InputError(
+            f"{path} must hold a tensor `inputs` (as the network is fed) or `pixels` (in [0, 1])"
+        )
+    held = tensors[kinds[0]].double()
+    if tuple(held.shape) == shape:
+        held = held[None]
+    if tuple(held.shape[1:]) != shape or len(held) == 0:
+        raise InputError(
+            f"{path}: {kinds[0]!r} has shape {tuple(held.shape)}, must be (records, "
+            f"{', '.join(str(side) for side in shape)})"
+        )
+    low, high = facts.bounds()
+    pixels = held if kinds[0] == "pixels" else (held - low) / (high - low)
+    # A rounding error of a normalisation is forgiven, a wrong scale is not.
+    if float(pixels.min()) < -1e-3 or float(pixels.max()) > 1 + 1e-3:
+        raise InputError(
+            f"{path}: {kinds[0]!r} spans [{float(held.min()):.4g}, {float(held.max()):.4g}], which "
+            "is outside what mean and std (or low and high) make of pixels in [0, 1]; correct them"
+        )
+    return pixels.clamp(0, 1)
+
+
+def _picture(path: Path, shape: tuple[int, ...]) -> Tensor:
+    from PIL import Image, UnidentifiedImageError
+
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"{path} is a picture, and records are of shape {shape}; give safetensors")
+    try:
+        with Image.open(path) as image:
+            levels = torch.tensor(list(image.convert("L" if shape[0] == 1 else "RGB").tobytes()))
+            size = (image.height, image.width)
+    except UnidentifiedImageError as error:
+        raise InputError(f"{path} is not a picture that can be read; save it as PNG") from error
+    if size != shape[1:]:
+        raise InputError(f"{path} is {size[0]}x{size[1]}, must be {shape[1]}x{shape[2]}; resize it")
+    return levels.reshape(*size, shape[0]).permute(2, 0, 1).double() / 255
+
+
+def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> dict[str, Any]:
+    held, blind = match(truth, pixels), match(truth, guess.expand_as(truth))
+    return {
+        "mse": list(held.mse),
+        "psnr": list(held.psnr),
+        "ssim": list(held.ssim),
+        "order": list(held.order),
+        "mean": _mean(held),
+        "blind": _mean(blind),
+    }
+
+
+def _mean(scores: Scores) -> dict[str, float]:
+    return {"mse": scores.mean_mse, "psnr": scores.mean_psnr, "ssim": scores.mean_ssim}
+
+
+def _save_tensors(path: Path, found: Reconstruction, pixels: Tensor) -> None:
+    from safetensors.torch import save_file
+
+    tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+
+
+def _save_pictures(out: Path, name: str, pixels: Tensor) -> list[str]:
+    """Write a PNG per record where it is grey or in colour; their names in the folder."""
+    from PIL import Image
+
+    if pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
+        return []
+    names = [f"{name}-{index}.png" for index in range(len(pixels))]
+    for file, image in zip(names, pixels, strict=True):
+        levels = (image.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
+        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(out / file)
+    return names

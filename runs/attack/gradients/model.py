@@ -1,0 +1,260 @@
+"""The model that a file of gradients belongs to, and what the two give together.
+
+The parameters are those of the gradient file, else of a safetensors state dict, else those that
+"module:function" returns; the function is then called twice, and refused where it draws its weights
+anew. The number of classes, where it is not given, is the one that fits the gradients.
+
+BatchNorm is refused. In training mode it mixes the records by statistics that nobody sends; in
+evaluation mode it is an affine map per channel, which a layer of your own with the same parameter
+names says.
+
+Shape letters: K intercepts, D parameters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ....attacks.problem.observation import Observation, sent_gradients
+from ....privacy.errors import InputError
+from ....training.models.parameters import build_model, flatten
+from ...errors import STATED
+from .batch import BatchFacts
+from .file import TensorFile, check_tensors, gradients_of, read_tensors
+
+FROM_FILE, FROM_WEIGHTS, FROM_MODEL = "gradient file", "weights file", "model function"
+
+_SLACK = 1e-3
+"""What rounding to half precision may add to a norm."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Posed:
+    """A model, what is known of the batch, its gradients, and where the parameters are from."""
+
+    model: nn.Module
+    facts: BatchFacts
+    classes: int
+    observation: Observation
+    parameters_from: str
+
+
+def pose(file: TensorFile, facts: BatchFacts, *, model: str, weights: Path | None) -> Posed:
+    """The attack that a file of gradients asks for.
+
+    Args:
+        file: of gradients.
+        facts: what is known of the batch.
+        model: name of a ready network, or "module:function".
+        weights: safetensors state dict, where the file has no parameters.
+
+    Returns:
+        What the attack needs.
+
+    Raises:
+        ValueError: The gradients are not the model's, the model does not take such inputs, no
+            parameters are known, or the numbers contradict each other.
+        TypeError: A gradient holds integers, or the function returns no network.
+    """
+    network, classes, gradients, points = _fitting(file, facts, model)
+    if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
+        raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
+    network = network.to(gradients.dtype)
+    origin = FROM_FILE
+    if points is not None and weights is not None:
+        raise InputError(f"{file.path} holds parameters already; leave {weights} out")
+    if points is None:
+        origin = FROM_MODEL if weights is None else FROM_WEIGHTS
+        if weights is not None:
+            _load(network, read_tensors(weights))
+        else:
+            _check_trained(network, model, facts, classes=classes)
+        points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
+    _check_norms(gradients, facts, path=file.path)
+    observation = Observation(
+        gradient=gradients,
+        points=points[:, None].contiguous(),
+        covariance=facts.noise_std**2 * torch.eye(len(gradients), dtype=torch.float64),
+        clip_norm=facts.clip_norm,
+        records=facts.records,
+        mean_of=float(facts.records) if facts.clip_batch else None,
+    )
+    posed = Posed(
+        model=network,
+        facts=facts,
+        classes=classes,
+        observation=observation,
+        parameters_from=origin,
+    )
+    _probe(posed, model)
+    return posed
+
+
+def _fitting(
+    file: TensorFile, facts: BatchFacts, name: str
+) -> tuple[nn.Module, int, Tensor, Tensor | None]:
+    """The model, with the number of classes for which the gradients are its own."""
+    if facts.classes is not None:
+        network = _build(name, facts, classes=facts.classes)
+        return network, facts.classes, *gradients_of(file, network)
+    sizes = {len(t) for t in file.tensors.values() if t.ndim in (1, 2) and len(t) >= 2}
+    refusals: list[tuple[bool, Exception]] = []
+    for classes in sorted(sizes):
+        built = False
+        try:
+            network = _build(name, facts, classes=classes)
+            built = True
+            return network, classes, *gradients_of(file, network)
+        except (ValueError, TypeError) as error:
+            refusals.append((built, error))
+    if not refusals:
+        raise InputError("classes is not given, and no gradient tells it; give --classes")
+    if len({str(error) for _, error in refusals}) == 1:
+        raise refusals[0][1]
+    # What a model that could be built says of the gradients tells most.
+    said = max(refusals, key=lambda refusal: refusal[0])[1]
+    raise InputError(f"{said} (classes is not given; tried {sorted(sizes)})") from said
+
+
+def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.Module:
+    try:
+        with _current_folder_importable():
+            network = build_model(
+                name,
+                input_shape=facts.input_shape,
+                classes=classes,
+                generator=torch.Generator().manual_seed(seed),
+            )
+    except STATED:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"model {name!r}, called with input_shape={facts.input_shape} and classes={classes}, "
+            f"fails with {type(error).__name__}: {_first_line(error)}; is it a function of these "
+            "two, and does it take records of that shape?"
+        ) from error
+    return network.eval()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """Finds `my_model.py` beside the caller, as `python -m` does."""
+    here = str(Path.cwd())
+    importlib.invalidate_caches()
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def _load(network: nn.Module, weights: TensorFile) -> None:
+    """Put a state dict into a network; buffers may be left out."""
+    buffers = {name for name, _ in network.named_buffers()}
+    shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    held = {name: tensor for name, tensor in weights.tensors.items() if name not in buffers}
+    check_tensors(held, shapes, where=f"{weights.path}: ", kind="parameter")
+    network.load_state_dict(dict(weights.tensors), strict=False)
+
+
+def _check_trained(network: nn.Module, name: str, facts: BatchFacts, *, classes: int) -> None:
+    """Refuse weights that are drawn anew at every call: no gradient was taken at them."""
+    again = flatten(_build(name, facts, classes=classes, seed=1)).to(flatten(network))
+    if not torch.equal(flatten(network), again):
+        raise InputError(
+            f"model {name!r} draws new weights whenever it is built, so they are not those that "
+            "the gradient was taken at; save them as `parameter.NAME` beside the gradients, give "
+            "--weights, or let the function load them"
+        )
+
+
+def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
+    """Refuse a norm that the declared clip and noise do not allow."""
+    size, energy = gradients.shape[1], gradients.double().square().sum(dim=1)  # (K,)
+    noise = facts.noise_std**2 * size
+    spread = 5 * facts.noise_std**2 * math.sqrt(2 * size)  # 5 standard deviations of a chi-square
+    if noise and float(energy.min()) < noise - spread:
+        raise InputError(
+            f"noise_std={facts.noise_std:g} alone makes a gradient of norm "
+            f"{math.sqrt(noise):.4g}, but {path} holds one of {float(energy.min()) ** 0.5:.4g}; "
+            "give the standard deviation per coordinate of the mean as it was sent (noise "
+            "multiplier * clip norm / batch size)"
+        )
+    if facts.clip_norm is not None:
+        clip = facts.clip_norm
+        most = clip**2 * (1 + _SLACK) ** 2 + noise + spread + 10 * clip * facts.noise_std
+        if float(energy.max()) > most:
+            raise InputError(
+                f"clip_norm={clip:g} with noise_std={facts.noise_std:g} cannot make a mean "
+                f"gradient of norm {float(energy.max()) ** 0.5:.4g}; correct one of the two"
+            )
+
+
+def _probe(posed: Posed, name: str) -> None:
+    """Refuse a model whose gradient has no gradient of its own, before the attack starts."""
+    low, high = posed.facts.bounds()
+    shape = (posed.facts.records, *posed.facts.input_shape)
+    inputs = ((low + high) / 2).expand(shape).to(posed.observation.gradient).clone()
+    inputs.requires_grad_()
+    targets = torch.zeros(len(inputs), dtype=torch.int64)
+    try:
+        sent = sent_gradients(
+            posed.observation.only(0), posed.model, inputs=inputs, targets=targets
+        )
+        torch.autograd.grad(sent.square().sum(), inputs)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(
+            f"model {name!r} cannot be differentiated twice ({_first_line(error)}); write it in "
+            "plain torch operations, without data-dependent branches"
+        ) from error
+
+
+def doubts(posed: Posed) -> list[str]:
+    """What speaks against the gradient being that of a mean cross-entropy at these parameters.
+
+    Args:
+        posed: as `pose` returns it.
+
+    Returns:
+        Sentences, none where nothing does.
+    """
+    found = []
+    if posed.parameters_from == FROM_MODEL:
+        found.append(
+            "the parameters are those that the model function returns; nothing shows that the "
+            "gradient was taken at them"
+        )
+    shapes = [tuple(p.shape) for p in posed.model.parameters()]
+    if shapes[-1] != (posed.classes,):
+        return found
+    # The last bias gets the mean of p - y: entries in [-1, 1] that sum to 0, clipped or not.
+    bias = posed.observation.gradient[:, -posed.classes :].double()
+    noise = 5 * posed.facts.noise_std
+    if float(bias.abs().max()) > 1 + _SLACK + noise:
+        found.append(
+            f"the last bias has a gradient of {float(bias.abs().max()):.3g}, where a mean over the "
+            "batch gives at most 1; divide a sum by the batch size"
+        )
+    slack = 5 * _SLACK * bias.abs().sum(dim=1) + noise * math.sqrt(posed.classes)
+    if bool((bias.sum(dim=1).abs() > slack).any()):
+        found.append(
+            "the gradients of the last bias do not sum to 0, as those of a cross-entropy of logits "
+            "do; the attack explains no other loss"
+        )
+    return found

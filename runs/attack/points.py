@@ -1,0 +1,154 @@
+"""The points of a run at which its attack is mounted, and what has to hold before any work.
+
+A point is a round, a victim, a scenario and a preset. It is also the unit in which an interrupted
+attack goes on: a re-enactment draws fresh noise, so half a search is of no use to the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...attacks.interception.replay import Trial
+from ...attacks.interception.scenarios import Scenario, scenarios_of
+from ...attacks.problem.presets import PRESETS, Preset
+from ...privacy.errors import InputError
+from ..folder import folder as run_folder
+from ..folder.run import snapshot_round
+from ..run_file.build import Built
+from ..run_file.run_file import RunFile
+
+__all__ = ["Point", "check_attack", "points_of", "preset_of", "trial_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """Where and how to attack once.
+
+    Attributes:
+        round: the first attacked round.
+        victim: whose batch is attacked.
+        scenario: what is intercepted.
+        preset: name of the reconstruction's settings.
+    """
+
+    round: int
+    victim: int
+    scenario: Scenario
+    preset: str
+
+    @property
+    def name(self) -> str:
+        """What the point's files are called.
+
+        >>> Point(round=4, victim=0, scenario=Scenario.VIEW, preset="dlg").name
+        'round4-agent0-view-dlg'
+        """
+        return f"round{self.round}-agent{self.victim}-{self.scenario}-{self.preset}"
+
+    @property
+    def file(self) -> str:
+        """Path within the run of what is kept of the point until all are done."""
+        return f"{run_folder.ATTACKS}/point-{self.name}.json"
+
+
+def points_of(config: RunFile) -> list[Point]:
+    """Every point of a run file once, in the order of the report."""
+    asked = tuple(map(Scenario, config.attack.scenarios))
+    every = itertools.product(
+        config.attack.rounds,
+        config.intercept.victims or (0,),
+        asked or scenarios_of(config.algorithm.name),
+        config.attack.presets,
+    )
+    points = (Point(round=r, victim=v, scenario=s, preset=p) for r, v, s, p in every)
+    return list(dict.fromkeys(points))
+
+
+def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
+    """Refuse what cannot be attacked, as far as the data and the run's folder decide it.
+
+    Raises:
+        ValueError: there are no images, no links, no points, no messages, or too few records.
+    """
+    data = built.data
+    if not data.image:
+        raise InputError(f"data {data.name!r} holds no images to rebuild")
+    if built.setting.graph.agents < 2:
+        raise InputError("agents=1: nothing crosses a link, so nothing can be intercepted")
+    for key in ("rounds", "presets"):
+        if not getattr(config.attack, key):
+            raise InputError(
+                f"[attack] {key} is empty, so there is nothing to attack; name a {key[:-1]}"
+            )
+    most = len(data.test_targets) - 1  # one is left for the mean public image
+    if config.attack.images > most:
+        raise InputError(
+            f"[attack] images={config.attack.images} must be at most {most}, because one public "
+            f"test record of {data.name!r} must be left to guess from; lower it"
+        )
+    for number in config.attack.rounds:
+        path = folder / run_folder.TRANSCRIPT / f"round-{number:06d}.safetensors"
+        if not path.is_file():
+            raise InputError(
+                f"{path} is missing: the transcript is empty for round {number}, so there is "
+                "nothing to attack; name it in [intercept] rounds and train again"
+            )
+
+
+def preset_of(config: RunFile, name: str) -> Preset:
+    """The named preset, with the run file's number of starts."""
+    preset, starts = PRESETS[name], config.attack.restarts
+    return preset if starts is None else replace(preset, starts=starts)
+
+
+def trial_of(
+    folder: Path, config: RunFile, *, built: Built, round: int, victim: int, multiplier: float
+) -> Trial:
+    """The attacked rounds, from the snapshot before them.
+
+    Args:
+        folder: of the run.
+        config: its run file.
+        built: its objects.
+        round: the first attacked round.
+        victim: whose batch is attacked.
+        multiplier: noise multiplier of the run.
+
+    Raises:
+        FileNotFoundError: the run kept no snapshot before the round.
+        ValueError: nobody is linked to the victim, or the trial does not fit the run.
+    """
+    from safetensors.torch import load_file
+
+    owner = next((j for j in built.setting.graph.neighbours(victim) if j != victim), None)
+    if owner is None:
+        raise InputError(
+            f"[intercept] victims={victim} has no neighbour in graph {config.graph.name!r}, so "
+            "nothing of it is sent; name another agent"
+        )
+    start = snapshot_round(round)
+    name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"
+    adversary = config.attack.adversary
+    if config.graph.links == "encrypted" and adversary == "eavesdropper":
+        adversary = "final-models"  # all that an outsider can read
+    return Trial(
+        setting=built.setting,
+        algorithm=config.algorithm.name,
+        form=built.form,
+        settings=built.settings,
+        learning_rate=built.learning_rate,
+        clip_norm=built.clip_norm,
+        noise_std=built.noise_std(multiplier),
+        batch_size=built.batch_size,
+        records_per_agent=len(built.data.targets) / built.setting.graph.agents,
+        snapshot=load_file(run_folder.require(folder, name)) if start else None,
+        snapshot_round=start,
+        round=round,
+        rounds=config.training.rounds,
+        victim=victim,
+        model_owner=owner,
+        together=config.attack.together,
+        adversary=adversary,
+    )

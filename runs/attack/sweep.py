@@ -1,0 +1,162 @@
+"""Train and attack every combination of the values that `--sweep` gives to keys of a run file.
+
+Each combination is a run folder of its own, attacked as `overhear attack DIR` does. A sweep that
+was interrupted goes on where it stopped: a combination that was attacked is read, and one that was
+only trained is attacked. A combination that cannot be run keeps its reason and stops no other, and
+neither does one where more was rebuilt than the proof allows: `contradictions` tells of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...privacy.errors import InputError
+from ..errors import ContradictedProof, sentence
+from ..folder import folder as run_folder
+from ..folder.run import train_run
+from ..plan.sweep import combinations_of
+from ..run_file.run_file import RunFile, load_run_file
+from .attack import attack_run
+
+__all__ = ["attack_sweep", "attack_sweep_rows", "contradictions"]
+
+Progress = Callable[[int, int, str], None]
+
+
+def attack_sweep(
+    run: Path,
+    out: Path,
+    *,
+    sweeps: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Train and attack every combination; the last sweep varies fastest.
+
+    Args:
+        run: path of the run file.
+        out: folder that gets a run folder for each combination; may hold those of this sweep.
+        sweeps: "table.key=a,b,c", one for each key.
+        overrides: "table.key=value", the same in all combinations.
+        progress: called with (done, total, what) within each training and each attack.
+
+    Returns:
+        For each combination what was swept, its folder, "refused" with a reason or None, and the
+        "scenarios" of attacks/attack.json.
+
+    Raises:
+        FileNotFoundError: no such run file.
+        FileExistsError: a folder holds another run than that of the combination.
+        ValueError: a sweep that cannot be read, or every combination is refused.
+    """
+    found = []
+    for number, (shown, every) in enumerate(combinations_of(run, sweeps, overrides=overrides)):
+        folder = out / f"{number:02d}"
+        one: dict[str, Any] = {"swept": shown, "folder": folder.name, "refused": None}
+        try:
+            config = load_run_file(run, every)
+            one["scenarios"] = _attacked(config, folder, progress=progress)["scenarios"]
+        except InputError as error:
+            reason = " ".join(sentence(error).removeprefix(f"{run}: ").split())
+            one |= {"refused": reason, "scenarios": []}
+        found.append(one)
+    if all(one["refused"] is not None for one in found):
+        raise InputError(
+            f"none of the {len(found)} combinations can be attacked; the first: "
+            f"{found[0]['refused']}"
+        )
+    return found
+
+
+def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> dict[str, Any]:
+    """The attack of one combination, from its folder as far as that goes."""
+    kept = folder / run_folder.RUN
+    if kept.exists() and kept.read_text(encoding="utf-8") != config.to_toml():
+        raise FileExistsError(
+            f"{folder} holds a run of another run file; give a new folder to --out"
+        )
+    done = folder / run_folder.ATTACK
+    if done.exists():
+        run_folder.check_sums(folder)
+        return _held(done)
+    if folder.exists() and not run_folder.is_finished(folder):
+        raise FileExistsError(
+            f"{folder} holds a run that did not finish, with a ledger of what it released; "
+            f"`overhear train {kept} --out {folder} --resume` continues it, then repeat this "
+            "command"
+        )
+    if not folder.exists():
+        train_run(
+            config,
+            folder,
+            progress=None
+            if progress is None
+            else lambda at, rounds, *_: progress(at, rounds, "" if at % 50 else "training"),
+        )
+    try:
+        return attack_run(folder, progress=progress)
+    except ContradictedProof:  # told of when every combination is done
+        return _held(done)
+
+
+def _held(done: Path) -> dict[str, Any]:
+    held: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+    return held
+
+
+def contradictions(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each attack that rebuilt more than the proof allows, fresh or kept.
+
+    Args:
+        found: as `attack_sweep` returns it.
+
+    >>> bound = {"exceeded": True, "sentence": "8 of 8 images were rebuilt."}
+    >>> contradictions([{"swept": {"graph.name": "ring"}, "scenarios": [{"bound": bound}]}])
+    ['graph.name=ring: 8 of 8 images were rebuilt.']
+    """
+    told = []
+    for one in found:
+        what = ", ".join(f"{key}={value}" for key, value in one["swept"].items())
+        for scenario in one["scenarios"]:
+            if scenario["bound"].get("exceeded", False):
+                said = scenario["bound"]["sentence"]
+                told.append(f"{what}: {said}" if what else said)
+    return told
+
+
+def attack_sweep_rows(
+    found: Sequence[Mapping[str, Any]], *, convention: str | None = None
+) -> Iterator[dict[str, str]]:
+    """One row for each scenario of each combination: head -> text.
+
+    Args:
+        found: as `attack_sweep` returns it.
+        convention: "dpdl" for MSE, PSNR and SSIM as that paper scales images; PSNR alone if None.
+    """
+    for one in found:
+        for scenario in one["scenarios"]:
+            row = dict(one["swept"])
+            row |= {
+                "round": str(scenario["round"]),
+                "scenario": scenario["scenario"],
+                "attack": scenario["preset"],
+            }
+            for of in scenario["rows"]:
+                row[of["name"]] = _scores(of, convention)
+            bound = scenario["bound"]
+            row["rebuilt, proof allows"] = (
+                f"{bound['rebuilt']}/{bound['images']}, {float(bound['most']):.0%}"
+            )
+            yield row
+        if one["refused"] is not None:
+            yield {**one["swept"], "scenario": f"refused: {one['refused']}"}
+
+
+def _scores(row: Mapping[str, Any], convention: str | None) -> str:
+    if convention is None:
+        return f"{float(row['mean']['psnr']):.1f} dB"
+    mean = row["conventions"][convention]
+    return f"{float(mean['mse']):.3f} / {float(mean['psnr']):.1f} / {float(mean['ssim']):.2f}"

@@ -1,0 +1,1 @@
+"""The audit of a run file or a run folder."""

@@ -1,0 +1,265 @@
+"""Audit a run file or a run folder: measured lower bounds beside what is proven, as audit.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...attacks.audit.audit import AGAIN, Audited, Verdict, audit, not_measured
+from ...attacks.audit.message_bounds import LinkBound
+from ...attacks.checks.checks import engine_checks
+from ...attacks.checks.result import Check
+from ...privacy.errors import InputError
+from ...privacy.ledger import read_ledger
+from ..errors import ContradictedProof
+from ..folder import folder as run_folder
+from ..plan.plan import make_plan
+from ..run_file.build import build
+from ..run_file.run_file import RunFile, load_run_file
+from .game import game_of
+
+__all__ = ["audit_config", "audit_folder", "raise_contradiction"]
+
+Progress = Callable[[int, int, str], None]
+
+
+def audit_folder(
+    folder: Path,
+    *,
+    overrides: Sequence[str] = (),
+    again: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Audit the run of a folder, at the noise that its ledger names, and write audit.json.
+
+    Args:
+        folder: of `overhear train`.
+        overrides: "audit.key=value"; nothing else of a run that is over can be changed.
+        again: audit once more; what was found before stays beside it as audit-1.json and so on,
+            and its verdict is named in the new one.
+        progress: called with (done, total, what).
+
+    Raises:
+        FileNotFoundError: no finished run is in the folder.
+        FileExistsError: the run was audited already.
+        ValueError: there is nothing that can be audited.
+        ContradictedProof: something contradicts what is proven; audit.json is written before.
+    """
+    path = run_folder.require(folder, run_folder.RUN)
+    stray = [text for text in overrides if not text.startswith("audit.")]
+    if stray:
+        raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
+    config = load_run_file(path, overrides)
+    run_folder.check_sums(folder)
+    header = read_ledger(run_folder.require(folder, run_folder.LEDGER)).header
+    held = folder / run_folder.AUDIT
+    if held.exists() and not again:
+        raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
+    found = audit_config(config, noise_multiplier=header["noise_multiplier"], progress=progress)
+    found |= {"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
+    if found["verdict"] == "consistent" and any(_in_doubt(one, found) for one in found["earlier"]):
+        found["verdict"] = "suspicious"
+    run_folder.write_json(held, found)
+    if (folder / run_folder.SUMS).exists():
+        run_folder.write_sums(folder)
+    raise_contradiction(found)
+    return found
+
+
+def _in_doubt(before: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether an earlier suspicion stands: only a look that is four times as close clears it."""
+    close = found["canaries"] >= AGAIN * before["canaries"] and found["rounds"] >= before["rounds"]
+    return before["verdict"] == "suspicious" and not close
+
+
+def _put_aside(folder: Path) -> list[dict[str, Any]]:
+    """Rename an audit that is there already, and say what it and those before it found."""
+    held, stem = folder / run_folder.AUDIT, Path(run_folder.AUDIT).stem
+    count = 1
+    while (folder / f"{stem}-{count}.json").exists():
+        count += 1
+    earlier: list[dict[str, Any]] = []
+    if held.exists():
+        before = json.loads(held.read_text(encoding="utf-8"))
+        name = f"{stem}-{count}.json"
+        held.rename(folder / name)
+        earlier = [*before.get("earlier", []), _summary(name, before)]
+    return earlier
+
+
+def _summary(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    return {"file": name} | {key: found[key] for key in ("verdict", "canaries", "rounds")}
+
+
+def audit_config(
+    config: RunFile,
+    *,
+    noise_multiplier: float | None = None,
+    generator: np.random.Generator | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Audit what a run file describes.
+
+    Args:
+        config: the run file; its [audit] says how many canaries.
+        noise_multiplier: of the run; that of its plan by default.
+        generator: of coins and canaries; from the system's entropy by default.
+        progress: called with (done, total, what).
+
+    Returns:
+        The object of audit.json.
+
+    Raises:
+        ValueError: the run is not private, or nothing is proven or released that could be measured.
+    """
+    p = config.privacy
+    if p is None:
+        raise InputError("[privacy] is missing: nothing is proven, so there is nothing to audit")
+    built = build(config)
+    if built.clip_norm is None:
+        raise InputError(
+            f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
+            "audit; attack it instead"
+        )
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
+    if multiplier == 0:
+        raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
+    game, against = game_of(config, built, plan, multiplier=multiplier)
+
+    def show(done: int, total: int, what: str) -> None:
+        if progress is not None:
+            progress(done, total, what)
+
+    watched = min(config.audit.checked_rounds, config.training.rounds)
+    show(0, watched, "checks")
+    checks = engine_checks(built.setting, built.bound(multiplier), rounds=watched)
+    measured = (
+        [not_measured(one, ()) for one in against]
+        if game is None
+        else audit(
+            game,
+            against,
+            generator=generator or np.random.default_rng(),
+            confidence=config.audit.confidence,
+            progress=lambda done, total: show(done, total, "canaries"),
+        )
+    )
+    found: dict[str, Any] = run_folder.finite(
+        {
+            "schema": 1,
+            "canaries": 0 if game is None else game.runs * game.of_each * len(game.hosts),
+            "runs": 0 if game is None else game.runs,
+            "rounds": config.audit.rounds or config.training.rounds,
+            "planned_rounds": config.training.rounds,
+            "hosts": [] if game is None else game.hosts,
+            "victim": p.victim,
+            "game": _GAMES[p.adjacency],
+            "confidence": config.audit.confidence,
+            "delta": p.delta,
+            "unit": "record",
+            "adjacency": p.adjacency,
+            "noise_multiplier": multiplier,
+            "verdict": _verdict(measured, checks),
+            "adversaries": [_entry(one, config) for one in measured],
+            "checks": [_check(one) for one in checks],
+        }
+    )
+    return found
+
+
+_GAMES = {
+    "add-or-remove-one": "a canary is among its host's records, or not",
+    "replace-one": "a canary is one record or its opposite",
+}
+
+
+def _verdict(measured: list[Audited], checks: list[Check]) -> str:
+    found = {one.verdict for one in measured}
+    if Verdict.CONTRADICTED in found:
+        return "contradicted"
+    if not all(check.passed for check in checks):
+        return "failed checks"
+    if Verdict.SUSPICIOUS in found:
+        return "suspicious"
+    return "consistent" if Verdict.CONSISTENT in found else "nothing proven"
+
+
+def _entry(one: Audited, config: RunFile) -> dict[str, Any]:
+    first = one.bounds[0] if one.bounds else None
+    proven = one.proven.epsilon
+    return {
+        "name": one.proven.name,
+        "proven_epsilon": proven,
+        "status": str(one.proven.status),
+        "measured_epsilon": None if first is None else first.epsilon,
+        "ideal_epsilon": one.ideal,
+        "ratio": None if first is None or proven == 0 else first.epsilon / proven,
+        "canaries": one.canaries,
+        "threshold": None if first is None else first.threshold,
+        "false_alarms": None if first is None else first.false_alarms,
+        "misses": None if first is None else first.misses,
+        "verdict": str(one.verdict),
+        "estimators": [
+            {"name": b.name, "epsilon": b.epsilon, "assumptions": b.assumptions} for b in one.bounds
+        ],
+        "noise_scale": None if first is None else first.noise_scale,
+        "again": None
+        if one.again is None
+        else {
+            "epsilon": one.again.epsilon,
+            "confidence": one.again.confidence,
+            "noise_scale": one.again.noise_scale,
+        },
+        "messages": [_message(link) for link in one.links],
+        "messages_again": [_message(link) for link in one.again_links],
+        "words": one.words() + _of_rounds(config),
+    }
+
+
+def _of_rounds(config: RunFile) -> str:
+    audited, planned = config.audit.rounds, config.training.rounds
+    if audited is None or audited == planned:
+        return ""
+    return f" (all figures are of the first {audited} of {planned} rounds)"
+
+
+def _message(link: LinkBound) -> dict[str, Any]:
+    return {
+        "message": link.message,
+        "agent": link.host,
+        "proven_epsilon": link.proven,
+        "measured_epsilon": link.measured,
+        "canaries": link.canaries,
+    }
+
+
+def _check(one: Check) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "passed": one.passed,
+        "p": one.p,
+        "tests": one.tests,
+        "words": one.words,
+    }
+
+
+def raise_contradiction(found: dict[str, Any]) -> None:
+    """Raise what an audit found against a proof.
+
+    Raises:
+        ContradictedProof: a bound above a proven epsilon, twice, or a check that failed.
+    """
+    said = [one["words"] for one in found["adversaries"] if one["verdict"] == "contradicted"]
+    said += [f"{one['name']}: {one['words']}" for one in found["checks"] if not one["passed"]]
+    said += [
+        f"{one['file']} found: {one['verdict']}"
+        for one in found.get("earlier", [])
+        if one["verdict"] in ("contradicted", "failed checks")
+    ]
+    if said:
+        raise ContradictedProof("; ".join(said))

@@ -1,0 +1,149 @@
+"""The canary game that a run file describes, and what its measurements are held against."""
+
+from __future__ import annotations
+
+from ...attacks.audit.audit import Proven, claim_of, hosts_of
+from ...attacks.audit.game import CanaryGame, shares_noise
+from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
+from ...privacy.guarantee import Guarantee
+from ...training.exposure.guarantees import run_epsilon
+from ...training.exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
+from ...training.graphs.graph import Topology
+from ...training.tracing.linear_forms import Contributions
+from ...training.tracing.trace import AlgorithmTrace, trace
+from ..plan.plan import Plan
+from ..run_file.build import Built
+from ..run_file.run_file import RunFile
+
+__all__ = ["game_of"]
+
+_LINKED = "eavesdropper"  # the adversary who sees every message, so that each can be scored
+
+
+def game_of(
+    config: RunFile, built: Built, plan: Plan, *, multiplier: float
+) -> tuple[CanaryGame | None, list[Proven]]:
+    """The game, None where no adversary can be scored round by round, and what is proven.
+
+    Args:
+        config: the run file; it has [privacy].
+        built: its objects.
+        plan: its plan.
+        multiplier: noise multiplier of the run.
+    """
+    p = config.privacy
+    assert p is not None  # noqa: S101 # checked by the caller
+    setting, rounds = built.setting, config.audit.rounds or config.training.rounds
+    encrypted = config.graph.links == "encrypted"
+    unit = built.bound(1.0)
+    of_unit = trace(unit.init, unit.step, graph=setting.graph, rounds=built.rounds)
+    names = [g.adversary for g in plan.guarantees]
+    by_victim = _by_victim(of_unit, names, plan, config)
+    adversaries = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
+    against = [
+        _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
+        for g in plan.guarantees
+    ]
+    if not adversaries:
+        return None, against
+    adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
+    bound = built.bound(multiplier)
+    traces = trace(bound.init, bound.step, graph=setting.graph, rounds=built.rounds)
+    game = CanaryGame(
+        setting=setting,
+        bound=bound,
+        traces=traces,
+        rounds=rounds,
+        clip_norm=built.clip_norm or 0.0,
+        classes=built.data.classes,
+        adversaries=adversaries,
+        canaries=config.audit.canaries,
+        linked=_LINKED if _LINKED in adversaries and not encrypted else None,
+        replace=p.adjacency == "replace-one",
+        apart=shares_noise(traces, adversaries),
+        batch_clipped=_clips_batches(built, of_unit),
+    )
+    return game, against
+
+
+def _by_victim(
+    traces: AlgorithmTrace, names: list[str], plan: Plan, config: RunFile
+) -> dict[str, list[Exposure]]:
+    """Every agent's exposure to the adversaries that can be measured; the named victim's alone."""
+    measured = [n for n in names if not plan.exposures[n].whole_run and n != SINGLE_MESSAGE.name]
+    if not measured:
+        return {}
+    found = exposures_by_victim(
+        traces,
+        measured,
+        sampling_rate=plan.sampling_rate,
+        encrypted=config.graph.links == "encrypted",
+    )
+    victim = None if config.privacy is None else config.privacy.victim
+    return {
+        name: [e for e in every if victim is None or e.victim == victim] for name, every in found
+    }
+
+
+def _linked(
+    adversaries: dict[str, dict[int, Adversary]],
+    by_victim: dict[str, list[Exposure]],
+    traces: AlgorithmTrace,
+    plan: Plan,
+    graph: Topology,
+) -> dict[str, dict[int, Adversary]]:
+    """In place of an agent that fares no better, one that shares a link with the host.
+
+    By closure, agents far away may count as seeing as much as a neighbour does; what crosses links
+    reaches the neighbour.
+    """
+    of = adversaries.get(WORST_NEIGHBOUR)
+    if of is None:
+        return adversaries
+    orders = {e.victim: e.order for e in by_victim[WORST_NEIGHBOUR]}
+    nearer = dict(of)
+    for host in of:
+        for agent in graph.neighbours(host):
+            if agent == host:
+                continue
+            who = neighbour(agent)
+            ((_, same),) = exposures(
+                traces, [who.name], sampling_rate=plan.sampling_rate, victim=host
+            )
+            if same.order >= orders[host] * (1 - 1e-9):
+                nearer[host] = who
+                break
+    return adversaries | {WORST_NEIGHBOUR: nearer}
+
+
+def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:
+    """Whether what is clipped is the mean of a batch, which moves by twice the clip norm."""
+    parts = [traces.start, *(t for t, _ in traces.rounds)]
+    bounds = [
+        float(g.bounds.max())
+        for part in parts
+        for g in part.groups
+        if isinstance(g, Contributions) and g.blame is None and g.size
+    ]
+    return any(b == 2.0 * (built.clip_norm or 0.0) for b in bounds)
+
+
+def _proven(
+    stated: Guarantee, exposure: Exposure, config: RunFile, *, multiplier: float, rounds: int
+) -> Proven:
+    p = config.privacy
+    assert p is not None  # noqa: S101 # checked by the caller
+    return Proven(
+        name=stated.adversary,
+        epsilon=run_epsilon(
+            exposure,
+            noise_multiplier=multiplier,
+            delta=p.delta,
+            adjacency=p.adjacency,
+            accountant=p.accountant,
+            rounds=None if rounds == config.training.rounds else rounds,
+        ),
+        delta=p.delta,
+        status=stated.status,
+        claim=claim_of(exposure, noise_multiplier=multiplier, adjacency=p.adjacency, rounds=rounds),
+    )

@@ -1,0 +1,1 @@
+"""Training into a run folder, resuming it, and spreading it over ranks."""

@@ -1,0 +1,207 @@
+"""The run folder: fixed names, nothing overwritten, no pickle; every file is whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.errors import InputError
+from ...privacy.ledger import read_ledger
+
+RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
+CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
+ATTACK, AUDIT = "attacks/attack.json", "audit.json"
+PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
+STOPPED = "stopped.json"
+_PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")
+
+
+@contextmanager
+def stated(out: Path) -> Iterator[None]:
+    """Errors of the system while a run writes, with the file and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, FileExistsError):  # says all there is to say
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "make room" if full else "mend that"
+        path = error.filename or out
+        raise OSError(
+            error.errno,
+            f"{error.strerror}; what was released is in the ledger: {remedy}, then continue the "
+            "run with --resume",
+            str(path),
+        ) from error
+
+
+def claim(folder: Path) -> None:
+    """Make a folder for a new run.
+
+    Raises:
+        FileExistsError: it holds something already.
+        ValueError: it cannot be made or written to.
+    """
+    check_unused(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / RUN
+        probe.touch(exist_ok=False)
+        probe.unlink()
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written to ({error.strerror}); choose another folder for the run"
+        ) from error
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a folder that holds something already.
+
+    Raises:
+        FileExistsError: it is no folder, or holds files.
+    """
+    if not folder.exists() or (folder.is_dir() and not _held(folder)):
+        return
+    if (folder / RUN).is_file() and (folder / LEDGER).is_file() and not is_finished(folder):
+        raise FileExistsError(
+            f"{folder} holds a run that is not finished; add --resume to continue it, or choose "
+            "another folder"
+        )
+    raise FileExistsError(
+        f"{folder} already holds files; a run is never overwritten, choose another folder"
+    )
+
+
+def _held(folder: Path) -> list[Path]:
+    """What a folder holds, apart from what a process left that died before its first file."""
+    return [path for path in folder.iterdir() if path.suffix != PART]
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run came to its end: its last round, or where its budget stopped it.
+
+    A report on an unfinished run writes sums too, so these alone do not tell.
+    """
+    try:
+        end = last_round(folder)
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+        measured = json.loads(lines[-1])["round"] if lines else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return measured == end and checkpoint(folder, end).is_file() and (folder / SUMS).is_file()
+
+
+def last_round(folder: Path) -> int:
+    """The last round of a run: the planned one, or where its budget stopped it."""
+    if (folder / STOPPED).is_file():
+        return int(json.loads((folder / STOPPED).read_text(encoding="utf-8"))["round"])
+    return int(read_ledger(folder / LEDGER).header["planned_rounds"])
+
+
+def checkpoint(folder: Path, round: int) -> Path:
+    """Where the state after a round is kept."""
+    return folder / CHECKPOINTS / f"round-{round:06d}.safetensors"
+
+
+def require(folder: Path, name: str) -> Path:
+    """The path of a file of a run.
+
+    Raises:
+        FileNotFoundError: it is missing, so this is no run folder or an unfinished one.
+    """
+    path = folder / name
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist; is {folder} the --out folder of a finished `overhear train`?"
+        )
+    return path
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as JSON, all at once; numbers that are not finite become strings."""
+    text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+    write_durably(path, text.encode())
+
+
+def finite(value: Any) -> Any:
+    """The value with infinite and undefined numbers as the strings that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, Mapping):
+        return {key: finite(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(held) for held in value]
+    return value
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions and the kind of machine, without names or paths."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "processor": platform.machine(),
+        "device": device,
+        "packages": versions,
+    }
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_sums(folder: Path) -> dict[str, str]:
+    """Write SHA256SUMS over every file of the run, in the format of sha256sum."""
+    sums = {
+        path.relative_to(folder).as_posix(): digest(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != SUMS and path.suffix != PART
+    }
+    lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
+    write_durably(folder / SUMS, lines.encode())
+    return sums
+
+
+def forget_sums(folder: Path, start: str) -> None:
+    """Drop the sums of files whose path in the run begins so, because they will be written anew."""
+    listed = folder / SUMS
+    if listed.exists():
+        lines = listed.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if not line.partition("  ")[2].startswith(start)]
+        if kept != lines:
+            listed.write_text("".join(kept), encoding="utf-8")
+
+
+def check_sums(folder: Path) -> None:
+    """Refuse a folder whose files are not those that SHA256SUMS names; an unfinished run has none.
+
+    Raises:
+        ValueError: a file is missing or was changed.
+    """
+    listed = folder / SUMS
+    if not listed.exists():
+        return
+    for line in listed.read_text(encoding="utf-8").splitlines():
+        value, _, name = line.partition("  ")
+        if not (folder / name).is_file() or digest(folder / name) != value:
+            raise InputError(
+                f"{folder / name} is not the file that {SUMS} names; the run was changed after it "
+                "was written"
+            )

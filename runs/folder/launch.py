@@ -1,0 +1,229 @@
+"""Ranks as processes of this machine: started together, ended together.
+
+`overhear train --ranks R` is a parent that computes nothing. Its R children run the same command,
+told by their environment which of the ranks they are, in the way of torchrun. They meet at a store
+that the parent keeps on a port of 127.0.0.1, open before any of them starts, and exchange rows over
+the loopback alone, because these are not encrypted.
+
+No child outlives its parent: each holds the end of a pipe that the system closes with the parent,
+and Linux kills it then, even one that hangs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...privacy.errors import InputError
+
+__all__ = ["Place", "hold_on", "launch"]
+
+_LIFELINE, _AGENT = "OVERHEAR_LIFELINE", "TORCHELASTIC_USE_AGENT_STORE"
+_FAILED = 2
+_POLL = 0.05  # seconds between two looks at the children
+_GRACE = 5.0  # seconds that the others have once a child has ended by itself
+_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Which rank of how many a process is, and which of those on its machine.
+
+    Attributes:
+        rank, size: among all.
+        local_rank, local_size: among those of this machine.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    @classmethod
+    def of_environment(cls) -> Place | None:
+        """As torchrun tells it; None of a process that nobody started as a rank.
+
+        Raises:
+            ValueError: a variable that is not a number.
+
+        >>> from unittest import mock
+        >>> told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        >>> with mock.patch.dict("os.environ", told):
+        ...     print(Place.of_environment().rank)
+        1
+        """
+        if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+            return None
+        rank, size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=_number("LOCAL_RANK", rank),
+            local_size=_number("LOCAL_WORLD_SIZE", size),
+        )
+
+    def check_size(self, ranks: int | None) -> None:
+        """Refuse another number of ranks than those that were started.
+
+        Raises:
+            ValueError: they differ.
+        """
+        if ranks is not None and ranks != self.size:
+            raise InputError(
+                f"--ranks {ranks} differs from the {self.size} ranks that are started already "
+                "(WORLD_SIZE); leave --ranks out under torchrun"
+            )
+
+    @property
+    def keeps_store(self) -> bool:
+        """Whether the ranks meet at a store of this process, and not of the one that began it."""
+        return self.rank == 0 and os.environ.get(_AGENT) != str(True)
+
+
+def _number(name: str, default: int) -> int:
+    given = os.environ.get(name, str(default))
+    if not given.isdecimal():
+        raise InputError(
+            f"{name}={given!r} in the environment must be a number; start with torchrun"
+        )
+    return int(given)
+
+
+def hold_on() -> None:
+    """End this process with its parent, where `launch` is the parent."""
+    if os.environ.get(_LIFELINE) == "1":
+        if sys.platform == "linux":  # the thread of a process that hangs does not run
+            ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):  # standard input is the pipe; nothing is ever written into it
+        pass
+    os._exit(_FAILED)
+
+
+def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
+    """Run a command of ours as so many ranks.
+
+    Args:
+        arguments: of the command.
+        ranks: how many, R.
+        timeout: seconds in which ranks miss each other by themselves; what is left somewhat later
+            is killed.
+
+    Returns:
+        The exit code of the ranks; 2 if signals ended them all.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        with socket.create_server(("127.0.0.1", 0), backlog=max(128, ranks)) as server:
+            _start(children, arguments, ranks=ranks, port=server.getsockname()[1])
+            store = _store_at(server)  # referred to as long as the children are there  # noqa: F841
+        return _watch(children, patience=timeout + _GRACE)
+    except KeyboardInterrupt:
+        if not children:
+            raise
+        children[0].send_signal(signal.SIGINT)  # the others miss it
+        return _watch(children, patience=_GRACE, until=time.monotonic() + _GRACE)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
+
+
+def _store_at(server: socket.socket) -> object:
+    """The store at a port that is open; the children, which also load torch, have not come yet."""
+    from torch._C._distributed_c10d import TCPStore
+
+    host, port = server.getsockname()
+    if os.name != "posix":
+        server.close()  # the store opens the port itself, on all addresses
+        return TCPStore(host, port, None, is_master=True, wait_for_workers=False)
+    return TCPStore(
+        host,
+        port,
+        None,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=server.detach(),
+    )
+
+
+def _start(
+    children: list[subprocess.Popen[bytes]], arguments: Sequence[str], *, ranks: int, port: int
+) -> None:
+    """Add the children one by one, so that those that run are known when one cannot be started."""
+    common = _environment(ranks, port=port)
+    for rank in range(ranks):
+        children.append(
+            subprocess.Popen(  # noqa: S603 # our own command line
+                [sys.executable, "-m", "overhear.commands.cli", *arguments],
+                env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the parent, which tells rank 0
+            )
+        )
+
+
+def _environment(ranks: int, *, port: int) -> dict[str, str]:
+    told = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        _AGENT: str(True),  # the store is the parent's
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        _LIFELINE: "1",
+    }
+    # Two threads in each of several processes take each other's cores; and a rank that is gone is
+    # told in a sentence, which needs no stack of the library's beside it.
+    defaults = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    loopback = {"lo", "lo0"} & {name for _, name in _interfaces()}
+    if loopback:
+        defaults["GLOO_SOCKET_IFNAME"] = loopback.pop()
+    return defaults | dict(os.environ) | told
+
+
+def _interfaces() -> list[tuple[int, str]]:
+    with contextlib.suppress(OSError, AttributeError):
+        return socket.if_nameindex()
+    return []
+
+
+def _watch(
+    children: Sequence[subprocess.Popen[bytes]], *, patience: float, until: float = math.inf
+) -> int:
+    """Wait for all: once a signal has ended one, until the others miss it; else only shortly."""
+    left = list(children)
+    while left and time.monotonic() < until:
+        for child in [child for child in left if child.poll() is not None]:
+            left.remove(child)
+            until = min(until, time.monotonic() + (patience if child.returncode < 0 else _GRACE))
+        time.sleep(_POLL)
+    codes = [child.poll() for child in children]
+    if codes[0] == 0:  # rank 0 has closed the folder
+        return 0
+    said = [code for code in codes if code is not None and code > 0]
+    if said:
+        return said[0]
+    rank, code = next((rank, code) for rank, code in enumerate(codes) if code != 0)
+    why = "does not answer" if code is None else f"was ended by signal {-code}"
+    print(
+        f"error: rank {rank} of {len(children)} {why}; what was released is in the ledger, "
+        "continue the run with --resume",
+        file=sys.stderr,
+    )
+    return _FAILED

@@ -1,0 +1,396 @@
+"""Continue a run that was cut off, from its newest checkpoint that is whole.
+
+Rounds after the checkpoint that the ledger names are released again, with fresh noise and batches:
+new releases, which the ledger counts beside the old ones. Two things keep that honest. Where all
+rounds are one release to some adversary, none may repeat, and the run is not continued. Where
+[privacy] has a target, the rounds end before the release that would exceed it.
+
+A sum of releases that is bounded before the run is what the target was calibrated for. Where every
+round costs the same, that is a number of releases, and it does not matter which of them repeat, nor
+that what cut the run off may depend on the data: fewer new rounds are left, and no release more.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.errors import InputError
+from ...privacy.ledger import Ledger, Spent, read_ledger
+from ...privacy.view.view import UnsupportedView
+from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
+from ...training.exposure.guarantees import accounted, run_epsilon
+from ...training.exposure.joint_sensitivities import Release
+from ..numbers import bound, small
+from ..plan.plan import Plan
+from ..run_file.run_file import RunFile, load_run_file
+from . import folder as run_folder
+from .ranks import Group
+from .run import (
+    Progress,
+    Session,
+    agreed,
+    exposure_facts,
+    first_session,
+    forget_half_saved,
+    plan_session,
+    run_session,
+    summary,
+)
+
+Notice = Callable[[str], None]
+
+_DERIVED = (run_folder.PRIVACY, run_folder.REPORT, run_folder.SUMS, run_folder.STOPPED)
+_BEHIND_LEDGER = (run_folder.CHECKPOINTS, run_folder.TRANSCRIPT, run_folder.METRICS, *_DERIVED)
+
+
+def resume_run(
+    config: RunFile,
+    out: Path,
+    *,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+    group: Group | None = None,
+) -> dict[str, Any]:
+    """Continue a run to its end; a finished one is left as it is.
+
+    Args:
+        config: the run file, which must be that of the folder.
+        out: the folder of `train_run`.
+        progress: as for `train_run`.
+        notice: called with sentences for the reader: where the run goes on, and what it repeats.
+        group: as for `train_run`; there may be another number of ranks than the run began with.
+
+    Returns:
+        As `train_run`; with `stopped` if the budget ended the run early.
+
+    Raises:
+        FileNotFoundError: the folder holds no run.
+        LedgerInUse: another process trains into it.
+        UnsupportedView: a round would be released again where none may repeat.
+        ValueError: another run file, another cost of its rounds, no checkpoint that is whole, or a
+            ledger that is missing.
+        OSError: the system refuses a file; what was released is in the ledger.
+    """
+    say = notice or _keep_silent
+    if not (out / run_folder.RUN).is_file():
+        raise FileNotFoundError(
+            f"{out} holds no {run_folder.RUN}, so there is no run to continue; leave --resume out "
+            "to start one"
+        )
+    _check_same(config, out)
+    begun = (out / run_folder.LEDGER).exists()
+    if not begun:
+        check_nothing_released(out)
+    session = agreed(plan_session(config, out, progress=progress), group)
+    if run_folder.is_finished(out):
+        return _finished(session, say)
+    with run_folder.stated(out):
+        if not begun:
+            say(f"{out} has no ledger, so nothing was released; the run begins.")
+            return first_session(session)
+        ledger = Ledger.reopen(out / run_folder.LEDGER)
+        try:
+            if run_folder.is_finished(out):  # by the process that had it open before us
+                return _finished(session, say)
+            return _continue(session, ledger, say)
+        finally:
+            ledger.close()
+
+
+def _continue(session: Session, ledger: Ledger, say: Notice) -> dict[str, Any]:
+    out, plan = session.out, session.plan
+    spent = read_ledger(out / run_folder.LEDGER)
+    _check_header(out, spent, plan)
+    released = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
+    start, broken = _newest(out, spent, say)
+    after = -1 if start is None else start.round
+    _check_begun(out, released, after)
+    repeated = sorted({number for number in released if number > after})
+    _check_repeats(session, repeated)
+    last = affordable_round(session, released, after=after)
+    say(_where(session, after, repeated))
+    _tidy(out, after=after, ledger=spent, broken=broken)
+    ledger.resume(after)
+    stopped = _stop(session, last) if last < plan.rounds else None
+    session = replace(session, last=last, released=released, run=spent.header["run"])
+    found = run_session(session, ledger=ledger, start=start)
+    if stopped is not None:
+        say(stopped["because"])
+        found["stopped"] = stopped
+    return found
+
+
+def affordable_round(session: Session, released: Sequence[int], *, after: int) -> int:
+    """The last round that can be released within the target, when going on after a round.
+
+    Args:
+        session: its plan, and its target if it has one.
+        released: the number of each release that the ledger names.
+        after: the round of the checkpoint; -1 is before the start.
+
+    Returns:
+        The planned last round, or an earlier one, at the least `after`.
+
+    Raises:
+        ValueError: the run would begin anew, and its start alone exceeds the target.
+    """
+    p, plan = session.config.privacy, session.plan
+    if p is None or p.epsilon is None:
+        return plan.rounds
+    target, exposure = p.epsilon, plan.exposures[p.adversary]
+
+    def exceeds(last: int) -> bool:
+        every = accounted(exposure, [*released, *range(after + 1, last + 1)])
+        if every == exposure:  # no more than planned, which is within the target
+            return False
+        epsilon = run_epsilon(
+            every,
+            noise_multiplier=plan.noise_multiplier,
+            delta=p.delta,
+            adjacency=p.adjacency,
+            accountant=p.accountant,
+        )
+        return epsilon > target
+
+    ahead = range(after + 1, plan.rounds + 1)
+    last = after + bisect.bisect_left(ahead, True, key=exceeds)
+    if last < 0:
+        raise InputError(
+            f"the start of this run was released before, and once more would exceed epsilon="
+            f"{target:g} of {p.adversary}; start a new run in another folder"
+        )
+    return last
+
+
+def _stop(session: Session, last: int) -> dict[str, Any]:
+    """Write down where the budget ends the run, before the rounds that are left of it."""
+    p, plan = session.config.privacy, session.plan
+    if p is None or p.epsilon is None:
+        raise InputError("a run without a target epsilon has no budget that could end it")
+    epsilon = plan.guarantee(p.adversary).epsilon
+    found = {
+        "round": last,
+        "rounds": plan.rounds,
+        "adversary": p.adversary,
+        "epsilon": epsilon,
+        "target": p.epsilon,
+        "delta": p.delta,
+        "because": (
+            f"Stopped after round {last} of {plan.rounds}: rounds that were released twice have "
+            f"used up the rest. One more release would exceed the target of {p.adversary}; spent "
+            f"is epsilon {bound(epsilon)} of {p.epsilon:g} at delta {small(p.delta)}."
+        ),
+    }
+    run_folder.write_json(session.out / run_folder.STOPPED, found)
+    return found
+
+
+def _finished(session: Session, say: Notice) -> dict[str, Any]:
+    out = session.out
+    if session.group is not None:
+        session.group.share_start(None)
+    say(f"The run in {out} is finished; nothing was changed.")
+    last = (out / run_folder.METRICS).read_text(encoding="utf-8").splitlines()[-1]
+    found = summary(session, json.loads(last))
+    if (out / run_folder.STOPPED).is_file():
+        found["stopped"] = json.loads((out / run_folder.STOPPED).read_text(encoding="utf-8"))
+    return found
+
+
+def _where(session: Session, after: int, repeated: Sequence[int]) -> str:
+    rounds = session.plan.rounds
+    begun = f"The run in {session.out} goes on after round {after} of {rounds}."
+    if after < 0:
+        begun = f"The run in {session.out} begins anew: no round was released."
+        if repeated:  # the start: after a round a run does not begin anew
+            begun += " Its start was released before; released again, it counts twice."
+    again = [number for number in repeated if number > 0]
+    if not again:
+        return begun
+    which = f"Round {again[0]} was"
+    if len(again) > 1:
+        which = f"Rounds {again[0]} to {again[-1]} were"
+    return f"{begun} {which} released before; released again, each counts twice."
+
+
+def _check_same(config: RunFile, out: Path) -> None:
+    """The run file must be that of the folder; the first key that differs is named."""
+    kept = load_run_file(out / run_folder.RUN)
+    if kept == config:
+        return
+    for table in type(config).model_fields:
+        mine, theirs = (getattr(run, table) for run in (config, kept))
+        given, held = ({} if t is None else t.entries() for t in (mine, theirs))
+        for key in [*given, *(k for k in held if k not in given)]:
+            if given.get(key) != held.get(key):
+                raise InputError(
+                    f"[{table}] {key}={given.get(key)!r} differs from {held.get(key)!r} in "
+                    f"{out / run_folder.RUN}; a run is continued as it was begun, so give that "
+                    "file, or choose another folder for a new run"
+                )
+    raise InputError(f"the run file differs from {out / run_folder.RUN}; give that file")
+
+
+def check_nothing_released(out: Path) -> None:
+    """Without a ledger a run may begin only where nothing is that is written after one."""
+    for name in _BEHIND_LEDGER:
+        path = out / name
+        if any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size:
+            raise InputError(
+                f"{out} has {name} but no {run_folder.LEDGER}: the ledger is missing, so what this "
+                "run released is unknown and it can be neither continued nor reported; put the "
+                "ledger back, or start a new run in another folder and take what this one released "
+                "as not protected"
+            )
+
+
+def _check_header(out: Path, spent: Spent, plan: Plan) -> None:
+    if spent.header.get("run_file") != run_folder.digest(out / run_folder.RUN):
+        raise InputError(
+            f"{out / run_folder.RUN} is not the run file that the ledger was written for; put the "
+            "original back, or start a new run in another folder"
+        )
+    for name in ("noise_multiplier", "sampling_rate"):
+        planned, written = float(getattr(plan, name)), float(spent.header[name])
+        if abs(planned - written) > 1e-9 * max(1.0, abs(planned)):
+            raise InputError(
+                f"the run was begun with {name}={written:g}, and now {planned:g} would be used; "
+                "continue it with the version and the data that it was begun with"
+            )
+    check_exposures(spent, plan)
+
+
+def check_exposures(spent: Spent, plan: Plan) -> None:
+    """Refuse a plan whose rounds cost something else than those that the ledger announces.
+
+    Args:
+        spent: the ledger of a run.
+        plan: of the same run file, with the graph and the data as they are today.
+
+    Raises:
+        ValueError: they differ, with the adversary and both figures; or the ledger has none.
+    """
+    held, planned = spent.header.get("exposures"), exposure_facts(plan)
+    if held is None:
+        raise InputError(
+            "the ledger lacks what each adversary is exposed to, so what was released cannot be "
+            "accounted for; use the version that wrote it, or start a new run"
+        )
+    for name in {**planned, **held}:
+        begun, now = _costs(held.get(name)), _costs(planned.get(name))
+        for what in {**begun, **now}:
+            if not _is_close(begun.get(what), now.get(what)):
+                raise InputError(
+                    f"for {name} the run was begun with {what} {begun.get(what)}, but the files "
+                    f"there are now give {now.get(what)}; put the graph, the data and the version "
+                    "back that it was begun with"
+                )
+
+
+def _costs(exposure: Mapping[str, Any] | None) -> dict[str, Any]:
+    """One adversary's entry of `exposure_facts`, each figure by its words."""
+    if exposure is None:
+        return {}
+    found = {"whole_run": exposure["whole_run"], "number of releases": len(exposure["releases"])}
+    for at, release in enumerate(exposure["releases"], start=1):
+        figures = zip(Release._fields, release, strict=True)
+        found |= {f"{name} of release {at}": figure for name, figure in figures}
+    return found
+
+
+def _is_close(begun: Any, now: Any) -> bool:
+    """Whether two figures are equal but for the rounding of another machine."""
+    if begun is None or now is None:
+        return False
+    return math.isclose(float(begun), float(now), rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _newest(out: Path, spent: Spent, say: Notice) -> tuple[Checkpoint | None, list[Path]]:
+    """The newest checkpoint that is whole and of this run, and those that are newer but not."""
+    broken: list[Path] = []
+    for path in sorted((out / run_folder.CHECKPOINTS).glob("round-*.safetensors"), reverse=True):
+        try:
+            found = load_checkpoint(path)
+        except BrokenCheckpoint as error:
+            say(f"Skipped: {error}.")
+            broken.append(path)
+            continue
+        if all(found.facts.get(name) == spent.header[name] for name in ("run", "run_file")):
+            return found, broken
+        say(f"Skipped: {path} belongs to another run.")
+        broken.append(path)
+    return None, broken
+
+
+def _check_begun(out: Path, released: Sequence[int], after: int) -> None:
+    """The checkpoint and the ledger must be of one run, and rounds need one to go on from."""
+    rounds = sum(number > 0 for number in released)
+    if after < 0 and rounds:
+        raise InputError(
+            f"{out} has no checkpoint that is whole, but its ledger names {rounds} releases, so "
+            "the run cannot be continued; put back a copy of a checkpoint, or start a new run in "
+            "another folder: what this one released stays spent, and `overhear report` counts it"
+        )
+    if after > max(released, default=-1):
+        raise InputError(
+            f"the newest checkpoint of {out} is of round {after}, but its ledger ends at round "
+            f"{max(released, default=0)}; the folder's files do not belong together, start a new "
+            "run in another folder"
+        )
+
+
+def _check_repeats(session: Session, repeated: Sequence[int]) -> None:
+    """Refuse a repetition that nobody can account for, before anything is released."""
+    for exposure in session.plan.exposures.values():
+        if exposure.whole_run and repeated:
+            raise UnsupportedView(
+                f"round {repeated[0]} was released already, and would be once more; for "
+                f"{exposure.adversary.name} all rounds are one release in which none may repeat, "
+                "so start a new run in another folder"
+            )
+
+
+def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> None:
+    """Take what is of the rounds after the checkpoint out of the way; done twice, it does no more.
+
+    Transcripts show what was released, so they are kept aside: those in place are of the rounds
+    from which the final models come.
+    """
+    for name in _DERIVED:
+        (out / name).unlink(missing_ok=True)
+    for path in [*out.glob(f"*{PART}"), *(out / run_folder.CHECKPOINTS).glob(f"*{PART}")]:
+        path.unlink()
+    for path in broken:
+        path.replace(path.with_name(path.name.replace("round-", "broken-")))
+    metrics = out / run_folder.METRICS
+    if metrics.exists():
+        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = [line for line in lines if _round_of(line) < after]
+        write_durably(metrics, "".join(f"{line}\n" for line in kept).encode())
+    transcripts = out / run_folder.TRANSCRIPT
+    forget_half_saved(transcripts)
+    for path in sorted(transcripts.glob("round-*.safetensors")):
+        if int(path.stem.removeprefix("round-")) > after:
+            aside = transcripts / f"discarded-{len(ledger.resumed_after) + 1}"
+            aside.mkdir(exist_ok=True)
+            path.replace(aside / path.name)
+            sync_folder(transcripts)
+
+
+def _round_of(line: str) -> float:
+    """The round of a line of metrics; of one that was cut off infinity."""
+    try:
+        return float(json.loads(line)["round"])
+    except (ValueError, LookupError, TypeError):
+        return float("inf")
+
+
+def _keep_silent(_: str) -> None:
+    pass

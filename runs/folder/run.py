@@ -1,0 +1,393 @@
+"""Train a run into a run folder, with its ledger, metrics, checkpoints and intercepted rounds.
+
+What is on the disk when is the order that a crash may break at any place:
+
+    run.toml, environment.json, the ledger with its header
+    for each round:  its line in the ledger, synced
+                     the round itself, whose messages leave
+                     its transcript, the checkpoint after it, its metrics
+    the sums, which make the run a finished one
+
+Over ranks (`overhear.runs.folder.ranks`) every rank goes through the same rounds, and rank 0 alone has
+a ledger and writes; all meet between the line in the ledger and the round.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import safetensors
+
+from ...privacy.durable import sync_folder, write_durably
+from ...privacy.ledger import Ledger
+from ...training.data.dataset import Examples
+from ...training.engine.checkpoint import Checkpoint, save_checkpoint
+from ...training.engine.engine import Engine
+from ...training.engine.exchange import share_root
+from ...training.engine.messages import Gathered
+from ...training.engine.randomness import SecretRandomness
+from ...training.engine.transcript import Transcript
+from ...training.exposure.guarantees import run_epsilon
+from ...training.models.evaluation import Metrics, evaluate
+from ..plan.plan import Plan, make_plan
+from ..run_file.build import Built, build
+from ..run_file.run_file import RunFile
+from . import folder as run_folder
+from .ranks import Group, Start
+
+Progress = Callable[[int, int, float | None, Metrics | None], None]
+
+_PERIODIC = 2  # checkpoints that are kept beside those of intercepted rounds
+_HALF_SAVED = "part"  # in the folder of transcripts
+
+
+def snapshot_round(intercepted: int) -> int:
+    """The round after which the state is kept, so that a re-enactment sees the round before too."""
+    return max(intercepted - 2, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """One process's part of a run.
+
+    Attributes:
+        config: the run file.
+        built: its objects.
+        plan: its plan.
+        out: the run folder.
+        progress: called with (round, rounds, epsilon of the target adversary, metrics).
+        last: the last round, which is the planned one unless the budget ends before it.
+        released: the number of each round that the ledger names already.
+        group: this process among the ranks of the run, where there are several.
+        run: what tells this run from others of the same run file, in its ledger and checkpoints.
+    """
+
+    config: RunFile
+    built: Built
+    plan: Plan
+    out: Path
+    progress: Progress | None = None
+    last: int
+    released: Sequence[int] = ()
+    group: Group | None = None
+    run: str = ""
+
+
+def train_run(
+    config: RunFile, out: Path, *, progress: Progress | None = None, group: Group | None = None
+) -> dict[str, Any]:
+    """Plan, train, and leave everything that attack and report need in a new folder.
+
+    Args:
+        config: the run file.
+        out: the folder; it must be empty or not exist.
+        progress: called with (round, rounds, epsilon of the target adversary, metrics).
+        group: the ranks of which this process is rank 0; the others call `join_run`.
+
+    Returns:
+        Noise multiplier, epsilon by adversary, and the last metrics.
+
+    Raises:
+        FileExistsError: the folder holds a run.
+        ValueError: what the run file asks for cannot be done.
+        OSError: the system refuses a file; what was released is in the ledger.
+        MissingRank: a rank is gone; likewise.
+    """
+    run_folder.check_unused(out)
+    session = agreed(plan_session(config, out, progress=progress), group)
+    run_folder.claim(out)
+    with run_folder.stated(out):
+        write_durably(out / run_folder.RUN, config.to_toml().encode(), new=True)
+        return first_session(session)
+
+
+def join_run(config: RunFile, out: Path, *, group: Group) -> None:
+    """Train as another rank than 0, which has the folder: the same rounds, and nothing is written.
+
+    Args:
+        config: the run file.
+        out: the folder of rank 0, for what is said.
+        group: this process among the ranks.
+
+    Raises:
+        ValueError: what the run file asks for cannot be done, or rank 0 computes something else.
+        MissingRank: a rank is gone.
+    """
+    session = agreed(plan_session(config, out), group)
+    start = group.share_start(None)
+    if start is not None:
+        _rounds(replace(session, last=start.last), ledger=None, start=start.checkpoint)
+
+
+def plan_session(config: RunFile, out: Path, *, progress: Progress | None = None) -> Session:
+    """A session of the whole run; nothing is written."""
+    built = build(config)
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    return Session(
+        config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
+    )
+
+
+def agreed(session: Session, group: Group | None) -> Session:
+    """The session, once the other ranks, if there are any, have planned the same."""
+    if group is not None:
+        group.agree(session.config, session.built, session.plan)
+    return replace(session, group=group)
+
+
+def first_session(session: Session) -> dict[str, Any]:
+    """Train in a folder that has its run file and nothing released yet; a summary as train_run."""
+    built, plan, out = session.built, session.plan, session.out
+    run_folder.write_json(
+        out / run_folder.ENVIRONMENT, run_folder.environment(str(built.setting.device))
+    )
+    algorithm, run = session.config.algorithm, secrets.token_hex(16)
+    ledger = Ledger(
+        out / run_folder.LEDGER,
+        {
+            "run": run,
+            "run_file": run_folder.digest(out / run_folder.RUN),
+            "algorithm": algorithm.name,
+            "form": algorithm.form,
+            "agents": built.setting.graph.agents,
+            "clip_norm": run_folder.finite(
+                float("inf") if built.clip_norm is None else built.clip_norm
+            ),
+            "noise_multiplier": plan.noise_multiplier,
+            "sampling_rate": plan.sampling_rate,
+            "planned_rounds": plan.rounds,
+            "exposures": exposure_facts(plan),
+        },
+    )
+    try:
+        return run_session(replace(session, run=run), ledger=ledger, start=None)
+    finally:
+        ledger.close()
+
+
+def exposure_facts(plan: Plan) -> dict[str, Any]:
+    """What a record is exposed to, by adversary, as the header of the ledger has it.
+
+    The run file names the graph and the data, but does not hold them; what they cost is here.
+    """
+    return {
+        name: {
+            "whole_run": exposure.whole_run,
+            "releases": [run_folder.finite(release) for release in exposure.releases],
+        }
+        for name, exposure in plan.exposures.items()
+    }
+
+
+def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> dict[str, Any]:
+    """Train from a checkpoint, or from the start, to the last round; then close the folder.
+
+    Args:
+        session: of a folder with a run file.
+        ledger: open, its last entry that of where this begins.
+        start: the state to go on from.
+    """
+    if session.group is not None:
+        session.group.share_start(Start(session.last, start))
+    last = _rounds(session, ledger=ledger, start=start)
+    _prune(session, newest=0)
+    run_folder.write_sums(session.out)
+    return summary(session, last._asdict())
+
+
+def summary(session: Session, metrics: dict[str, Any]) -> dict[str, Any]:
+    """What a run was: noise multiplier, epsilon by adversary, and the last metrics."""
+    return {
+        "out": str(session.out),
+        "noise_multiplier": session.plan.noise_multiplier,
+        "adversaries": session.plan.to_json()["adversaries"],
+        "metrics": run_folder.finite(metrics),
+    }
+
+
+def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None) -> Metrics:
+    """The rounds, on every rank; rank 0, which alone has a ledger, writes what they leave."""
+    config, built, out = session.config, session.built, session.out
+    watched = list(config.intercept.victims) or [_victim(config)]
+    transcript = Transcript(config.intercept.rounds, agents=watched)
+    layout = config.training.layout if start is None else _layout_of(start, config)
+    engine = _engine(session, layout=layout, transcript=transcript)
+    released = list(session.released)
+    if start is None:
+        _announce(session, ledger, 0, [])
+        engine.start()
+        released.append(0)
+    else:
+        engine.restore(start.state, round=start.round)  # its own start is sent to nobody
+    releases = [{"kind": kind} for kind in session.plan.message_kinds]
+    every, rounds = config.training.evaluate_every, config.training.rounds
+    test = Examples(built.data.test_inputs, built.data.test_targets)
+    with nullcontext() if ledger is None else _metrics_file(out) as lines:
+        while True:
+            at = engine.round
+            if _is_kept(session, at) or at % config.training.checkpoint_every == 0:
+                _save(session, engine, writes=ledger is not None)
+            metrics = None
+            if at % every == 0 or at == session.last:
+                metrics = evaluate(built.setting.model, engine.models(), test, round=at)
+                if lines is not None:
+                    lines.write(json.dumps(run_folder.finite(metrics._asdict())) + "\n")
+                    lines.flush()
+                    os.fsync(lines.fileno())
+            if session.progress is not None:
+                spent = _spent(session, released) if metrics else None
+                session.progress(at, rounds, spent, metrics)
+            if at == session.last and metrics is not None:
+                if session.group is not None:
+                    session.group.barrier()  # no rank has failed
+                if ledger is not None:
+                    _tell_layout(session, engine)
+                return metrics
+            _announce(session, ledger, at + 1, releases)
+            released.append(at + 1)
+            engine.advance()
+            if engine.round in config.intercept.rounds and ledger is not None:
+                _save_transcript(transcript, out / run_folder.TRANSCRIPT)
+
+
+def _announce(
+    session: Session, ledger: Ledger | None, round: int, releases: Sequence[Mapping[str, Any]]
+) -> None:
+    """Put a round on the disk, on rank 0, before anything of it leaves, on any rank."""
+    if ledger is not None:
+        ledger.append(round, releases)
+    if session.group is not None:
+        session.group.barrier()
+
+
+@contextmanager
+def _metrics_file(out: Path) -> Iterator[TextIO]:
+    (out / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
+    with (out / run_folder.METRICS).open("a", encoding="utf-8") as lines:
+        sync_folder(out)
+        yield lines
+
+
+def _engine(session: Session, *, layout: str, transcript: Transcript) -> Engine:
+    """The engine, or this rank's part of it, with a tap that keeps what is to be intercepted.
+
+    Over ranks the root is given to `SecretRandomness`, which therefore would not renew it if the
+    engine were started again. It is not: a run that goes on is a new process, with another root.
+    """
+    training, setting = session.config.training, session.built.setting
+    ranks = None if session.group is None else session.group.ranks
+    root = training.evaluation_noise_seed
+    if ranks is not None:
+        root = share_root(ranks, root=root, device=setting.device)
+    return Engine(
+        replace(setting, layout=layout),
+        session.built.bound(session.plan.noise_multiplier),
+        randomness=SecretRandomness(root, hardened=training.noise == "hardened"),
+        taps=() if ranks else (transcript,),
+        gathered=Gathered(session.config.intercept.rounds, [transcript]) if ranks else None,
+        ranks=ranks,
+    )
+
+
+def _layout_of(start: Checkpoint, config: RunFile) -> str:
+    """The layout with which a run goes on: that of its rounds, since layouts differ in rounding.
+
+    Before the first round none is settled.
+    """
+    held = start.facts.get("layout") if start.round > 0 else None
+    return config.training.layout if held is None else held
+
+
+def _tell_layout(session: Session, engine: Engine) -> None:
+    """Complete the facts of the environment by what the rounds have settled."""
+    path = session.out / run_folder.ENVIRONMENT
+    told = json.loads(path.read_text(encoding="utf-8"))
+    ranks = 1 if session.group is None else session.group.place.size
+    run_folder.write_json(path, {**told, "layout": engine.layout, "ranks": ranks})
+
+
+def _victim(config: RunFile) -> int:
+    return 0 if config.privacy is None or config.privacy.victim is None else config.privacy.victim
+
+
+def _spent(session: Session, released: Sequence[int]) -> float | None:
+    p = session.config.privacy
+    numbers = [number for number in released if number > 0]
+    if p is None or not numbers:
+        return None
+    repeated = len(set(numbers)) < len(numbers)
+    return run_epsilon(
+        session.plan.exposures[p.adversary],
+        noise_multiplier=session.plan.noise_multiplier,
+        delta=p.delta,
+        adjacency=p.adjacency,
+        accountant=p.accountant,
+        rounds=list(released) if repeated else len(numbers),
+    )
+
+
+def _is_kept(session: Session, round: int) -> bool:
+    """Whether the state after a round is kept when newer ones are there."""
+    intercepted = session.config.intercept.rounds
+    return round == session.last or round in {snapshot_round(number) for number in intercepted}
+
+
+def _save(session: Session, engine: Engine, *, writes: bool) -> None:
+    """Keep the state; of those that are for going on alone, the newest."""
+    state = engine.snapshot()  # by all ranks
+    if not writes:
+        return
+    facts = {
+        "run": session.run,
+        "run_file": run_folder.digest(session.out / run_folder.RUN),
+        "layout": engine.layout if engine.settled else "auto",
+        "measured": json.dumps(dict(engine.measured)),
+    }
+    found = Checkpoint(round=engine.round, state=state, facts=facts)
+    save_checkpoint(run_folder.checkpoint(session.out, engine.round), found)
+    _prune(session, newest=_PERIODIC)
+
+
+def _prune(session: Session, *, newest: int) -> None:
+    paths = sorted((session.out / run_folder.CHECKPOINTS).glob("round-*.safetensors"))
+    periodic = [p for p in paths if not _is_kept(session, int(p.stem.removeprefix("round-")))]
+    for path in periodic[: len(periodic) - newest]:
+        path.unlink()
+
+
+def forget_half_saved(transcripts: Path) -> None:
+    """Remove what a process left that died while it saved a transcript."""
+    half = transcripts / _HALF_SAVED
+    if half.is_dir():
+        for path in half.iterdir():
+            path.unlink()
+        half.rmdir()
+
+
+def _save_transcript(transcript: Transcript, folder: Path) -> None:
+    """Put what was intercepted into its place when it is whole, and forget it."""
+    half = folder / _HALF_SAVED
+    forget_half_saved(folder)
+    try:
+        written = transcript.save(half)
+    except safetensors.SafetensorError as error:
+        reason = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
+        raise OSError(reason, os.strerror(reason), str(half)) from error
+    for path in written:
+        if (folder / path.name).exists():
+            raise FileExistsError(f"{folder / path.name} exists; a transcript is never overwritten")
+        with path.open("r+b") as file:
+            os.fsync(file.fileno())
+        path.replace(folder / path.name)
+    half.rmdir()
+    sync_folder(folder)
+    sync_folder(folder.parent)
+    transcript.clear()

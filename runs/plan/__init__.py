@@ -1,0 +1,1 @@
+"""Before training: noise for the target, and epsilon for every adversary."""

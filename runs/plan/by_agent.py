@@ -1,0 +1,105 @@
+"""Epsilon of every agent's records, not of the worst alone: for `overhear plan --every-agent`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ...training.exposure.guarantees import run_epsilon
+from ...training.exposure.joint_sensitivities import Exposure, Release, exposures_by_victim, rounded
+from ...training.exposure.whole_run import carried_exposures
+from ...training.tracing.trace import AlgorithmTrace
+
+_Key = tuple[tuple[float, ...], ...]
+
+
+def exposures_by_agent(
+    traces: AlgorithmTrace,
+    worst: Mapping[str, Exposure],
+    *,
+    sampling_rate: float,
+    encrypted: bool = False,
+) -> dict[str, list[Exposure]]:
+    """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
+
+    Where the worst figure is that of a view of all rounds together, so are the others.
+    """
+    settled: dict[str, list[Exposure]] = {}
+    every = exposures_by_victim(
+        traces, list(worst), sampling_rate=sampling_rate, encrypted=encrypted
+    )
+    for name, found in every:
+        whole = math.isfinite(worst[name].worst)
+        settled[name] = [
+            carried_exposures(
+                traces,
+                [(name, exposure)],
+                sampling_rate=sampling_rate,
+                victim=exposure.victim,
+                encrypted=encrypted,
+            )[0][1]
+            if whole
+            else exposure
+            for exposure in found
+        ]
+    return settled
+
+
+def epsilon_by_agent(
+    exposures: Sequence[Exposure],
+    *,
+    agents: int,
+    noise_multiplier: float,
+    delta: float,
+    adjacency: str = "add-or-remove-one",
+    accountant: str = "pld",
+) -> list[float | None]:
+    """Epsilon of each agent's records, None for agents that belong to the adversary.
+
+    Agents whose joint sensitivities differ in the tenth digit are accounted for once, by the
+    largest.
+
+    Args:
+        exposures: at noise multiplier 1, one for each agent outside the adversary.
+        agents: how many there are.
+        noise_multiplier: of the run.
+        delta: of the statements.
+        adjacency: add-or-remove-one or replace-one.
+        accountant: how rounds are added up.
+
+    >>> from overhear.privacy import EAVESDROPPER, Status
+    >>> found = [
+    ...     Exposure(EAVESDROPPER, v, (Release(j, 0.02, 1000, 1),), Status.PROVEN, "one release")
+    ...     for v, j in ((0, 1.0), (2, 0.5), (3, 1.0 + 1e-15))
+    ... ]
+    >>> known = epsilon_by_agent(found, agents=4, noise_multiplier=2.0, delta=1e-5)
+    >>> [None if e is None else round(e, 3) for e in known]
+    [1.33, None, 0.579, 1.33]
+    """
+    groups: dict[_Key, list[Exposure]] = {}
+    for exposure in exposures:
+        groups.setdefault(_alike(exposure), []).append(exposure)
+    found: list[float | None] = [None] * agents
+    for alike in groups.values():
+        releases = tuple(
+            same[0]._replace(joint_sensitivity=max(r.joint_sensitivity for r in same))
+            for same in zip(*(e.releases for e in alike), strict=True)
+        )
+        spent = run_epsilon(
+            alike[0]._replace(releases=releases),
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+        )
+        for exposure in alike:
+            found[exposure.victim] = spent
+    return found
+
+
+def _alike(exposure: Exposure) -> _Key:
+    return tuple(_release(r) for r in exposure.releases)
+
+
+def _release(r: Release) -> tuple[float, ...]:
+    return rounded(r.joint_sensitivity), r.sampling_rate, r.rounds, r.contributions, r.first

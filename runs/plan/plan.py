@@ -1,0 +1,354 @@
+"""Before training: the noise multiplier for the target, and epsilon for every adversary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Guarantee, Status
+from ...privacy.noise.schedule import Schedule
+from ...privacy.published.dpdl import PublishedClaim, dpdl_theorem_1
+from ...privacy.published.dyn_d2p import dyn_d2p_clt
+from ...privacy.view.view import UnsupportedView
+from ...training.algorithms import ALGORITHMS, Form, bind
+from ...training.algorithms.dyn_d2p import Settings as DynD2PSettings
+from ...training.exposure.guarantees import calibrated_multiplier, guarantee
+from ...training.exposure.joint_sensitivities import (
+    CLEAR_DEFAULT,
+    ENCRYPTED_DEFAULT,
+    Exposure,
+    exposures,
+)
+from ...training.exposure.whole_run import carried_exposures
+from ...training.graphs.graph import Topology
+from ...training.tracing.trace import trace
+from ..run_file.build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
+from ..run_file.run_file import RunFile
+from .by_agent import epsilon_by_agent, exposures_by_agent
+
+SCHEMA = 1
+_SOME_BATCH = 37.5
+_PUBLISHED = {"dpdl": dpdl_theorem_1}  # algorithms whose paper has a bound of its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a run will cost.
+
+    Attributes:
+        noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
+        target: what the run file asks for.
+        guarantees: one for each adversary, worst first.
+        exposures: the same adversaries at noise multiplier 1, by name.
+        sampling_rate, rounds: what was accounted for.
+        message_kinds: what a round sends.
+        warnings: sentences for the reader.
+        victims: by adversary epsilon of every agent, None for members of it; where asked for.
+        published_bound: what the algorithm's paper claims at this noise multiplier.
+    """
+
+    noise_multiplier: float
+    target: dict[str, Any]
+    guarantees: Sequence[Guarantee]
+    exposures: dict[str, Exposure]
+    sampling_rate: float
+    rounds: int
+    message_kinds: Sequence[str]
+    warnings: Sequence[str]
+    published_bound: PublishedClaim | None = None
+    victims: Mapping[str, Sequence[float | None]] | None = None
+
+    def guarantee(self, adversary: str) -> Guarantee:
+        """The statement for one adversary."""
+        return next(g for g in self.guarantees if g.adversary == adversary)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `overhear plan --json` prints; infinite figures are the string "inf"."""
+        found = {
+            "schema": SCHEMA,
+            "noise_multiplier": _number(self.noise_multiplier),
+            "target": self.target,
+            "adversaries": [
+                {
+                    "name": g.adversary,
+                    "victim": g.victim,
+                    "worst_adversary": g.worst_adversary,
+                    "joint_sensitivity": _number(g.joint_sensitivity),
+                    "effective_noise_multiplier": _number(g.effective_noise_multiplier),
+                    "mu_per_round": _number(g.mu_per_round),
+                    "epsilon": _number(g.epsilon),
+                    "delta": g.delta,
+                    "unit": str(g.unit),
+                    "adjacency": g.adjacency,
+                    "sampling": str(g.sampling),
+                    "status": str(g.status),
+                    "bound": str(g.bound),
+                    "because": g.because,
+                }
+                for g in self.guarantees
+            ],
+            "published_bound": _claim_json(self.published_bound),
+            "warnings": list(self.warnings),
+        }
+        if self.victims is not None:
+            found["victims"] = {
+                name: [None if e is None else _number(e) for e in of]
+                for name, of in self.victims.items()
+            }
+        return found
+
+
+def make_plan(
+    config: RunFile,
+    *,
+    graph: Topology | None = None,
+    batch_size: float = _SOME_BATCH,
+    every_agent: bool = False,
+) -> Plan:
+    """Account for a run file.
+
+    Args:
+        config: the run file.
+        graph: its graph, where it was made already.
+        batch_size: the normaliser that the run will use. What a round costs must not depend on
+            it, so any number does where no data are at hand; this is checked.
+        every_agent: whether to give epsilon of every agent's records besides the worst.
+
+    Raises:
+        ValueError: a victim or adversary that does not exist.
+        UnsupportedView: no noise meets the target, or the view cannot be accounted for.
+    """
+    graph = graph or graph_of(config)
+    rounds, p = config.training.rounds, config.privacy
+    needs_records = ALGORITHMS[config.algorithm.name].needs_records
+    data = data_of(config) if needs_records or config.training.sampling_rate is None else None
+    rate = sampling_rate_of(config, data)
+    records = records_of(config, data) if data is not None and needs_records else None
+    delta = 1e-5 if p is None else p.delta
+    adjacency = "add-or-remove-one" if p is None else p.adjacency
+    accountant = "pld" if p is None else p.accountant
+    kinds, found, of_each = _exposures(
+        config, graph, rate=rate, records=records, every_agent=every_agent
+    )
+    multiplier = 0.0
+    target: dict[str, Any] = {"epsilon": None, "delta": delta, "adversary": None}
+    if p is not None:
+        target = {"epsilon": p.epsilon, "delta": delta, "adversary": p.adversary}
+        if p.epsilon is not None:
+            multiplier = calibrated_multiplier(
+                found[p.adversary],
+                epsilon=p.epsilon,
+                delta=delta,
+                adjacency=adjacency,
+                accountant=accountant,
+            )
+        else:
+            multiplier = float(p.noise_multiplier or 0.0)
+    if multiplier > 0:
+        _, real, _ = _exposures(
+            config,
+            graph,
+            rate=rate,
+            records=records,
+            noise_multiplier=multiplier,
+            batch_size=batch_size,
+        )
+        _check_scaling(found, real, multiplier)
+    every = [
+        guarantee(
+            name,
+            exposure,
+            noise_multiplier=multiplier,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+        )
+        for name, exposure in found.items()
+    ]
+    if config.training.evaluation_noise_seed is not None:
+        known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
+        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
+    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
+    return Plan(
+        noise_multiplier=multiplier,
+        target=target,
+        guarantees=every,
+        exposures=found,
+        sampling_rate=rate,
+        rounds=rounds,
+        message_kinds=kinds,
+        warnings=_warnings(config, every),
+        published_bound=_published_bound(config, every, multiplier=multiplier, rate=rate),
+        victims={
+            name: epsilon_by_agent(
+                of,
+                agents=graph.agents,
+                noise_multiplier=multiplier,
+                delta=delta,
+                adjacency=adjacency,
+                accountant=accountant,
+            )
+            for name, of in of_each.items()
+        }
+        if every_agent
+        else None,
+    )
+
+
+def _exposures(
+    config: RunFile,
+    graph: Topology,
+    *,
+    rate: float,
+    records: float | None,
+    noise_multiplier: float = 1.0,
+    batch_size: float = 1.0,
+    every_agent: bool = False,
+) -> tuple[list[str], dict[str, Exposure], dict[str, list[Exposure]]]:
+    """What a round sends, and the exposures of the adversaries asked for and the target's.
+
+    Last those of every agent, where asked for.
+    """
+    algorithm, clip_norm = ALGORITHMS[config.algorithm.name], clip_norm_of(config)
+    bound = bind(
+        algorithm,
+        config.algorithm.settings(),
+        form=Form(config.algorithm.form),
+        learning_rate=config.training.learning_rate,
+        clip_norm=clip_norm,
+        noise_std=noise_multiplier * (1.0 if clip_norm is None else clip_norm),
+        # A start of a given size costs as it does beside batches of the run's own size alone.
+        batch_size=batch_size if records is None else rate * records,
+        graph=graph,
+        rounds=config.training.rounds,
+        records=records,
+    )
+    traces = trace(bound.init, bound.step, graph=graph, rounds=config.training.rounds)
+    encrypted = config.graph.links == "encrypted"
+    p = config.privacy
+    names = list(ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)
+    if p is not None:
+        names = list(p.adversaries or names)
+        names += [p.adversary] if p.adversary not in names else []
+    if graph.agents == 1:
+        if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
+            raise InputError(
+                f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
+                "about the eavesdropper or the final models"
+            )
+        names = [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
+    victim = None if p is None else p.victim
+    kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
+    found = exposures(
+        traces,
+        list(dict.fromkeys(names)),
+        sampling_rate=rate,
+        victim=victim,
+        encrypted=encrypted,
+    )
+    found = carried_exposures(traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted)
+    of_each = (
+        exposures_by_agent(traces, dict(found), sampling_rate=rate, encrypted=encrypted)
+        if every_agent
+        else {}
+    )
+    return kinds, dict(found), of_each
+
+
+def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
+    """The step as it will run must cost what multiplier 1 promised, divided by the multiplier."""
+    for name, exposure in real.items():
+        for one, other in zip(unit[name].releases, exposure.releases, strict=True):
+            expected = one._replace(joint_sensitivity=one.joint_sensitivity / multiplier)
+            close = math.isclose(other.joint_sensitivity, expected.joint_sensitivity, rel_tol=1e-6)
+            if not close or other._replace(joint_sensitivity=0.0) != expected._replace(
+                joint_sensitivity=0.0
+            ):
+                raise UnsupportedView(
+                    f"the step's noise does not keep its proportion to the clipped sums at "
+                    f"noise_multiplier={multiplier:g} and another batch_size: {name} has mu "
+                    f"{other.joint_sensitivity:g} a round where {expected.joint_sensitivity:g} "
+                    "was expected"
+                )
+
+
+def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
+    said = []
+    if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
+        blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
+        mend = (
+            ' Use form = "repaired" for a proven figure.'
+            if Form(config.algorithm.form) is Form.PUBLISHED
+            else ""
+        )
+        said.append(f"Heuristic: {blame}.{mend}")
+    leaking = [g for g in guarantees if math.isinf(g.epsilon)]
+    if leaking:
+        said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
+    if config.training.evaluation_noise_seed is not None:
+        said.append(
+            "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
+        )
+    p = config.privacy
+    if p is not None and p.epsilon is not None and p.adversary == SINGLE_MESSAGE.name:
+        said.append(
+            "The target is that of a single message, which no adversary is limited to; name "
+            'adversary = "eavesdropper" for a figure that protects.'
+        )
+    if config.graph.links == "encrypted":
+        said.append(
+            "links = encrypted: the eavesdropper is taken to see released final models, sizes and "
+            "timing; agents still see what is sent to them."
+        )
+    return said
+
+
+def _published_bound(
+    config: RunFile, guarantees: Sequence[Guarantee], *, multiplier: float, rate: float
+) -> PublishedClaim | None:
+    """What the paper claims, with the largest joint sensitivity of the adversaries as its K."""
+    bound, settings = _PUBLISHED.get(config.algorithm.name), config.algorithm.settings()
+    if isinstance(settings, DynD2PSettings) and config.privacy is not None and multiplier > 0:
+        schedule = Schedule(
+            rounds=config.training.rounds,
+            sampling_rate=rate,
+            clip_decay=settings.clip_decay,
+            budget_growth=settings.budget_growth,
+        )
+        p = config.privacy
+        return dyn_d2p_clt(
+            schedule, noise_multiplier=multiplier, delta=p.delta, adjacency=p.adjacency
+        )
+    if bound is None or config.privacy is None:
+        return None
+    worst = max(guarantees, key=lambda g: g.joint_sensitivity)
+    if worst.joint_sensitivity == 0.0:  # nothing is released that a bound could be about
+        return None
+    return bound(
+        noise_multiplier=multiplier,
+        delta=worst.delta,
+        rounds=config.training.rounds,
+        sampling_rate=rate,
+        sensitivity_factor=worst.joint_sensitivity,
+        sensitivity_status=worst.status,
+    )
+
+
+def _claim_json(claim: PublishedClaim | None) -> dict[str, Any] | None:
+    if claim is None:
+        return None
+    return {
+        "paper": claim.paper,
+        "statement": claim.statement,
+        "epsilon": _number(claim.epsilon),
+        "delta": claim.delta,
+        "caveats": list(claim.caveats),
+    }
+
+
+def _number(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value

@@ -1,0 +1,194 @@
+"""From a run file to the objects that it names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...privacy.errors import InputError
+from ...training.algorithms import ALGORITHMS, Algorithm, Form, bind
+from ...training.algorithms.algorithm import Bound
+from ...training.data.dataset import Examples
+from ...training.data.load import Dataset, load_dataset, partition
+from ...training.engine.engine import Setting
+from ...training.gradients.choice import BY_LAYER, unknown_forward
+from ...training.graphs.graph import Topology
+from ...training.graphs.topologies import build_graph
+from ...training.models.parameters import build_model, validate_model
+from ...training.models.tasks import ClassWeights, Task
+from .run_file import RunFile
+
+
+def graph_of(config: RunFile) -> Topology:
+    """The graph of a run file."""
+    g = config.graph
+    return build_graph(
+        g.name,
+        config.data.agents,
+        weights=g.weights,
+        columns=g.columns,
+        edge_probability=g.edge_probability,
+        seed=g.seed,
+        path=g.path,
+    )
+
+
+def data_of(config: RunFile) -> Dataset:
+    """The data set of a run file."""
+    d = config.data
+    return load_dataset(d.name, root=d.root, features=d.features, test=d.test)
+
+
+def records_of(config: RunFile, data: Dataset) -> float:
+    """Public number of records of an average agent."""
+    return len(data.targets) / config.data.agents
+
+
+def clip_norm_of(config: RunFile) -> float | None:
+    """The clip norm, None where nothing is clipped."""
+    if config.privacy is None or math.isinf(config.privacy.clip_norm):
+        return None
+    return config.privacy.clip_norm
+
+
+def sampling_rate_of(config: RunFile, data: Dataset | None) -> float:
+    """The sampling rate, from the expected batch size where that is given."""
+    t = config.training
+    if t.sampling_rate is not None:
+        return t.sampling_rate
+    if t.batch_size is None or data is None:
+        raise InputError("[training] needs sampling_rate or batch_size")
+    rate = t.batch_size * config.data.agents / len(data.targets)
+    if rate > 1:
+        raise InputError(
+            f"batch_size={t.batch_size:g} is more than the {len(data.targets)} records spread over "
+            f"{config.data.agents} agents can give; lower it or use sampling_rate=1"
+        )
+    return rate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """The objects of a run.
+
+    Attributes:
+        data: the data set.
+        setting: graph, model, shards, rate and device.
+        algorithm: what runs.
+        form, settings: published or repaired, and its own hyper-parameters.
+        batch_size: public normaliser: the expected batch size of an average agent.
+        clip_norm: None where nothing is clipped.
+        learning_rate, rounds: as in the run file.
+    """
+
+    data: Dataset
+    setting: Setting
+    algorithm: Algorithm
+    form: Form
+    settings: Any
+    batch_size: float
+    clip_norm: float | None
+    learning_rate: float
+    rounds: int
+
+    def bound(self, noise_multiplier: float) -> Bound:
+        """The algorithm with all its numbers, at a noise multiplier."""
+        return bind(
+            self.algorithm,
+            self.settings,
+            form=self.form,
+            learning_rate=self.learning_rate,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std(noise_multiplier),
+            batch_size=self.batch_size,
+            graph=self.setting.graph,
+            rounds=self.rounds,
+            records=len(self.data.targets) / self.setting.graph.agents,
+        )
+
+    def noise_std(self, noise_multiplier: float) -> float:
+        """Noise on the sum of clipped gradients."""
+        return 0.0 if self.clip_norm is None else noise_multiplier * self.clip_norm
+
+
+def _check_layout(config: RunFile, model: nn.Module) -> None:
+    """Refuse a layout by layers where one record might change the gradient of another."""
+    layout = config.training.layout
+    if layout in BY_LAYER and (reason := unknown_forward(model)) is not None:
+        raise InputError(
+            f"[training] layout={layout!r} takes examples together, and nothing shows that they do "
+            f'not mix in this model: {reason}; use layout = "vmap", or leave it out'
+        )
+
+
+def build(config: RunFile) -> Built:
+    """Load the data, make the graph, the partition and the model."""
+    graph = graph_of(config)
+    data = data_of(config)
+    rate = sampling_rate_of(config, data)
+    seed = config.training.seed
+    parts = partition(
+        data.targets.numpy(),
+        graph.agents,
+        scheme=config.data.partition,
+        concentration=config.data.concentration,
+        shards=config.data.shards,
+        generator=np.random.default_rng(seed),
+    )
+    model = build_model(
+        config.model.name,
+        input_shape=data.input_shape,
+        classes=data.classes,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    validate_model(model)
+    _check_layout(config, model)
+    shards = [
+        Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
+    ]
+    return Built(
+        data=data,
+        setting=Setting(
+            graph=graph,
+            model=model,
+            shards=shards,
+            sampling_rate=rate,
+            device=_device(config.training.device),
+            layout=config.training.layout,
+            task=_task(config, model, classes=data.classes),
+        ),
+        algorithm=ALGORITHMS[config.algorithm.name],
+        form=Form(config.algorithm.form),
+        settings=config.algorithm.settings(),
+        batch_size=max(rate * records_of(config, data), math.ulp(1.0)),
+        clip_norm=clip_norm_of(config),
+        learning_rate=config.training.learning_rate,
+        rounds=config.training.rounds,
+    )
+
+
+def _task(config: RunFile, model: nn.Module, *, classes: int) -> Task | None:
+    """What is learned in place of the model's cross-entropy; None where that is the task."""
+    m = config.model
+    if m.task != "class-weights":
+        return None
+    return ClassWeights(
+        model,
+        classes=classes,
+        strength=m.strength,
+        penalty=m.penalty,
+        penalty_steepness=m.penalty_steepness,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device='cuda' but no CUDA device is there; use device='auto' or 'cpu'")
+    return torch.device(name)

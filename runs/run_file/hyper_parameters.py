@@ -1,0 +1,72 @@
+"""Hyper-parameters of an algorithm: from its table in a run file to its own dataclass and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ...privacy.errors import InputError
+from .problems import did_you_mean, stated
+
+__all__ = ["read_settings", "settings_entries", "settings_schema"]
+
+
+def read_settings(name: str, values: Mapping[str, Any]) -> Any:
+    """The settings of the algorithm `name`.
+
+    Raises:
+        ValueError: an unknown algorithm or hyper-parameter, or a value that its dataclass refuses.
+
+    >>> read_settings("dpdl", {"momentum": 0.5}).alpha
+    0.1
+    """
+    from ...training.algorithms import ALGORITHMS
+
+    if name not in ALGORITHMS:
+        raise InputError(
+            f"name={name!r} must be one of {', '.join(ALGORITHMS)}{did_you_mean(name, ALGORITHMS)}"
+        )
+    settings = ALGORITHMS[name].settings
+    known = [field.name for field in fields(settings)]
+    for key in values:
+        if key not in known:
+            remedy = did_you_mean(key, ["name", "form", *known])
+            own = f"its hyper-parameters are {', '.join(known)}" if known else "it has none"
+            raise InputError(f"{key} is unknown to {name}{remedy or '; ' + own}")
+    try:
+        # JSON, because strict validation reads an enum from its string only there.
+        return TypeAdapter(settings).validate_json(json.dumps(dict(values)), strict=True)
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        if details["type"] == "value_error":  # the dataclass's own words
+            raise InputError(stated(details)) from None
+        key = ".".join(str(part) for part in details["loc"])
+        raise InputError(f"{key}={details['input']!r} of {name}: {details['msg']}") from None
+    except TypeError as error:
+        raise InputError(
+            f"a hyper-parameter of {name} must be a number or a name: {error}"
+        ) from None
+
+
+def settings_entries(settings: Any) -> dict[str, Any]:
+    """The hyper-parameters by name; one that is None is left out."""
+    values = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def settings_schema() -> dict[str, Any]:
+    """What the JSON schema of [algorithm] says for each algorithm."""
+    from ...training.algorithms import ALGORITHMS
+
+    cases = []
+    for name, algorithm in ALGORITHMS.items():
+        schema = TypeAdapter(algorithm.settings).json_schema()
+        own = {"properties": schema.get("properties", {})}
+        if "$defs" in schema:
+            own["$defs"] = schema["$defs"]
+        cases.append({"if": {"properties": {"name": {"const": name}}}, "then": own})
+    return {"allOf": cases}

@@ -1,0 +1,349 @@
+"""The tables of a run file, each with its keys, their ranges and their defaults.
+
+Unknown keys are refused, and so is a key that has no effect beside the others: a misspelt bound
+must not run with the default. Names are spelled out here, so that the schema knows them; a test
+compares them with the registries of the other parts.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ...privacy.errors import InputError
+from .problems import did_you_mean
+from .refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
+
+__all__ = [
+    "AlgorithmTable",
+    "AttackTable",
+    "AuditTable",
+    "DataTable",
+    "GraphTable",
+    "InterceptTable",
+    "ModelTable",
+    "PrivacyTable",
+    "Table",
+    "TrainingTable",
+]
+
+DataName = Literal["digits", "faces", "mnist", "fashion-mnist", "cifar10", "libsvm", "image-folder"]
+GraphName = Literal[
+    "ring",
+    "full",
+    "bipartite",
+    "grid",
+    "star",
+    "erdos-renyi",
+    "directed-ring",
+    "directed-exponential",
+    "file",
+]
+PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched"]
+ScenarioName = Literal["cross-gradient", "momentum", "view"]
+MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18")
+
+Count = Annotated[int, Field(ge=1)]
+Index = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Indices = Annotated[tuple[Index, ...], Field(strict=False)]
+Rounds = Annotated[tuple[Count, ...], Field(strict=False)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+_ENVIRONMENT_ROOT = "OVERHEAR_DATA"
+_ROOT_FROM_ENVIRONMENT = ("mnist", "fashion-mnist", "cifar10")
+
+
+class Table(BaseModel):
+    """One table.
+
+    `belongs` names the keys that only one value of another key reads, `unprovable` requests that
+    are refused with a reason.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
+    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    unprovable: ClassVar[Mapping[str, Unprovable]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unprovable(cls, values: Any) -> Any:
+        refuse_unprovable(values, cls.unprovable)
+        return values
+
+    @model_validator(mode="after")
+    def _check_belongs(self) -> Self:
+        for key in sorted(self.model_fields_set & self.belongs.keys()):
+            owner, wanted = self.belongs[key]
+            found = getattr(self, owner)
+            if found != wanted and getattr(self, key) is not None:
+                raise InputError(
+                    f"{key}={getattr(self, key)!r} has no effect with {owner}={found!r}; it "
+                    f"belongs to {owner}={wanted!r}, leave it out"
+                )
+        return self
+
+    def entries(self) -> dict[str, Any]:
+        """The keys that have an effect, in the order of the table."""
+        idle = {k for k, (owner, wanted) in self.belongs.items() if getattr(self, owner) != wanted}
+        values = self.model_dump(exclude=idle)
+        return {key: value for key, value in values.items() if value is not None}
+
+
+class DataTable(Table):
+    """[data]: the records and how the agents share them."""
+
+    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "concentration": ("partition", "dirichlet"),
+        "shards": ("partition", "shards"),
+        "features": ("name", "libsvm"),
+        "test": ("name", "libsvm"),
+    }
+    name: DataName
+    """Data set; nothing is downloaded."""
+    root: str | None = None
+    """Where its files are; for mnist, fashion-mnist and cifar10 the environment's OVERHEAR_DATA."""
+    agents: Count = 10
+    """Number of agents, A."""
+    partition: Literal["iid", "dirichlet", "shards"] = "iid"
+    """How the records are dealt to the agents."""
+    concentration: Positive = 0.5
+    """Of the Dirichlet distribution; small means that few agents hold most of a class."""
+    shards: Count = 2
+    """Shards for each agent."""
+    features: Count | None = None
+    """Public number of features of a libsvm file."""
+    test: str | None = None
+    """Test file of a libsvm file; by default its name with `.t`, where that exists."""
+
+    @model_validator(mode="after")
+    def _find_root(self) -> Self:
+        if self.root is None and self.name in _ROOT_FROM_ENVIRONMENT:
+            return self.model_copy(update={"root": os.environ.get(_ENVIRONMENT_ROOT) or None})
+        if self.root is None and self.name in ("libsvm", "image-folder"):
+            raise InputError(f"root is missing; data {self.name!r} is read from a path of yours")
+        if self.name == "libsvm" and self.features is None:
+            raise InputError("features is missing; the number of features is a public choice")
+        return self
+
+
+class GraphTable(Table):
+    """[graph]: who talks to whom."""
+
+    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "edge_probability": ("name", "erdos-renyi"),
+        "seed": ("name", "erdos-renyi"),
+        "path": ("name", "file"),
+        "columns": ("name", "grid"),
+    }
+    name: GraphName = "ring"
+    """Topology."""
+    weights: Literal["metropolis", "uniform"] = "metropolis"
+    """How much an agent trusts each neighbour."""
+    links: Literal["clear", "encrypted"] = "clear"
+    """Whether somebody on a link can read what crosses it."""
+    edge_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of every pair of agents to be joined."""
+    seed: Index = 0
+    """Of the drawn graph."""
+    path: str | None = None
+    """File with weights or links."""
+    columns: Count | None = None
+    """Agents in a row of the grid; by default nearly square."""
+
+    @model_validator(mode="after")
+    def _check_needs(self) -> Self:
+        for key in ("edge_probability", "path"):
+            if self.name == self.belongs[key][1] and getattr(self, key) is None:
+                raise InputError(f"{key} is missing; graph {self.name!r} needs it")
+        return self
+
+
+class ModelTable(Table):
+    """[model]: what is trained."""
+
+    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "strength": ("task", "class-weights"),
+        "penalty": ("task", "class-weights"),
+        "penalty_steepness": ("task", "class-weights"),
+    }
+    name: str
+    """linear, mlp, lenet, sigmoid-lenet, cnn, conv4, resnet18, or your own as "module:function"."""
+    task: Literal["classification", "class-weights"] | None = None
+    """What is learned; by default class-weights if the algorithm is a min-max one."""
+    strength: NotNegative = 1.0
+    """Of the pull of the classes' weights towards equal ones."""
+    penalty: NotNegative = 0.0
+    """Most that a parameter's penalty can be; the penalty is not convex."""
+    penalty_steepness: NotNegative = 10.0
+    """How soon a parameter's penalty levels off."""
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        if self.name not in MODEL_NAMES and ":" not in self.name:
+            raise InputError(
+                f"name={self.name!r} must be one of {', '.join(MODEL_NAMES)} or "
+                f'"module:function"{did_you_mean(self.name, MODEL_NAMES)}'
+            )
+        return self
+
+
+class AlgorithmTable(Table):
+    """[algorithm]: its name, its form, and its own hyper-parameters beside them."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    """Name in the registry of algorithms."""
+    form: Literal["repaired", "published"] = "repaired"
+    """Repaired so that its privacy can be proven, or as published; no effect where these agree."""
+
+    @model_validator(mode="after")
+    def _check_settings(self) -> Self:
+        from .hyper_parameters import settings_entries
+
+        return self.model_copy(update=settings_entries(self.settings()))
+
+    def settings(self) -> Any:
+        """The hyper-parameters: an instance of the algorithm's own dataclass.
+
+        Raises:
+            ValueError: an unknown algorithm or hyper-parameter, or a value out of range.
+        """
+        from .hyper_parameters import read_settings
+
+        return read_settings(self.name, self.model_extra or {})
+
+    def entries(self) -> dict[str, Any]:
+        """Name, form and every hyper-parameter, given or default."""
+        from .hyper_parameters import settings_entries
+
+        return {"name": self.name, "form": self.form, **settings_entries(self.settings())}
+
+
+class PrivacyTable(Table):
+    """[privacy]: the target and what the statement speaks of."""
+
+    unprovable = PRIVACY
+    epsilon: Positive | None = None
+    """Target for `adversary`; the noise is calibrated to it."""
+    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Instead of epsilon: noise on a sum of clipped gradients / clip_norm; 0 adds none."""
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    """Of every epsilon of the run."""
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Bound on the L2 norm of one example's gradient; inf does not clip."""
+    adversary: str = "eavesdropper"
+    """Whose epsilon must meet the target."""
+    adversaries: Names = ()
+    """Those that plan and report name; by default outsiders and the worst one or coalition."""
+    victim: Index | None = None
+    """Agent whose record is meant; by default the worst one."""
+    unit: Literal["record"] = "record"
+    """Whose presence is hidden."""
+    adjacency: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
+    """How two neighbouring data sets differ."""
+    accountant: Literal["pld", "rdp", "prv"] = "pld"
+    """How rounds are added up; each is an upper bound."""
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            found = "neither" if self.epsilon is None else "both"
+            raise InputError(
+                f"give epsilon or noise_multiplier, exactly one of them; {found} given"
+            )
+        if self.clip_norm == math.inf and self.noise_multiplier != 0:
+            raise InputError(
+                "clip_norm=inf does not clip, so no noise bounds what a record gives away; set a "
+                "finite clip_norm, or noise_multiplier=0 for a run without protection"
+            )
+        return self
+
+
+class TrainingTable(Table):
+    """[training]: rounds, batches and seeds."""
+
+    unprovable = TRAINING
+    rounds: Count
+    """Number of rounds, T."""
+    sampling_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Probability of each record to be in a round's batch."""
+    batch_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Instead of sampling_rate: expected records in an agent's batch."""
+    learning_rate: Positive = 0.01
+    """Step size."""
+    seed: Index = 0
+    """Of data and model only; noise and batches come from the system's entropy."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the gradients are computed."""
+    noise: Literal["standard", "hardened"] = "standard"
+    """Hardened noise is a sum of four draws, which nobody can list; it takes 5 times as long."""
+    layout: Literal["auto", "book-keeping", "grouped", "vmap", "loop"] = "auto"
+    """How gradients are computed; layouts differ in speed and in rounding, not in privacy."""
+    evaluation_noise_seed: Index | None = None
+    """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
+    evaluate_every: Count = 0
+    """Rounds between two evaluations, by default a twentieth of all; the last is evaluated too."""
+    checkpoint_every: Count = 0
+    """Rounds between two checkpoints, by default a twentieth of all; a resumed run begins there."""
+
+    @model_validator(mode="after")
+    def _check_batches(self) -> Self:
+        if (self.sampling_rate is None) == (self.batch_size is None):
+            found = "neither" if self.sampling_rate is None else "both"
+            raise InputError(
+                f"give sampling_rate or batch_size, exactly one of them; {found} given"
+            )
+        often = max(1, self.rounds // 20)
+        every = {k: getattr(self, k) or often for k in ("evaluate_every", "checkpoint_every")}
+        return self.model_copy(update=every)
+
+
+class InterceptTable(Table):
+    """[intercept]: what of the traffic is kept for the attack."""
+
+    rounds: Rounds = ()
+    """Rounds, counted from 1, whose messages are kept; by default the first and the last."""
+    victims: Indices = ()
+    """Agents under attack; by default the victim of [privacy], or agent 0."""
+
+
+class AttackTable(Table):
+    """[attack]: what is tried on the intercepted traffic."""
+
+    presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ("inverting-gradients",)
+    """Attacks, each with settings of its own."""
+    restarts: Count | None = None
+    """Starts of each reconstruction; by default the preset's own."""
+    images: Count = 4
+    """Reconstructions per scenario, each of another record."""
+    rounds: Rounds = ()
+    """Attacked rounds; by default all that are intercepted."""
+    batch: Count = 1
+    """Records that are planted together, as one batch."""
+    together: Count = 1
+    """Rounds, from the attacked one on, in which the same records take part."""
+    adversary: str = "eavesdropper"
+    """Whose messages are used: eavesdropper, neighbour:K, coalition:K,L or all-others."""
+    scenarios: Annotated[tuple[ScenarioName, ...], Field(strict=False)] = ()
+    """What is intercepted; by default every scenario that the algorithm has."""
+
+
+class AuditTable(Table):
+    """[audit]: how epsilon is measured on the real engine."""
+
+    canaries: Count = 1000
+    """Planted records, over all runs of the audit."""
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Of the first look; a bound above a proven epsilon is looked at again at 99.9 %."""
+    rounds: Count | None = None
+    """Rounds that are run, by default all; fewer are held against the epsilon of so many."""
+    checked_rounds: Count = 12
+    """Rounds of the checks that need no canaries."""

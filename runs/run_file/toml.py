@@ -1,0 +1,103 @@
+"""TOML as a run file needs it: tables of scalars, strings and lists, and overrides of one key."""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...privacy.errors import InputError, InputTypeError
+
+__all__ = ["merge_overrides", "write_toml"]
+
+_BARE_WORD = re.compile(r"[A-Za-z][\w.,:/-]*")
+# Two ways to say the same thing: an override of one replaces the other.
+_ALTERNATIVES = (
+    ("privacy", "epsilon", "noise_multiplier"),
+    ("training", "sampling_rate", "batch_size"),
+)
+
+
+def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    r"""Tables of scalars, strings and lists as TOML, in their order.
+
+    Raises:
+        TypeError: a value of another type.
+
+    >>> print(write_toml({"privacy": {"delta": 1e-5, "clip_norm": float("inf")}}), end="")
+    [privacy]
+    delta = 1e-05
+    clip_norm = inf
+    """
+    blocks = (
+        "".join([f"[{name}]\n", *(f"{key} = {_value(value)}\n" for key, value in table.items())])
+        for name, table in tables.items()
+    )
+    return "\n".join(blocks)
+
+
+def merge_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Set "table.key=value" in the tables of a run file, in place.
+
+    Raises:
+        ValueError: an override that is not of this form.
+
+    >>> values = {"privacy": {"epsilon": 4.0}}
+    >>> merge_overrides(values, ["privacy.noise_multiplier=2", "graph.name=full"])
+    >>> values
+    {'privacy': {'noise_multiplier': 2}, 'graph': {'name': 'full'}}
+    """
+    given: set[tuple[str, str]] = set()
+    for text in overrides:
+        path, equals, value = text.partition("=")
+        table, dot, key = (part.strip() for part in path.partition("."))
+        if not (equals and dot and table and key) or "." in key:
+            raise InputError(
+                f"override {text!r} must read table.key=value, such as privacy.epsilon=4"
+            )
+        section = values.setdefault(table, {})
+        if not isinstance(section, dict):
+            raise InputError(f"override {text!r}: {table!r} is no table in this run file")
+        section[key] = _parse(value.strip(), text)
+        given.add((table, key))
+    for table, one, other in _ALTERNATIVES:
+        for key, rival in ((one, other), (other, one)):
+            if (table, key) in given and (table, rival) not in given:
+                values[table].pop(rival, None)
+
+
+def _parse(value: str, override: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        if _BARE_WORD.fullmatch(value):  # a shell eats the quotes of a string
+            return value
+        parsed = {}
+    if parsed.keys() != {"value"}:
+        raise InputError(
+            f"override {override!r}: {value!r} is no TOML value; quote a string as "
+            "'table.key=\"some text\"'"
+        )
+    return parsed["value"]
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case enum.Enum():
+            return _value(value.value)
+        case str():
+            # JSON's escapes are TOML's; only DEL is forbidden there and bare here.
+            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        case int() | float():
+            return repr(value)
+        case list() | tuple():
+            return f"[{', '.join(_value(item) for item in value)}]"
+        case _:
+            raise InputTypeError(
+                f"{value!r} of type {type(value).__name__} has no place in a run file"
+            )

@@ -1,0 +1,213 @@
+"""What an audit concludes; the games are played for real on small runs, or given."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from overhear.attacks.audit import audit as module
+from overhear.attacks.audit.audit import Proven, Verdict, audit, claim_of, hosts_of
+from overhear.attacks.audit.game import CanaryGame, LinkGuesses, Played
+from overhear.attacks.audit.guesses import Guesses
+from overhear.attacks.audit.mechanism import Claim, epsilon
+from overhear.privacy.adversary import EAVESDROPPER, Sees
+from overhear.privacy.guarantee import Status
+from overhear.training.exposure.joint_sensitivities import (
+    Exposure,
+    Release,
+    exposures_by_victim,
+)
+from overhear.training.graphs.topologies import ring, star
+from overhear.training.tracing.trace import trace
+from tests.training import contract
+
+DELTA = 1e-5
+
+
+def _exposure(*releases: Release, whole_run: bool = False, status=Status.PROVEN) -> Exposure:
+    return Exposure(EAVESDROPPER, 0, releases, status, "", whole_run)
+
+
+def _proven(mu: float = 1.0, *, name: str = "eavesdropper", status=Status.PROVEN) -> Proven:
+    claim = Claim(rounds={(1.0 / mu, 1.0): 1})
+    return Proven(name=name, epsilon=epsilon(claim, DELTA), delta=DELTA, status=status, claim=claim)
+
+
+def _guesses(mu: float, canaries: int, seed: int) -> Guesses:
+    rng = np.random.default_rng(seed)
+    included = rng.integers(2, size=canaries).astype(bool)
+    scores = rng.normal(size=canaries) * mu + np.where(included, 0.5, -0.5) * mu**2
+    return Guesses(scores=scores, included=included)
+
+
+def _game() -> CanaryGame:
+    graph = ring(5)
+    bound = contract.bound_to("dpdl", graph)
+    return CanaryGame(
+        setting=contract.setting(graph),
+        bound=bound,
+        traces=trace(bound.init, bound.step, graph=graph, rounds=200),
+        rounds=1,
+        clip_norm=contract.CLIP,
+        classes=2,
+        adversaries={"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
+        canaries=2000,
+    )
+
+
+def _audited(monkeypatch, *played: Played, proven: Proven | None = None):
+    given = iter(played)
+    games = []
+
+    def play(game, *, generator, progress=None):
+        games.append(game)
+        return next(given)
+
+    monkeypatch.setattr(module, "play", play)
+    rng = np.random.default_rng(0)
+    (found,) = audit(_game(), [proven or _proven()], generator=rng)
+    return found, games
+
+
+def test_a_bound_below_the_proof_is_consistent(monkeypatch) -> None:
+    found, games = _audited(monkeypatch, Played({"eavesdropper": _guesses(0.8, 2000, 1)}, []))
+    assert found.verdict is Verdict.CONSISTENT
+    assert 0 < found.measured < found.proven.epsilon
+    assert len(games) == 1
+    assert "within the proven" in found.words()
+
+
+def test_an_exceedance_is_looked_at_again_with_four_times_as_many(monkeypatch) -> None:
+    found, games = _audited(
+        monkeypatch,
+        Played({"eavesdropper": _guesses(1.3, 2000, 1)}, []),
+        Played({"eavesdropper": _guesses(1.0, 8000, 2)}, []),
+    )
+    assert found.verdict is Verdict.SUSPICIOUS
+    assert games[1].canaries == 4 * games[0].canaries
+    assert found.again is not None
+    assert found.again.confidence == pytest.approx(0.999)
+    assert "chance is the likelier cause" in found.words()
+
+
+def test_a_second_exceedance_contradicts_the_proof(monkeypatch) -> None:
+    found, _ = _audited(
+        monkeypatch,
+        Played({"eavesdropper": _guesses(2.0, 2000, 1)}, []),
+        Played({"eavesdropper": _guesses(2.0, 8000, 2)}, []),
+    )
+    assert found.verdict is Verdict.CONTRADICTED
+    assert "the proof or the code is wrong" in found.words()
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"), [(3.0, Verdict.CONTRADICTED), (0.5, Verdict.SUSPICIOUS)]
+)
+def test_a_single_message_can_contradict_by_itself(monkeypatch, second: float, verdict) -> None:
+    def link(mu: float, seed: int) -> LinkGuesses:
+        return LinkGuesses("reply of agent 1 to 2", 1, {(0.5, 1.0): 1}, _guesses(mu, 1000, seed))
+
+    whole = {"eavesdropper": _guesses(0.8, 2000, 1)}
+    monkeypatch.setattr(
+        CanaryGame, "__post_init__", lambda self: object.__setattr__(self, "linked", "eavesdropper")
+    )
+    found, _ = _audited(
+        monkeypatch, Played(whole, [link(3.0, 3)]), Played(whole, [link(second, 4)])
+    )
+    assert found.verdict is verdict
+    assert "reply of agent 1 to 2" in found.words()
+
+
+def test_a_heuristic_figure_is_compared_and_never_contradicted(monkeypatch) -> None:
+    found, games = _audited(
+        monkeypatch,
+        Played({"eavesdropper": _guesses(2.0, 2000, 1)}, []),
+        proven=_proven(status=Status.HEURISTIC),
+    )
+    assert found.verdict is Verdict.NOTHING_PROVEN
+    assert len(games) == 1
+    assert "more than the" in found.words()
+
+
+def test_where_nothing_protects_the_bound_stands_by_itself(monkeypatch) -> None:
+    claim = Claim(rounds={(0.0, 0.5): 3})
+    proven = Proven(
+        name="eavesdropper", epsilon=math.inf, delta=DELTA, status=Status.PROVEN, claim=claim
+    )
+    sure = np.where(np.arange(2000) % 2 == 0, math.inf, -math.inf)
+    guesses = Guesses(scores=sure, included=sure > 0)
+    found, _ = _audited(monkeypatch, Played({"eavesdropper": guesses}, []), proven=proven)
+    # No error among 2,000: u = 1 - .05^(1/2000) and epsilon log((1 - delta) / u - 1).
+    assert found.measured == pytest.approx(
+        math.log((1 - DELTA) / (1 - 0.05 ** (1 / 2000)) - 1), 1e-3
+    )
+    assert found.ideal is None
+    assert "nothing protects" in found.words()
+
+
+def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monkeypatch) -> None:
+    given = Played({"eavesdropper": _guesses(0.9, 4000, 1)}, [])
+    monkeypatch.setattr(module, "play", lambda *a, **k: given)
+    single = _proven(0.3, name="single-message", status=Status.HEURISTIC)
+    found = audit(_game(), [_proven(), single], generator=np.random.default_rng(0))
+    assert [one.verdict for one in found] == [Verdict.CONSISTENT, Verdict.NOT_MEASURED]
+    assert "eavesdropper learns more, at least" in found[1].words()
+
+
+def test_the_claim_is_what_is_accounted_for() -> None:
+    exposure = _exposure(Release(2.0, 0.1, 300, 1), Release(1.0, 1.0, 1, 1, first=0))
+    found = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
+    assert found.rounds == {(2.0, 0.1): 300, (4.0, 1.0): 1}
+    half = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=150)
+    assert half.rounds == {(2.0, 0.1): 150, (4.0, 1.0): 1}
+
+
+def test_a_leak_is_a_claim_without_noise() -> None:
+    exposure = _exposure(Release(math.inf, 0.1, 300, 1))
+    found = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
+    assert found.rounds == {(0.0, 0.1): 300}
+
+
+def test_hosts_are_worst_victims() -> None:
+    graph = star(5)
+    bound = contract.bound_to("dpdl", graph, noise_std=contract.CLIP)
+    traces = trace(bound.init, bound.step, graph=graph, rounds=5)
+    names = ["eavesdropper", "neighbour", "final-models"]
+    every = dict(exposures_by_victim(traces, names, sampling_rate=0.1))
+    found = hosts_of(every, canaries=600, encrypted=False)
+    assert set(found) == set(names)
+    tops = {name: max(e.order for e in of) for name, of in every.items()}
+    for name, of in found.items():
+        assert of
+        for host in of:
+            assert every[name][host].order == pytest.approx(tops[name])
+            assert host not in of[host].agents
+
+
+def test_an_encrypted_eavesdropper_sees_end_states() -> None:
+    found = hosts_of(
+        {"eavesdropper": [_exposure(Release(1.0, 0.1, 3, 1))]}, canaries=1, encrypted=True
+    )
+    assert found["eavesdropper"][0].sees is Sees.END_STATES
+
+
+def test_a_run_that_is_one_release_is_left_out() -> None:
+    whole = _exposure(Release(1.0, 1.0, 1, 1), whole_run=True)
+    assert hosts_of({"eavesdropper": [whole]}, canaries=1, encrypted=False) == {}
+    given = replace(_proven(), name="eavesdropper")
+    assert "one release" in module.not_measured(given, []).words()
+
+
+def test_a_confidence_that_says_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"confidence=0.3 must lie in \(0.5, 1\)"):
+        audit(_game(), [_proven()], generator=np.random.default_rng(0), confidence=0.3)
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [(2.0641, "2.06", "2.07"), (8.000000000000009, "8.00", "8.00"), (0.0, "0", "0")],
+)
+def test_a_measured_bound_is_rounded_down_and_a_proven_one_up(value, least, most) -> None:
+    assert module._least(value) == least
+    assert module._most(value) == most

@@ -1,0 +1,246 @@
+import math
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from overhear.attacks.audit.guesses import Errors, Guesses
+from overhear.attacks.audit.lower_bounds import (
+    LowerBound,
+    from_errors,
+    from_total,
+    ideal,
+    total_error,
+    two_sided,
+    upper_limit,
+)
+from overhear.attacks.audit.mechanism import Claim, at_scale, epsilon, total_variation
+from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
+from tests.attacks.audit.simulated_scores import simulated_scores
+
+DELTA = 1e-5
+HOW = {"delta": DELTA, "confidence": 0.95}
+# Of 2,000 audits, each above the truth with probability .05: more than 123 has probability .0095.
+AUDITS, MOST_ABOVE = 2000, 123
+
+
+def _one_round(target: float, adjacency: str = "add-or-remove-one") -> Claim:
+    reach = 2.0 if adjacency == "replace-one" else 1.0
+    return Claim(rounds={(reach / mu_from(target, DELTA), 1.0): 1}, adjacency=adjacency)
+
+
+def _sampled(target: float, rate: float = 0.1, rounds: int = 300) -> Claim:
+    least = noise_multiplier(epsilon=target, delta=DELTA, rounds=rounds, sampling_rate=rate)
+    return Claim(rounds={(least, rate): rounds})
+
+
+@lru_cache(maxsize=2)
+def _audits(claim: Claim, canaries: int) -> tuple[Guesses, ...]:
+    generator = np.random.default_rng(11)
+    coins = generator.random((AUDITS, canaries)) < 0.5
+    scores = simulated_scores(claim, coins, generator=generator)
+    return tuple(Guesses(scores=s, included=c) for s, c in zip(scores, coins, strict=True))
+
+
+def _halves(errors: int, canaries: int) -> Errors:
+    half = canaries // 2
+    return Errors(
+        false_alarms=errors // 2, misses=errors - errors // 2, out=half, inside=canaries - half
+    )
+
+
+@pytest.mark.parametrize("trials", [1, 40, 5000])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.44, 0.9])
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+def test_at_the_limit_so_few_errors_have_just_the_risk(trials, share, confidence):
+    errors = int(share * trials)
+    limit = upper_limit(errors, trials, confidence)
+    risk = float(binom.cdf(errors, trials, limit))
+    assert (1.0 - confidence) * (1.0 - 1e-4) <= risk <= 1.0 - confidence
+
+
+def test_no_limit_below_one_without_trials_or_a_right_guess():
+    assert upper_limit(0, 0, 0.95) == upper_limit(7, 7, 0.95) == 1.0
+
+
+@pytest.mark.parametrize(("target", "printed"), [(1.0, 0.76), (3.0, 2.72), (8.0, 7.61)])
+def test_the_ideal_of_one_gaussian_is_that_of_its_expected_errors(target, printed):
+    found = ideal(_one_round(target), canaries=5000, **HOW)
+    mu = mu_from(target, DELTA)
+    limit = upper_limit(5000 * float(ndtr(-mu / 2.0)), 5000, 0.95)
+    assert found == pytest.approx(epsilon_from_mu(-2.0 * float(ndtri(limit)), DELTA), rel=1e-6)
+    assert found == pytest.approx(printed, abs=0.005)
+    assert ideal(_one_round(target, "replace-one"), canaries=5000, **HOW) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(("target", "printed"), [(1.0, 0.755), (3.0, 2.691), (8.0, 7.522)])
+def test_the_ideal_of_sampled_rounds_is_nearly_that_of_one(target, printed):
+    assert ideal(_sampled(target), canaries=5000, **HOW) == pytest.approx(printed, abs=0.0015)
+
+
+@pytest.mark.parametrize("claim", [_one_round(3.0), _sampled(3.0)])
+def test_the_ideal_rises_with_canaries_and_stays_below_the_proof(claim):
+    found = [ideal(claim, canaries=m, **HOW) for m in (1, 20, 500, 5000, 10**7)]
+    assert found == sorted(found)
+    assert found[0] == 0.0
+    assert epsilon(claim, DELTA) * 0.99 < found[-1] < epsilon(claim, DELTA)
+
+
+@pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("canaries", [100, 5000, 10**6])
+@pytest.mark.parametrize("make", [_one_round, _sampled])
+def test_at_the_expected_errors_no_bound_is_above_the_truth(target, canaries, make):
+    claim = make(target)
+    errors = round(0.5 * canaries * (1.0 - total_variation(claim)))
+    counts = _halves(errors, canaries)
+    total = from_total(counts, claim=claim, **HOW)
+    sides = from_errors(counts, claim=claim, **HOW)
+    assert sides.epsilon < total.epsilon < target or total.epsilon == sides.epsilon == 0.0
+    assert sides.noise_scale > total.noise_scale > 1.0 or total.noise_scale == math.inf
+
+
+@pytest.mark.parametrize("claim", [_one_round(3.0), _sampled(3.0)])
+@pytest.mark.parametrize("estimator", [from_total, from_errors])
+def test_fewer_errors_give_a_larger_bound_that_stays_finite(claim, estimator):
+    counts = [5000, 2600, 2400, 1800, 900, 0]
+    found = [estimator(_halves(e, 5000), claim=claim, **HOW).epsilon for e in counts]
+    assert found == sorted(found)
+    assert found[:2] == [0.0, 0.0]
+    assert found[2] > 0.0
+    assert math.isfinite(found[-1])
+
+
+@pytest.mark.parametrize("estimator", [from_total, from_errors])
+def test_more_confidence_costs_some_of_the_bound(estimator):
+    claim, counts = _one_round(3.0), _halves(1800, 5000)
+    found = [
+        estimator(counts, claim=claim, delta=DELTA, confidence=c).epsilon
+        for c in (0.5, 0.95, 0.999)
+    ]
+    assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
+def test_total_error_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target):
+    claim = _one_round(target)
+    found = [total_error(g, claim=claim, **HOW).epsilon for g in _audits(claim, 5000)]
+    above = sum(bound > target for bound in found)
+    assert 40 < above <= MOST_ABOVE  # and hardly less: no confidence is wasted
+    assert np.median(found) == pytest.approx(ideal(claim, canaries=5000, **HOW), rel=0.03)
+
+
+@pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
+def test_two_sided_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target):
+    claim = _one_round(target)
+    found = [two_sided(g, claim=claim, **HOW).epsilon for g in _audits(claim, 5000)]
+    assert sum(bound > target for bound in found) <= MOST_ABOVE
+    assert np.median(found) < ideal(claim, canaries=5000, **HOW)
+
+
+@pytest.mark.parametrize("target", [2.0, 6.0])
+def test_total_error_covers_sampled_rounds_as_well(target):
+    claim = _sampled(target, rate=0.2, rounds=20)
+    bounds = [total_error(g, claim=claim, **HOW) for g in _audits(claim, 500)]
+    assert sum(b.epsilon > target for b in bounds) <= MOST_ABOVE
+    assert 40 < sum(b.noise_scale < 1.0 for b in bounds) <= MOST_ABOVE
+
+
+def test_total_error_covers_the_game_of_replacing_one():
+    claim = Claim(rounds={(5.0, 0.2): 20}, adjacency="replace-one")
+    truth = epsilon(claim, DELTA)
+    found = [total_error(g, claim=claim, **HOW).epsilon for g in _audits(claim, 500)]
+    assert 40 < sum(bound > truth for bound in found) <= MOST_ABOVE
+
+
+@pytest.mark.parametrize("claim", [_one_round(3.0), _sampled(3.0, rate=0.2, rounds=20)])
+def test_half_of_the_declared_noise_contradicts_the_claim(claim):
+    generator = np.random.default_rng(5)
+    coins = generator.random(2000) < 0.5
+    weak = simulated_scores(at_scale(claim, 0.5), coins, generator=generator)
+    for estimator in (total_error, two_sided):
+        found = estimator(
+            Guesses(scores=weak, included=coins), claim=claim, delta=DELTA, confidence=0.999
+        )
+        assert found.epsilon > epsilon(claim, DELTA)
+        assert found.noise_scale < 0.7
+
+
+def test_several_contributions_never_raise_the_bound():
+    one = Claim(rounds={(2.6, 0.1): 50}, adjacency="replace-one")
+    three = Claim(rounds=one.rounds, adjacency="replace-one", contributions=3)
+    counts = _halves(1500, 5000)
+    alone, several = (from_total(counts, claim=c, **HOW) for c in (one, three))
+    assert several.noise_scale > alone.noise_scale
+    assert several.epsilon < alone.epsilon
+
+
+def test_scores_that_say_nothing_bound_nothing():
+    coins = np.random.default_rng(7).random(5000) < 0.5
+    guesses = Guesses(scores=np.zeros(5000), included=coins)
+    for estimator in (total_error, two_sided):
+        found = estimator(guesses, claim=_sampled(3.0), **HOW)
+        assert (found.epsilon, found.errors, found.noise_scale) == (0.0, 5000, math.inf)
+
+
+def test_all_canaries_in_say_nothing_about_false_alarms():
+    guesses = Guesses(scores=np.ones(20), included=np.ones(20, dtype=bool))
+    assert two_sided(guesses, claim=_one_round(3.0), **HOW).epsilon == 0.0
+
+
+def test_the_counts_of_a_bound_are_those_of_its_guesses():
+    coins = np.arange(10) < 5
+    scores = np.where(coins, 1.0, -1.0)
+    scores[[0, 7, 8]] *= -1.0
+    found = total_error(Guesses(scores=scores, included=coins), claim=_one_round(3.0), **HOW)
+    assert (found.canaries, found.guesses, found.threshold) == (10, 10, 0.0)
+    assert (found.false_alarms, found.misses, found.errors) == (2, 1, 3)
+    assert "independent" in found.assumptions
+    assert found.assumptions.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"delta": 0.0}, "delta=0"),
+        ({"confidence": 1.0}, "confidence=1"),
+        ({"confidence": math.nan}, "confidence=nan"),
+    ],
+)
+@pytest.mark.parametrize("estimator", [from_total, from_errors])
+def test_numbers_out_of_range_are_refused(estimator, wrong, words):
+    with pytest.raises(ValueError, match=words):
+        estimator(_halves(3, 10), claim=_one_round(3.0), **{**HOW, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"epsilon": math.inf}, "epsilon=inf"),
+        ({"epsilon": -1.0}, r"epsilon=-1\.0"),
+        ({"guesses": 11}, "guesses=11"),
+        ({"misses": 10}, "misses=10"),
+        ({"noise_scale": math.nan}, "noise_scale=nan"),
+    ],
+)
+def test_what_no_audit_finds_is_refused(wrong, words):
+    sound = {
+        "name": "total error",
+        "epsilon": 1.0,
+        "canaries": 10,
+        "guesses": 10,
+        "false_alarms": 1,
+        "misses": 2,
+        "threshold": 0.0,
+        "noise_scale": None,
+        "assumptions": "None.",
+        **HOW,
+    }
+    with pytest.raises(ValueError, match=words):
+        LowerBound(**{**sound, **wrong})
+
+
+def test_an_audit_without_canaries_is_refused():
+    with pytest.raises(ValueError, match="canaries=0"):
+        ideal(_one_round(3.0), canaries=0, **HOW)

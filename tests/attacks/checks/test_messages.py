@@ -1,0 +1,87 @@
+"""Every message and end state equals its row, and what is not as declared is named."""
+
+import pytest
+import torch
+
+from overhear.attacks.checks.messages import message_check
+from overhear.training.algorithms import Form, dp_cga
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.graphs.topologies import build_graph, star
+from overhear.training.step.round import Agents
+from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
+
+SINGLE = torch.float32
+
+
+@pytest.mark.parametrize(("name", "form"), PRIVATE)
+def test_a_sound_run_passes(name, form):
+    found = message_check(sound_run(name, form=form))
+    assert found.passed, found.words
+    assert found.p is None
+    assert found.tests >= 4 * 5  # end states of three rounds and the start
+
+
+@pytest.mark.parametrize("name", ["dpdl", "whisper", "dpmixsgd", "dyn-d2p"])
+def test_a_sound_run_in_single_precision_passes(name):
+    found = message_check(a_run(name, dtype=SINGLE))
+    assert found.passed, found.words
+
+
+@pytest.mark.parametrize("graph", [star(4), build_graph("full", 4)], ids=["star", "full"])
+def test_other_graphs_pass(graph):
+    assert message_check(a_run("dpdl", graph=graph)).passed
+
+
+def test_clipped_means_pass():
+    found = message_check(a_run("dp-cga", settings=dp_cga.Settings(clip=dp_cga.Clip.BATCH)))
+    assert found.passed, found.words
+
+
+@pytest.mark.parametrize("name", ["dpdl", "dp-dpsgd", "dpmixsgd"])
+@pytest.mark.parametrize("bug", ["clipping after averaging", "mean by the realised size"])
+@pytest.mark.parametrize("dtype", [torch.float64, SINGLE], ids=["float64", "float32"])
+def test_wrong_sums_are_found(name, bug, dtype):
+    assert not with_bug(bug, message_check, name, dtype=dtype).passed
+
+
+def test_a_clean_own_gradient_is_found_and_named():
+    found = with_bug("clean self-gradient", message_check)
+    assert not found.passed
+    # of three rounds five own rows each
+    assert "15 differ, first: in round 1 message cross-gradient of agent 0 is off" in found.words
+
+
+def test_one_wrong_coordinate_of_one_message_is_found(monkeypatch):
+    sound = TensorRound.broadcast
+
+    def broadcast(self, value, *, kind):
+        if self.index == 2 and kind == "momentum":
+            rows = value.rows.clone()
+            rows[3, 17] += 1e-9
+            value = Agents(rows)
+        return sound(self, value, kind=kind)
+
+    monkeypatch.setattr(TensorRound, "broadcast", broadcast)
+    found = message_check(a_run("dpdl"))
+    assert not found.passed
+    assert "1 differ, first: in round 2 message momentum of agent 3" in found.words
+
+
+def test_a_message_that_the_trace_does_not_have_is_found(monkeypatch):
+    sound = Engine.advance
+
+    def advance(self, **how):
+        sound(self, **how)
+        for tap in self.taps:
+            tap(tap.of(round=self.round)[0])
+
+    monkeypatch.setattr(Engine, "advance", advance)
+    found = message_check(a_run("dp-dpsgd"))
+    assert not found.passed
+    assert "Not what was traced: round 1 has Messages" in found.words
+
+
+def test_values_of_bounded_are_said_to_be_as_recorded():
+    words = message_check(sound_run("dpdl", form=Form.PUBLISHED)).words
+    assert "3 values of `bounded` taken as recorded" in words

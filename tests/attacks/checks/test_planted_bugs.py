@@ -1,0 +1,81 @@
+"""Planted bugs do what they say, go when their context closes, and one check finds each of them."""
+
+import pytest
+import torch
+
+from overhear.attacks.checks.checks import engine_checks
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.topologies import ring
+from overhear.training.tracing.trace import trace
+from tests.attacks.checks.planted_bugs import ACCOUNTING, PATCHES
+from tests.attacks.checks.watched import a_run, a_setting
+from tests.training.contract import bound_to
+
+FOUND_BY = {
+    "noise halved": "residuals",
+    "noise halved on one release": "residuals",
+    "seed reused for two releases": "residuals",
+    "seed reused for two calls": "residuals",
+    "seed reused for two rounds": "residuals",
+    "clean self-gradient": "messages",
+    "clipping after averaging": "messages",
+    "mean by the realised size": "messages",
+    "shuffled batches": "sampler",
+    "fixed batches": "sampler",
+    "one link without noise": "residuals",
+    "noise repeated in a row": "residuals",
+    "noise of two values": "residuals",
+    "seed known to more than declared": "knowledge",
+}
+SHOWN_ON = {
+    "seed reused for two calls": "dp-netfleet",
+    "seed known to more than declared": "whisper",
+}
+
+
+def test_every_bug_has_its_check():
+    assert FOUND_BY.keys() == PATCHES.keys()
+
+
+def all_checks(name: str):
+    bound = bound_to(name, ring(5), rounds=3)
+    checks = engine_checks(a_setting(ring(5)), bound, rounds=3, randomness=SecretRandomness(7))
+    return {check.name: check for check in checks}
+
+
+@pytest.mark.parametrize("bug", list(PATCHES))
+def test_its_check_finds_it_and_nothing_is_left_when_it_is_gone(bug):
+    name = SHOWN_ON.get(bug, "dpdl")
+    with PATCHES[bug].plant():
+        found = all_checks(name)
+    assert not found[FOUND_BY[bug]].passed, found[FOUND_BY[bug]].words
+    after = all_checks(name)
+    assert all(check.passed for check in after.values())
+
+
+def test_a_bug_of_the_noise_leaves_the_batches_alone():
+    with PATCHES["noise halved"].plant():
+        wrong = a_run("dp-dpsgd", rounds=1)
+    sound = a_run("dp-dpsgd", rounds=1)
+    pairs = zip(wrong.rounds[1].sources.batches[0], sound.rounds[1].sources.batches[0], strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def exposure():
+    bound = bound_to("dpdl", ring(5), clip_norm=1.0, noise_std=1.0)
+    traces = trace(bound.init, bound.step, graph=ring(5), rounds=5)
+    ((_, found),) = exposures(traces, ["eavesdropper"], sampling_rate=1.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    [
+        ("releases of one batch not counted", 3**-0.5),
+        ("replace-one counted as add-or-remove-one", 0.5),
+    ],
+)
+def test_faults_of_the_accounting_state_a_smaller_figure(name, factor):
+    assert ACCOUNTING[name].apply(exposure()).worst == pytest.approx(factor * exposure().worst)
+    assert exposure().worst == pytest.approx(3**0.5)

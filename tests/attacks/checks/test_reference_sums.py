@@ -1,0 +1,148 @@
+"""The oracle against one-example gradients, finite differences and what a run recorded."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from overhear.attacks.checks import reference_sums as module
+from overhear.attacks.checks.reference_sums import Oracle
+from overhear.training.algorithms import ALGORITHMS, Form, dp_cga
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.graphs.topologies import ring
+from overhear.training.models.parameters import build_model, flatten, unflatten
+from overhear.training.models.tasks import ClassWeights
+from tests.training.contract import bound_to, setting, started
+
+PRIVATE = [(name, form) for name, of in ALGORITHMS.items() if of.private for form in Form]
+
+
+def network(name: str) -> nn.Module:
+    rng = torch.Generator().manual_seed(1)
+    return build_model(name, input_shape=(1, 8, 8), classes=4, generator=rng).double()
+
+
+def records(count: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(2)
+    return torch.rand(count, 1, 8, 8, generator=rng), torch.randint(4, (count,), generator=rng)
+
+
+def one_by_one(model, point, batch, *, clip_norm):
+    """(D,) each example's gradient by a backward pass of its own."""
+    total = torch.zeros_like(point)
+    for x, y in zip(*batch, strict=True):
+        at = point.clone().requires_grad_()
+        logits = torch.func.functional_call(model, unflatten(model, at), (x[None].double(),))
+        (g,) = torch.autograd.grad(cross_entropy(logits, y[None]), at)
+        total += g * min(1.0, clip_norm / float(g.norm()))
+    return total
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
+def test_it_equals_one_backward_pass_an_example(name):
+    model, batch = network(name), records()
+    point = flatten(model).detach()
+    found = Oracle(model).sums(point[None, None], [0], batches=[batch], holders=[0], clip_norm=0.5)
+    expected = one_by_one(model, point, batch, clip_norm=0.5)
+    torch.testing.assert_close(found[0], expected, rtol=1e-11, atol=1e-13)
+    assert float(expected.norm()) > 0.5
+
+
+def test_it_equals_finite_differences():
+    model, batch = network("mlp"), records(1)
+    point = flatten(model).detach()
+    found = Oracle(model).sums(point[None, None], [0], batches=[batch], holders=[0], clip_norm=None)
+
+    def loss(at):
+        logits = torch.func.functional_call(model, unflatten(model, at), (batch[0].double(),))
+        return float(cross_entropy(logits, batch[1]))
+
+    for k in range(0, len(point), 97):
+        step = torch.zeros_like(point)
+        step[k] = 1e-6
+        slope = (loss(point + step) - loss(point - step)) / 2e-6
+        assert abs(slope - float(found[0, k])) < 1e-8
+
+
+def test_two_points_are_clipped_as_one_vector_and_blocks_have_their_own_coefficients():
+    model, batch = network("linear"), records(1)
+    task = ClassWeights(model, classes=4)
+    points = torch.stack([task.initial(), 1.1 * task.initial()])[:, None].double()
+    by_block = torch.cat([torch.full((260,), -0.9), torch.full((4,), -0.5)]).double()
+
+    def sums(clip_norm, coefs, at=points):
+        return Oracle(task).sums(
+            at, [0], batches=[batch], holders=[0], clip_norm=clip_norm, coefs=coefs
+        )[0]
+
+    one, other = (sums(None, (1.0,), at) for at in points.split(1))
+    both = one + by_block * other
+    torch.testing.assert_close(sums(None, (1.0, by_block)), both, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(
+        sums(0.01, (1.0, by_block)), 0.01 * both / both.norm(), rtol=1e-12, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize(("name", "form"), PRIVATE)
+def test_what_a_run_recorded_is_what_the_oracle_says(name, form):
+    """Blocks, both kinds of rows, two points and clipped means; in the first rounds of a run."""
+    min_max = ALGORITHMS[name].blocks == 2
+    of = setting(ring(5), min_max=min_max)
+    every = {"dp-cga": [dp_cga.Settings(clip=clip) for clip in dp_cga.Clip]}.get(name, [None])
+    for settings in every:
+        engine = started(bound_to(name, ring(5), form=form, settings=settings), ring(5))
+        oracle, compared = Oracle(of.task or of.model), 0
+        for _ in range(3):
+            sources = Sources()
+            engine.advance(sources=sources)
+            block = 0
+            for found, taken in zip(sources.contributions, sources.taken, strict=True):
+                if taken is None:
+                    continue
+                batches = [
+                    (shard.inputs[at], shard.targets[at])
+                    for shard, at in zip(of.shards, sources.batches[taken.batch], strict=True)
+                ]
+                expected = oracle.contributions(taken, batches)
+                part = expected[:, block : block + found.shape[1]]
+                block = (block + found.shape[1]) % expected.shape[1]
+                torch.testing.assert_close(found, part, rtol=1e-9, atol=1e-12)
+                compared += 1
+        assert compared >= 3
+
+
+def test_an_empty_batch_gives_zeros_and_memory_does_not_change_the_sum(monkeypatch):
+    model, batch = network("mlp"), records(7)
+    point = flatten(model).detach()[None, None]
+    empty = batch[0][:0], batch[1][:0]
+
+    def sums():
+        return Oracle(model).sums(
+            point, [0, 0], batches=[batch, empty], holders=[0, 1], clip_norm=0.3
+        )
+
+    whole = sums()
+    assert not whole[1].any()
+    monkeypatch.setattr(module, "_ENTRIES_AT_ONCE", 2 * point.shape[2])
+    torch.testing.assert_close(sums(), whole, rtol=1e-13, atol=1e-15)
+
+
+def test_it_shares_nothing_with_the_layouts_that_train():
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    layouts = ("gradients", "layouts", "clipping", "bookkeeping", "grouped", "layout_choice")
+    rules = ("layers", "layer_rules", "products", "normalisations", "embeddings")
+    assert not names & {f"training.{of}" for of in layouts + rules}
+
+
+def test_what_does_not_fit_is_refused():
+    oracle, batch = Oracle(network("linear")), records(1)
+    with pytest.raises(ValueError, match="must be \\(P, M, D\\)"):
+        oracle.sums(torch.zeros(1, 260), [0], batches=[batch], holders=[0], clip_norm=1.0)
+    with pytest.raises(ValueError, match=r"clip_norm=0.0 must be a number > 0"):
+        oracle.sums(torch.zeros(1, 1, 260), [0], batches=[batch], holders=[0], clip_norm=0.0)
+    with pytest.raises(TypeError, match=r"must be an nn\.Module or a task"):
+        Oracle(3)  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""Batches are independent Bernoulli draws, and those that are not are found.
+
+Sound runs have fixed roots and pass at a total false-alarm rate of 1e-6 each.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from overhear.attacks.checks import sampler as module
+from overhear.attacks.checks.sampler import sampler_check
+from overhear.training.engine.engine import Engine
+from tests.attacks.checks.planted_bugs import PATCHES
+from tests.attacks.checks.watched import a_run, sound_run, with_bug
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])
+def test_a_sound_run_passes_at_any_rate(rate):
+    found = sampler_check(sound_run("dp-dpsgd", rounds=2, rate=rate))
+    assert found.passed, found.words
+
+
+@pytest.mark.parametrize("name", ["dp-netfleet", "dpmixsgd", "dp-sgda"])
+def test_several_batches_a_round_and_a_first_batch_pass(name):
+    found = sampler_check(sound_run(name, rounds=2, rate=0.2))
+    assert found.passed, found.words
+
+
+@pytest.mark.parametrize("bug", ["shuffled batches", "fixed batches"])
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5])
+def test_batches_that_are_not_drawn_anew_are_found(bug, rate):
+    found = with_bug(bug, sampler_check, "dp-dpsgd", rate=rate, rounds=2)
+    assert not found.passed
+    assert found.p is not None
+    assert found.p < 1e-12
+
+
+@pytest.mark.parametrize("bug", ["shuffled batches", "fixed batches"])
+def test_the_batches_that_ran_are_not_taken_for_those_of_a_sound_engine(bug):
+    with PATCHES[bug].plant():
+        run = a_run("dp-dpsgd", rounds=2)
+    found = sampler_check(run)
+    assert not found.passed
+    assert "is not what the engine draws" in found.words
+
+
+def patched(monkeypatch, draw, *, rate=0.2, rounds=2, name="dp-dpsgd"):
+    sound = Engine.draw_batch
+    monkeypatch.setattr(
+        Engine, "draw_batch", lambda self, **at: draw(lambda **how: sound(self, **how), **at)
+    )
+    return sampler_check(a_run(name, rate=rate, rounds=rounds))
+
+
+def test_a_rate_that_is_higher_than_declared_is_found(monkeypatch):
+    found = patched(monkeypatch, lambda sound, *, rate, **at: sound(rate=0.3, **at))
+    assert not found.passed
+    assert "participations" in found.words
+
+
+def test_batches_of_a_fixed_size_are_found(monkeypatch):
+    def draw(sound, *, rate, **at):
+        order = torch.tensor(np.random.default_rng([at["round"], at["agent"]]).permutation(12))
+        return order[:6].sort().values
+
+    found = patched(monkeypatch, draw, rate=0.5)
+    assert not found.passed
+    assert "sizes of batches" in found.words
+
+
+def test_one_seed_for_two_agents_is_found(monkeypatch):
+    def draw(sound, *, agent, **at):
+        return sound(agent=1 if agent == 3 else agent, **at)
+
+    found = patched(monkeypatch, draw)
+    assert not found.passed
+    assert "agents 1 and 3 drew" in found.words
+
+
+def test_one_seed_for_two_batches_of_a_round_is_found(monkeypatch):
+    found = patched(
+        monkeypatch, lambda sound, *, call, **at: sound(call=0, **at), name="dp-netfleet"
+    )
+    assert not found.passed
+    assert "batches 0 and 1 of a round" in found.words
+
+
+def test_a_record_that_never_takes_part_is_found_and_named(monkeypatch):
+    def draw(sound, *, agent, **at):
+        chosen = sound(agent=agent, **at)
+        return chosen[chosen != 7] if agent == 2 else chosen
+
+    found = patched(monkeypatch, draw, rate=0.5)
+    assert not found.passed
+    assert "record 7 of agent 2" in found.words
+
+
+def test_a_missing_record_is_found_at_rate_1(monkeypatch):
+    def draw(sound, **at):
+        return sound(**at)[1:] if at["round"] == 2 else sound(**at)
+
+    assert not patched(monkeypatch, draw, rate=1.0).passed
+
+
+@pytest.mark.parametrize(("trials", "rate"), [(12, 0.5), (40, 0.02), (3, 0.1)])
+def test_the_bound_on_a_dispersion_is_one(trials, rate):
+    """Against the exact distribution of the sum of 6 counts' deviations, by enumeration."""
+    weights = module._log_weights(trials, rate)
+    deviations = module._deviations(np.arange(trials + 1), trials, rate)
+    sums = {0.0: 1.0}
+    for _ in range(6):
+        more: dict[float, float] = {}
+        for total, p in sums.items():
+            for d, w in zip(deviations.tolist(), np.exp(weights).tolist(), strict=True):
+                key = round(total + d, 9)
+                more[key] = more.get(key, 0.0) + p * w
+        sums = {key: p for key, p in more.items() if p > 1e-30}
+    ordered = sorted(sums)
+    for at in ordered[:: max(1, len(ordered) // 50)]:
+        upper = sum(p for key, p in sums.items() if key >= at)
+        lower = sum(p for key, p in sums.items() if key <= at)
+        assert module._chernoff([(6, weights, deviations)], at, 1.0) >= math.log(upper) - 1e-4
+        assert module._chernoff([(6, weights, deviations)], at, -1.0) >= math.log(lower) - 1e-4
+
+
+def test_binomial_tails_count_what_was_seen():
+    assert module._exact(0, 10, 0.5) == pytest.approx(2 / 1024)
+    assert module._exact(10, 10, 0.5) == pytest.approx(2 / 1024)
+    assert module._exact(5, 10, 0.5) == 1.0
+    assert module._exact(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
+    assert (module._exact(4, 4, 1.0), module._exact(3, 4, 1.0)) == (1.0, 0.0)
+    assert (module._exact(0, 4, 0.0), module._exact(1, 4, 0.0)) == (1.0, 0.0)

@@ -1,0 +1,207 @@
+"""What the view of any adversary says of a victim's gradients, for every algorithm."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from overhear.attacks.interception.estimate import estimate
+from overhear.attacks.interception.replay import replay, trace_of
+from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd
+from overhear.training.algorithms.dp_dpsgd import Order
+from overhear.training.engine.transcript import Transcript
+from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.graphs.topologies import full, star
+from tests.attacks.interception.replays import CLIP, planted, shown, trial
+
+PRIVATE = [name for name, known in ALGORITHMS.items() if known.private]
+CENTRAL = ("cdp-dsgd", "dp-sgda")  # only a sum over agents leaves the server
+OUTSIDE = [
+    (name, who)
+    for name in PRIVATE
+    for who in ("eavesdropper", "all-others")
+    if not (name in CENTRAL and who == "eavesdropper")
+]
+
+
+@pytest.mark.parametrize("records", [3])
+@pytest.mark.parametrize(("name", "who"), [*OUTSIDE, ("dsgd", "eavesdropper")])
+def test_without_noise_the_planted_gradients_come_back(name, who, records):
+    t, batch = trial(name, adversary=who), planted(records)
+    seen = estimate(replay(t, batch)).observation
+    assert seen is not None
+    assert not seen.is_noisy
+    torch.testing.assert_close(seen.gradient, shown(t, seen, batch), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "who"), OUTSIDE)
+def test_the_whitened_error_is_standard_normal(name, who):
+    t, batch = trial(name, adversary=who, noise_std=0.02, round=2), planted()
+    traces, errors = trace_of(t), []
+    for _ in range(4):
+        seen = estimate(replay(t, batch, traces=traces), bounded=False).observation
+        assert seen is not None
+        error = seen.gradient - shown(t, seen, batch)
+        if seen.is_noisy:
+            factor = torch.linalg.cholesky(seen.covariance)
+            errors.append(torch.linalg.solve_triangular(factor, error, upper=False))
+        else:
+            assert float(error.abs().max()) < 1e-9
+    if not errors:
+        return
+    z = torch.cat(errors, dim=1)  # (K, n)
+    n, K = z.shape[1], len(z)
+    # Variances and correlations of K rows of n normals each within 6 standard errors: false alarm
+    # below 2e-9 for each, below 1e-7 for all.
+    off = (z @ z.T / n - torch.eye(K)).abs()
+    assert float(off.max()) < 6 * math.sqrt(2 / n)
+
+
+@pytest.mark.parametrize(("name", "who"), OUTSIDE)
+@pytest.mark.parametrize("graph", [None, star(4)], ids=["ring", "star"])
+def test_no_estimate_is_better_than_the_accountant_says(name, who, graph):
+    """Contributions that all point one way are told apart at most as well as mu says."""
+    t = trial(name, adversary=who, noise_std=CLIP, graph=graph, round=2)
+    traces = trace_of(t)
+    seen = estimate(replay(t, planted(), traces=traces)).observation
+    ((_, found),) = exposures(traces, [who], sampling_rate=1.0, victim=t.victim)
+    # Batches of one round are drawn apart, and the record is planted in each of them.
+    squares = dict.fromkeys((r.first for r in found.releases if r.first), 0.0)
+    for r in found.releases:
+        squares[r.first] = squares.get(r.first, 0.0) + r.joint_sensitivity**2
+    most = math.sqrt(max(squares.values()))
+    if math.isinf(most):
+        return
+    assert seen is not None
+    told = CLIP / seen.noise_std if seen.is_noisy else math.inf
+    assert told <= most * (1 + 1e-9)
+
+
+def test_cross_gradients_of_one_batch_are_as_many_intercepts():
+    t = trial("dpdl", noise_std=0.02, graph=full(4))
+    found = estimate(replay(t, planted()))
+    assert found.owners == (0, 2, 3)
+    assert found.observation is not None
+    assert found.observation.noise_std == pytest.approx(0.02 / math.sqrt(3))
+    assert found.missing == ("round 3, batch 0, at agent 1's model",)
+
+
+def test_a_record_in_several_rounds_gives_intercepts_of_all_of_them():
+    t = trial("dp-dpsgd", noise_std=0.02, together=3, round=2)
+    seen = estimate(replay(t, planted())).observation
+    assert seen is not None
+    assert seen.noise_std == pytest.approx(0.02 / math.sqrt(3))
+
+
+@pytest.mark.parametrize("round", [1, 2, 5])
+def test_models_that_are_sent_after_their_step_give_it_away_too(round):
+    t = replace(
+        trial("dp-dpsgd", round=round), settings=dp_dpsgd.Settings(order=Order.STEP_THEN_MIX)
+    )
+    seen = estimate(replay(t, planted())).observation
+    assert seen is not None
+    torch.testing.assert_close(seen.gradient, shown(t, seen, planted()), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_a_batch_that_is_clipped_as_one_comes_back_with_its_own_clip_norm(records):
+    t = trial("dp-cga", settings=dp_cga.Settings(clip=dp_cga.Clip.BATCH))
+    seen = estimate(replay(t, planted(records))).observation
+    assert seen is not None
+    assert (seen.clip_norm, seen.mean_of) == (CLIP, t.batch_size)
+    torch.testing.assert_close(seen.gradient, shown(t, seen, planted(records)))
+    assert float(seen.gradient.norm(dim=1).max()) == pytest.approx(CLIP)  # the clip is felt
+
+
+def test_an_agent_that_knows_the_seeds_removes_the_noise():
+    t = trial("whisper", noise_std=0.02, adversary="all-others")
+    seen = estimate(replay(t, planted())).observation
+    assert seen is not None
+    assert not seen.is_noisy
+    torch.testing.assert_close(seen.gradient, shown(t, seen, planted()), rtol=1e-8, atol=1e-10)
+
+
+def test_who_knows_the_noise_of_others_subtracts_what_is_correlated_with_it():
+    outside, inside = (
+        estimate(replay(trial("decor", noise_std=0.02, adversary=who), planted())).observation
+        for who in ("eavesdropper", "all-others")
+    )
+    assert outside is not None
+    assert inside is not None
+    assert inside.noise_std < 0.7 * outside.noise_std
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_a_sum_over_agents_singles_nobody_out(name):
+    found = estimate(replay(trial(name), planted()), bounded=False)
+    assert found.observation is None
+    assert len(found.missing) == 1
+
+
+@pytest.mark.parametrize("name", CENTRAL)
+def test_clipped_gradients_of_others_are_noise_of_bounded_size(name):
+    t = trial(name, noise_std=0.001)
+    seen = estimate(replay(t, planted())).observation
+    assert seen is not None
+    error = (seen.gradient - shown(t, seen, planted())).square().mean().sqrt()
+    assert float(error) < seen.noise_std  # others are taken for as large as they may be
+
+
+def test_clips_that_differ_by_round_are_attacked_one_at_a_time_and_said():
+    found = estimate(replay(trial("dyn-d2p", noise_std=0.02, together=2, round=2), planted()))
+    assert len(found.identified) == 1
+    assert len(found.passed_over) == 1
+
+
+def test_rounding_of_messages_is_measured():
+    t = trial("ldp-dsgd")
+    single = replace(t, setting=replace(t.setting, dtype=torch.float32))
+    for of, exact in ((t, True), (single, False)):
+        seen = estimate(replay(of, planted())).observation
+        assert seen is not None
+        points = replace(seen, points=seen.points.double(), gradient=seen.gradient.double())
+        truth = shown(t, points, planted())
+        left = float((points.gradient - truth).norm() / truth.norm())
+        assert (seen.rounding == 0.0) == exact
+        assert left <= max(seen.rounding, 1e-12)
+
+
+def test_a_neighbour_that_hears_one_link_identifies_one_gradient():
+    t = trial("dpdl", noise_std=0.02, adversary="neighbour:2")
+    found = estimate(replay(t, planted()))
+    assert found.owners == (2,)
+
+
+def test_holders_of_the_final_models_see_the_end_states_alone():
+    t = trial("dp-dpsgd", noise_std=0.02, adversary="final-models")
+    seen = estimate(replay(t, planted())).observation
+    assert seen is not None
+    assert seen.noise_std == pytest.approx(0.02)
+
+
+def test_a_state_from_before_the_replay_is_unknown_and_soon_determined():
+    first = trial("dpdl", round=2, noise_std=0.02)
+    state = replay(first, planted()).rounds[2].state
+    later = replace(first, snapshot=state, snapshot_round=1)
+    seen = estimate(replay(later, planted())).observation
+    assert seen is not None
+    assert seen.noise_std == pytest.approx(0.02 / math.sqrt(2))
+
+
+def test_a_single_message_is_no_view():
+    with pytest.raises(ValueError, match="has no view; use eavesdropper"):
+        estimate(replay(trial("dp-dpsgd", adversary="single-message"), planted()))
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_every_form_of_every_algorithm_can_be_looked_at(form):
+    for name in ALGORITHMS:
+        found = estimate(replay(trial(name, form=form), planted()))
+        assert found.observation is not None or found.missing
+
+
+def test_an_empty_transcript_is_refused():
+    played = replay(trial("dp-dpsgd"), planted())
+    with pytest.raises(ValueError, match="the transcript is empty"):
+        estimate(replace(played, transcript=Transcript()))

@@ -1,0 +1,111 @@
+import pytest
+import torch
+from torch import nn
+
+from overhear.attacks.problem.labels import recover_labels
+from overhear.attacks.problem.observation import Observation, observe
+
+CLASSES = 10
+
+
+def _observe(
+    labels: list[int], *, bias: bool = True, clip_norm: float | None = None,
+    noise_std: float = 0.0, seed: int = 0,
+) -> tuple[nn.Module, Observation]:  # fmt: skip
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, CLASSES, bias=bias)
+    )
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    generator = torch.Generator().manual_seed(seed)
+    seen = observe(
+        model, flat, inputs=torch.rand(len(labels), 1, 8, 8, generator=generator),
+        targets=torch.tensor(labels), clip_norm=clip_norm, noise_std=noise_std, generator=generator,
+    )  # fmt: skip
+    return model, seen
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_one_record_always_gives_its_label_away(bias: bool, clip_norm: float | None) -> None:
+    for label in range(CLASSES):
+        model, seen = _observe([label], bias=bias, clip_norm=clip_norm, seed=label)
+        found = recover_labels(seen, model, classes=CLASSES)
+        assert found is not None
+        assert found.tolist() == [label]
+
+
+def test_a_tenth_of_noise_does_not_hide_the_label_of_one_record() -> None:
+    hits = 0
+    for trial in range(40):
+        model, seen = _observe([trial % CLASSES], clip_norm=1.0, noise_std=0.03, seed=trial)
+        found = recover_labels(seen, model, classes=CLASSES)
+        hits += found is not None and int(found) == trial % CLASSES
+    # n = 40; chance gives 4, and 36 hits have probability below 1e-30 under it.
+    assert hits >= 36
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.3])
+@pytest.mark.parametrize("labels", [[3, 3, 3, 3], [0, 1, 2, 9], [5, 5, 1, 7, 7, 7, 2, 2]])
+def test_a_batch_gives_its_labels_away_with_duplicates(
+    labels: list[int], clip_norm: float | None
+) -> None:
+    model, seen = _observe(labels, clip_norm=clip_norm)
+    found = recover_labels(seen, model, classes=CLASSES)
+    assert found is not None
+    assert found.tolist() == sorted(labels)
+
+
+def test_a_batch_without_a_bias_gives_its_labels_away() -> None:
+    model, seen = _observe([4, 4, 8, 1], bias=False)
+    found = recover_labels(seen, model, classes=CLASSES)
+    assert found is not None
+    assert found.tolist() == [1, 4, 4, 8]
+
+
+def test_two_classes_are_told_apart() -> None:
+    for label in (0, 1):
+        model = nn.Linear(6, 2)
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        seen = observe(
+            model, flat, inputs=torch.ones(1, 6), targets=torch.tensor([label]), clip_norm=None,
+            noise_std=0.0, generator=torch.Generator(),
+        )  # fmt: skip
+        found = recover_labels(seen, model, classes=2)
+        assert found is not None
+        assert found.tolist() == [label]
+
+
+def test_a_network_that_ends_otherwise_gives_no_labels() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten())
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    seen = observe(
+        model, flat, inputs=torch.rand(1, 1, 8, 8), targets=torch.tensor([0]), clip_norm=None,
+        noise_std=0.0, generator=torch.Generator(),
+    )  # fmt: skip
+    assert recover_labels(seen, model, classes=3) is None
+
+
+def test_probabilities_that_are_none_are_refused() -> None:
+    model, seen = _observe([1, 2])
+    with pytest.raises(ValueError, match="sum to 1"):
+        recover_labels(seen, model, classes=CLASSES, probabilities=torch.ones(CLASSES))
+
+
+def test_several_intercepts_show_a_label_that_one_of_them_hides() -> None:
+    hits = {1: 0, 8: 0}
+    for trial in range(20):
+        label = trial % CLASSES
+        model, _ = _observe([label], seed=trial)
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        generator = torch.Generator().manual_seed(trial)
+        image = torch.rand(1, 1, 8, 8, generator=generator)
+        for count in hits:
+            seen = observe(
+                model, flat.repeat(count, 1), inputs=image, targets=torch.tensor([label]),
+                clip_norm=1.0, noise_std=0.15, generator=generator,
+            )  # fmt: skip
+            found = recover_labels(seen, model, classes=CLASSES)
+            hits[count] += found is not None and int(found) == label
+    assert hits[8] > hits[1]
+    assert hits[8] >= 18

@@ -1,0 +1,57 @@
+"""What the four rows of an attack say."""
+
+import pytest
+import torch
+
+from overhear.attacks.interception.replay import Protection
+from overhear.attacks.scoring.conclusion import conclusion
+from overhear.attacks.scoring.evaluation import BLIND, Row
+from overhear.attacks.scoring.metrics import Scores
+
+
+def _rows(blind, undefended, defended):
+    def row(name, mse):
+        n = len(mse)
+        scores = Scores(mse=mse, psnr=(1.0,) * n, ssim=(0.0,) * n, order=tuple(range(n)))
+        return Row(name=name, scores=scores, images=torch.zeros(n, 1, 2, 2), stages=("",) * n)
+
+    return [
+        row(BLIND, blind),
+        row(Protection.NONE, undefended),
+        row(Protection.CLIPPING, undefended),
+        row(Protection.DEFENDED, defended),
+    ]
+
+
+@pytest.mark.parametrize("rebuilt", [1, 2])
+def test_one_image_that_is_rebuilt_is_a_leak_whatever_the_others_say(rebuilt):
+    blind = (0.06,) * 4
+    mixed = (1e-10,) * rebuilt + (0.07,) * (4 - rebuilt)
+    said = conclusion(_rows(blind, mixed, mixed), threshold=0.015, guessed=0.05)
+    assert said.startswith(f"A leak is shown: with the defence on, {rebuilt} of 4 images")
+
+
+def test_hits_that_guessing_explains_are_no_leak():
+    blind = (0.06,) * 4
+    near = (0.014, 0.06, 0.06, 0.06)
+    assert conclusion(_rows(blind, near, near), threshold=0.015, guessed=0.3).startswith("No leak")
+    assert conclusion(_rows(blind, near, near), threshold=0.015, guessed=0.01).startswith("A leak")
+
+
+def test_an_image_that_the_blind_guess_gets_as_well_is_no_hit():
+    blind = (0.01, 0.06, 0.06, 0.06)
+    assert conclusion(_rows(blind, (0.001,) * 4, blind), threshold=0.015).startswith("No leak")
+
+
+def test_an_attack_that_fails_undefended_says_nothing_about_the_defence():
+    assert "says nothing about the defence" in conclusion(_rows((0.1,), (0.2,), (0.2,)))
+    assert conclusion(_rows((0.1,), (0.001,), (0.1,))).startswith("No leak shown")
+    assert conclusion(_rows((0.1,), (0.001,), (0.05,))).startswith("A leak is shown")
+
+
+def test_a_gain_within_the_spread_of_the_images_is_no_leak_shown():
+    def say(defended):
+        return conclusion(_rows((0.1,) * 4, (0.001,) * 4, defended))
+
+    assert "beyond chance" in say((0.05, 0.13, 0.12, 0.09))
+    assert say((0.05, 0.06, 0.05, 0.04)).startswith("A leak is shown")

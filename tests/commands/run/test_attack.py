@@ -1,0 +1,70 @@
+"""The command `overhear attack` on runs: its options, output and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overhear.commands.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Missing argument 'DIR|RUN.toml'"),
+        (("run", "--sweep", "graph.name=ring"), "belong to RUN.toml"),
+        (("run", "--out", "found"), "belong to RUN.toml"),
+        (("run.toml",), "RUN.toml needs --out too"),
+        (("run.toml", "--out", "found", "--noise-std", "1"), "No such option: --noise-std"),
+        (("run.toml", "--out", "found", "--json", "--markdown"), "exclude each other"),
+        (("gradients.safetensors",), "overhear invert gradients.safetensors"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("gradients.safetensors").touch()
+    assert main(["attack", *arguments]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not Path("found").exists()
+
+
+@pytest.fixture
+def swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {
+            "name": name,
+            "mean": {"mse": 0.1, "psnr": 10.0, "ssim": 0.5},
+            "conventions": {"dpdl": {"mse": 0.4, "psnr": 10.0, "ssim": 0.6}},
+        }
+        for name in ("blind guess", "defended")
+    ]
+    scenario = {
+        "round": 2,
+        "scenario": "view",
+        "preset": "matched",
+        "rows": rows,
+        "bound": {"rebuilt": 1, "images": 4, "most": 0.25},
+    }
+    found = [{"swept": {"graph.name": "ring"}, "refused": None, "scenarios": [scenario]}]
+    monkeypatch.setattr("overhear.runs.attack.sweep.attack_sweep", lambda *_, **__: found)
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_run_file_prints_one_row_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["attack", "run.toml", "--out", "found", "--sweep", "graph.name=ring", "--markdown"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| graph.name | round | scenario | attack | blind guess |")
+    assert lines[2] == "| ring | 2 | view | matched | 10.0 dB | 10.0 dB | 1/4, 25% |"
+
+
+@pytest.mark.usefixtures("swept")
+def test_the_paper_s_convention_is_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["attack", "run.toml", "--out", "found", "--markdown", "--convention", "dpdl"])
+    assert "0.400 / 10.0 / 0.60" in capsys.readouterr().out

@@ -1,0 +1,336 @@
+"""The command line: exit codes, what goes to which stream, and what help costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from overhear.commands import cli
+from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
+
+SETTING = ["--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
+HEAVY = ("torch", "opacus", "scipy", "numpy", "sklearn", "skimage", "dp_accounting")
+Plan = dict[str, Any]
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Any], None]:
+    """Puts a function in the place of one that a command imports late."""
+
+    def put(module: str, name: str, value: Any) -> None:
+        stand_in = ModuleType(f"overhear.reports.{module}")
+        setattr(stand_in, name, value)
+        monkeypatch.setitem(sys.modules, f"overhear.reports.{module}", stand_in)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        *(
+            [name]
+            for name in (
+                "plan",
+                "budget",
+                "train",
+                "attack",
+                "report",
+                "check",
+                "compare",
+                "schema",
+            )
+        ),
+    ],
+)
+def test_help_imports_nothing_heavy(command: list[str]) -> None:
+    program = (
+        "import sys; from overhear.commands.cli import main; code = main(sys.argv[1:])\n"
+        f"assert not [name for name in {HEAVY} if name in sys.modules], sys.modules.keys()\n"
+        "raise SystemExit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: overhear" in done.stdout
+
+
+def test_budget_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["budget", "--epsilon", "4", *SETTING, "--json"]) == 0
+    expected = noise_multiplier(epsilon=4, delta=1e-5, rounds=10, sampling_rate=1)
+    assert json.loads(capsys.readouterr().out) == {
+        "noise_multiplier": expected,
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "rounds": 10,
+        "sampling_rate": 1.0,
+        "adjacency": "add-or-remove-one",
+        "accountant": "pld",
+        "computed": "noise_multiplier",
+        "kind": "upper bound",
+    }
+
+
+def test_budget_gives_epsilon_for_a_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["budget", "--noise-multiplier", "5", *SETTING, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = epsilon(noise_multiplier=5, delta=1e-5, rounds=10, sampling_rate=1)
+    assert found["epsilon"] == expected
+
+
+@pytest.mark.parametrize(("missing", "expected"), [("rounds", 1202), ("sampling-rate", 0.0108628)])
+def test_budget_gives_the_rounds_or_the_rate_that_are_left_out(
+    missing: str, expected: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = {"epsilon": 2, "noise-multiplier": 1, "rounds": 1000, "sampling-rate": 0.01}
+    arguments = ["budget", "--delta", "1e-5"]
+    for name, value in setting.items():
+        arguments += [] if name == missing else [f"--{name}", str(value)]
+    assert cli.main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found[missing.replace("-", "_")] == pytest.approx(expected, rel=1e-5)
+    assert found["computed"] == missing.replace("-", "_")
+    assert cli.main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"computed         {missing.replace('-', ' ')}, the largest for the rest" in shown
+    assert str(expected) in shown
+
+
+def test_a_largest_rate_is_shown_rounded_down(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "overhear.privacy.accounting.limits.max_sampling_rate", lambda **_: 0.0123456999
+    )
+    arguments = ["--epsilon", "2", "--noise-multiplier", "1", "--rounds", "9", "--delta", "1e-5"]
+    assert cli.main(["budget", *arguments]) == 0
+    assert "at rate 0.0123456\n" in capsys.readouterr().out
+
+
+def test_an_infinite_figure_is_a_string_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["budget", "--noise-multiplier", "0", *SETTING, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon"] == "inf"
+
+
+def test_budget_says_that_the_central_limit_may_be_too_small(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["budget", "--noise-multiplier", "5", *SETTING, "--accountant", "gdp-clt"]
+    assert cli.main(arguments) == 0
+    assert "gdp-clt: approximation, may be too small" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["budget", "--epsilon", "-1", *SETTING], "epsilon=-1.0 must be"),
+        (["budget", *SETTING], "all but one of them: 2 are missing"),
+        (["budget", "--epsilon", "1", "--noise-multiplier", "1", *SETTING], "0 are missing"),
+        (["plan", "nothing.toml"], "no run file at nothing.toml"),
+        (["budget", "--epsilon", "4"], "Missing option"),
+        (["budget", "--epsilon", "four", *SETTING], "--epsilon"),
+        (["schema", "table"], "table"),
+        (["check", "DIR"], "Missing option"),
+        (["check", "DIR", "--policy", "none.toml"], "no policy at none.toml"),
+        (["compare", "DIR"], "needs 2 or more"),
+        (["report", "DIR", "--format", "md", "--show-records"], "--show-records belongs to"),
+        (["plna"], "plna"),
+    ],
+)
+def test_bad_input_exits_with_2_and_a_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
+
+
+def test_a_wrong_run_file_exits_with_2_and_one_line(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", str(run_file), "--set", "privacy.epsilom=3"]) == 2
+    shown = capsys.readouterr().err
+    assert shown == f"error: {run_file}: [privacy] epsilom is unknown; did you mean epsilon?\n"
+
+
+def test_debug_shows_where_bad_input_was_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVERHEAR_DEBUG", "1")
+    assert cli.main(["plan", "nothing.toml"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def _slip() -> Any:
+    return {}["missing"]
+
+
+def _library() -> Any:
+    return np.zeros(2).reshape(3)
+
+
+def _deep() -> Any:
+    raise RuntimeError("unforeseen")
+
+
+@pytest.mark.parametrize("fault", [_slip, _library, _deep])
+def test_what_our_code_does_not_state_is_a_crash(
+    fault: Callable[[], Any],
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stub("report", "report_run", lambda _, *, show_records: show_records or fault())
+    assert cli.main(["report", "DIR"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_plan_prints_one_json_object(
+    run_file: Path,
+    report: dict[str, Any],
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report["plan"]["adversaries"][0]["epsilon"] = math.inf
+    stub("plan_advice", "advise", lambda *_, **__: [])
+    stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    assert cli.main(["plan", str(run_file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["adversaries"][0]["epsilon"] == "inf"
+    assert found["target"] == report["plan"]["target"]
+
+
+def test_plan_marks_what_is_heuristic_and_prints_warnings(
+    run_file: Path,
+    report: dict[str, Any],
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report["plan"]["warnings"] = ["Nothing protects [privacy]."]
+    stub("plan_advice", "advise", lambda *_, **__: [])
+    stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    assert cli.main(["plan", str(run_file)]) == 0
+    shown = capsys.readouterr().out
+    for words in ("eavesdropper", "heuristic: at least this bad", "Warning: Nothing protects [pri"):
+        assert words in shown
+
+
+def test_train_reports_epsilon_against_its_limit_on_standard_error(
+    run_file: Path,
+    report: dict[str, Any],
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def train_run(
+        _: Any, out: Path, *, progress: Callable[..., None], group: None
+    ) -> dict[str, Any]:
+        metrics = type("Metrics", (), {"consensus_accuracy": 0.5})
+        progress(1, 200, None, None)
+        progress(2, 200, 1.234, metrics)
+        return {"out": str(out), "adversaries": report["plan"]["adversaries"], "metrics": {}}
+
+    stub("run", "train_run", train_run)
+    assert cli.main(["train", str(run_file), "--out", "DIR", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["out"] == "DIR"
+    line = "training 2/200: epsilon 1.24 of 4.00 at delta 1e-5, accuracy 50.0%\n"
+    assert shown.err == line
+
+
+def test_attack_prints_a_table_for_each_scenario(
+    report: dict[str, Any],
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def attack_run(_: Path, *, progress: Callable[..., None]) -> dict[str, Any]:
+        progress(1, 12, "image 1")
+        attack: dict[str, Any] = report["attack"]
+        return attack
+
+    stub("attack", "attack_run", attack_run)
+    assert cli.main(["attack", "DIR"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "attack 1/12: image 1\n"
+    for words in ("cross-gradient, round 100", "blind guess", "defended", "No leak shown"):
+        assert words in shown.out
+
+
+def test_report_prints_the_path_of_the_page(
+    stub: Callable[[str, str, Any], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bool] = []
+
+    def report_run(folder: Path, *, show_records: bool) -> Path:
+        asked.append(show_records)
+        return folder / "report.html"
+
+    stub("report", "report_run", report_run)
+    assert cli.main(["report", "DIR", "--show-records"]) == 0
+    assert capsys.readouterr().out == f"{Path('DIR') / 'report.html'}\n"
+    assert asked == [True]
+
+
+@pytest.mark.parametrize("form", ["json", "md"])
+def test_report_prints_the_same_figures_and_writes_nothing(
+    form: str,
+    report: dict[str, Any],
+    tmp_path: Path,
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stub("report", "collect", lambda _: report)
+    assert cli.main(["report", str(tmp_path), "--format", form]) == 0
+    shown = capsys.readouterr().out
+    if form == "json":
+        assert json.loads(shown) == report
+    else:
+        assert shown.startswith("# The target is met against the eavesdropper")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("what", "key"), [("policy", "limits"), ("report", "ledger")])
+def test_a_schema_describes_what_is_asked_for(
+    what: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["schema", what]) == 0
+    assert key in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_schema_run_is_a_json_schema_with_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", "run"]) == 0
+    assert "intercept" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("overhear ")
+
+
+def test_names_of_choices_are_those_of_the_accountant() -> None:
+    from overhear.privacy.accounting.accountant import Accountant, Adjacency
+
+    assert {a.value for a in cli.AccountantName} == {a.value for a in Accountant}
+    assert {a.value for a in cli.AdjacencyName} == {a.value for a in Adjacency}
+
+
+class _Planned:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def to_json(self) -> Plan:
+        return self._plan

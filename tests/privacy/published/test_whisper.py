@@ -1,0 +1,89 @@
+"""Whisper's Theorem 2."""
+
+import math
+
+import numpy as np
+import pytest
+
+from overhear.privacy import epsilon_from_mu, mu_from, victim_information, whisper_covariance
+from overhear.privacy.published.whisper import whisper_information, whisper_theorem_2
+
+PAPER = {"delta": 1e-5, "rounds": 5000, "clip_norm": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("target", "b", "saved"),
+    [
+        (3.0, 0.0017348321192510023, 1.49),
+        (10.0, 0.015503552285754198, 1.29),
+        (40.0, 0.1432002083288661, 1.14),
+    ],
+    ids=["3", "10", "40"],
+)
+def test_exact_accounting_needs_less_variance_than_the_paper(target, b, saved):
+    found = whisper_information(epsilon=target, **PAPER)
+    exact = mu_from(target, 1e-5) ** 2 / (4 * 5000 * 0.1**2)
+    assert found == pytest.approx(b, rel=1e-9)  # the reference values of its setting
+    assert exact / found == pytest.approx(saved, abs=0.005)
+
+
+@pytest.mark.parametrize("target", [3.0, 10.0, 40.0], ids=["3", "10", "40"])
+def test_the_mended_theorem_claims_more_than_is_spent(target):
+    claim = whisper_theorem_2(epsilon=target, **PAPER)
+    mu = 2.0 * math.sqrt(5000) / claim.noise_multiplier
+    assert claim.proven_epsilon == pytest.approx(epsilon_from_mu(mu, 1e-5))
+    assert claim.proven_epsilon is not None
+    assert claim.proven_epsilon < target
+
+
+def test_the_bound_is_the_renyi_loss_of_the_rounds_solved_for_the_noise():
+    b = whisper_information(epsilon=2.0, **PAPER)
+    rho = 2 * 0.1**2 * 5000 * b  # alpha rho, a replaced record
+    orders = np.linspace(1.001, 500, 400_000)
+    best = np.min(orders * rho + math.log(1e5) / (orders - 1))
+    assert best == pytest.approx(2.0, rel=1e-6)
+
+
+def test_followed_as_printed_it_protects_nobody():
+    claim = whisper_theorem_2(epsilon=3.0, **PAPER, with_slips=True)
+    assert claim.noise_multiplier == 0.0
+    assert claim.proven_epsilon == math.inf
+    assert ">=" in claim.statement
+    assert "reversed" in claim.caveats[0]
+
+
+def test_a_covariance_of_that_information_has_that_multiplier_for_the_worst_agent():
+    b = whisper_information(epsilon=10.0, **PAPER)
+    W = np.array([[0.7, 0.3, 0.0], [0.3, 0.4, 0.3], [0.0, 0.3, 0.7]])
+    worst = victim_information(whisper_covariance(W, bound=b)).max()
+    claim = whisper_theorem_2(epsilon=10.0, **PAPER)
+    assert 1 / (0.1 * math.sqrt(worst)) == pytest.approx(claim.noise_multiplier)
+
+
+def test_a_small_epsilon_keeps_its_digits():
+    log = math.log(1e5)
+    found = whisper_information(epsilon=1e-12, delta=1e-5, rounds=1)
+    assert found == pytest.approx(1e-24 / (4 * log) / 2, rel=1e-9)
+
+
+def test_the_multiplier_does_not_depend_on_the_clip_norm():
+    one, two = (
+        whisper_theorem_2(epsilon=3.0, delta=1e-5, rounds=10, clip_norm=c).noise_multiplier
+        for c in (1.0, 0.1)
+    )
+    assert one == pytest.approx(two)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"epsilon": 0.0}, r"epsilon=0\.0"),
+        ({"delta": 1.0}, r"delta=1\.0"),
+        ({"rounds": 0}, "rounds=0"),
+        ({"clip_norm": 0.0}, r"clip_norm=0\.0"),
+    ],
+    ids=["epsilon", "delta", "rounds", "clip"],
+)
+def test_a_wrong_argument_is_named(given, named):
+    with pytest.raises(ValueError, match=named):
+        whisper_theorem_2(**{"epsilon": 1.0, **PAPER, **given})

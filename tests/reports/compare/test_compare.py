@@ -1,0 +1,244 @@
+"""Runs side by side."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overhear.commands import cli
+from overhear.reports.compare.compare import compare_runs, flags_of, rows_of
+from overhear.reports.compare.page import comparison_html, comparison_markdown
+from overhear.runs.folder.folder import ATTACK, AUDIT, write_sums
+from overhear.runs.folder.run import train_run
+from overhear.runs.run_file.run_file import load_run_file
+from tests.runs.evidence.evidence import attack, audited
+
+HOSTILE = "<img src=x onerror=alert(1)>|`\x1b[2J\n# [x](y)&\"'"
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+RUN = """
+[data]
+name = "digits"
+agents = 4
+[model]
+name = "linear"
+[algorithm]
+name = "dpdl"
+[privacy]
+epsilon = 4
+delta = {delta}
+[training]
+rounds = 2
+sampling_rate = 0.1
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs at different deltas, the second attacked and audited."""
+    place = tmp_path_factory.mktemp("compared")
+    for name, delta in (("a", "1e-5"), ("b", "1e-4")):
+        (place / f"{name}.toml").write_text(RUN.format(delta=delta), encoding="utf-8")
+        train_run(load_run_file(place / f"{name}.toml"), place / name)
+    second = place / "b"
+    (second / ATTACK).parent.mkdir()
+    found = attack().model_dump(by_alias=True)
+    found["scenarios"][0]["rows"] = [
+        {"name": name, "mse": [], "psnr": [], "ssim": [], "mean": mean}
+        for name, mean in (
+            ("blind guess", {"mse": 0.1, "psnr": 10.0, "ssim": 0.1}),
+            ("defended", {"mse": 0.1, "psnr": 12.5, "ssim": 0.1}),
+        )
+    ]
+    (second / ATTACK).write_text(json.dumps(found), encoding="utf-8")
+    measured = audited(measured_epsilon=1.2399).model_dump_json(by_alias=True)
+    (second / AUDIT).write_text(measured, encoding="utf-8")
+    write_sums(second)
+    return [place / "a", place / "b"]
+
+
+@pytest.fixture(scope="module")
+def found(folders: list[Path]) -> dict[str, Any]:
+    return compare_runs(folders)
+
+
+def cells(found: dict[str, Any]) -> dict[str, list[str]]:
+    return dict(rows_of(found["runs"]))
+
+
+def test_epsilon_stands_with_its_delta_and_status(found: dict[str, Any]) -> None:
+    assert cells(found)["epsilon: eavesdropper"] == [
+        "≤ 4.00 at delta 1e-5, proven",
+        "≤ 4.00 at delta 1e-4, proven",
+    ]
+    assert all("heuristic" in cell for cell in cells(found)["epsilon: single-message"])
+
+
+def test_different_deltas_are_flagged(found: dict[str, Any]) -> None:
+    (flag,) = found["flags"]
+    assert re.match(r"delta differs \(.*/a: 1e-5, .*/b: 1e-4\), so their epsilons cannot", flag)
+
+
+def test_accuracy_is_the_mean_and_the_worst_of_the_agents(
+    found: dict[str, Any], folders: list[Path]
+) -> None:
+    lines = (folders[0] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    each = json.loads(lines[-1])["accuracy"]
+    kept = found["runs"][0]["accuracy"]
+    assert kept == {"round": 2, "mean": pytest.approx(sum(each) / 4), "worst": min(each)}
+
+
+def test_attack_and_audit_stand_beside_a_run_without_them(found: dict[str, Any]) -> None:
+    table = cells(found)
+    assert table["best rebuilt, defence on"] == [
+        "not attacked",
+        "12.5 dB PSNR (view by matched, round 1)",
+    ]
+    assert table["blind guess beside it"] == ["–", "10.0 dB PSNR"]
+    assert table["audit"] == ["not audited", "consistent"]
+    # 1.2399 is a lower bound, so it is rounded down.
+    assert table["measured epsilon: eavesdropper"][1].startswith("≥ 1.23 at delta 1e-5, 1000 can")
+
+
+def _changed(found: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
+    runs = copy.deepcopy(found["runs"])
+    for run in runs:
+        run["adversaries"] = copy.deepcopy(found["runs"][0]["adversaries"])
+    runs[1] |= changes
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"links": "encrypted"}, "links differs"),
+        ({"data": "faces"}, "accuracies and attack scores are of different data"),
+        ({"model": "mlp"}, "of different models"),
+        ({"victim": 3}, "victim differs"),
+        ({"evaluation_noise_seed": 0}, "nothing is proven"),
+        ({"contradictions": ["more was rebuilt than proven"]}, "more was rebuilt than proven"),
+    ],
+)
+def test_what_cannot_be_compared_is_flagged(
+    found: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    assert flags_of(_changed(found)) == []
+    (flag,) = flags_of(_changed(found, **changes))
+    assert words in flag
+
+
+@pytest.mark.parametrize("key", ["unit", "adjacency"])
+def test_different_units_and_adjacencies_are_flagged(found: dict[str, Any], key: str) -> None:
+    runs = _changed(found)
+    for row in runs[1]["adversaries"]:
+        row[key] = "other"
+    (flag,) = flags_of(runs)
+    assert flag.startswith(f"{key} differs")
+
+
+def test_an_adversary_of_one_run_alone_is_said_to_be(found: dict[str, Any]) -> None:
+    runs = _changed(found)
+    runs[0]["adversaries"] = runs[0]["adversaries"][1:]
+    name = runs[1]["adversaries"][0]["name"]
+    assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "not accounted for"
+
+
+def test_an_infinite_epsilon_protects_nothing(found: dict[str, Any]) -> None:
+    runs = _changed(found)
+    runs[0]["adversaries"][0]["epsilon"] = "inf"
+    name = runs[0]["adversaries"][0]["name"]
+    assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "∞: nothing protects"
+
+
+class _Balanced(HTMLParser):
+    """Fails on a tag that is not closed, and keeps what loads or runs something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.active: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.active += [(tag, k) for k, _ in attrs if k in ("src", "href") or k.startswith("on")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def hostile(found: dict[str, Any]) -> dict[str, Any]:
+    runs = _changed(found, run=HOSTILE, model=HOSTILE, data=HOSTILE, contradictions=[HOSTILE])
+    runs[1]["adversaries"][0]["name"] = HOSTILE
+    return {"schema": 1, "runs": runs, "flags": flags_of(runs)}
+
+
+def test_the_page_is_whole_and_loads_and_runs_nothing(found: dict[str, Any]) -> None:
+    for one in (found, hostile(found)):
+        page = comparison_html(one)
+        parser = _Balanced()
+        parser.feed(page)
+        parser.close()
+        assert parser.open == []
+        assert not parser.active
+        assert not parser.seen & {"script", "img", "link", "iframe"}
+        assert "default-src 'none'" in page
+        assert "\x1b" not in page
+
+
+def test_a_hostile_name_does_not_break_the_markdown_table(found: dict[str, Any]) -> None:
+    text = comparison_markdown(hostile(found))
+    lines = text.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {4}
+    assert "<img" not in text.replace("\\<", "")
+    assert not [line for line in lines if line.startswith("#")]
+
+
+@pytest.mark.parametrize("form", ["md", "html", "json"])
+def test_the_command_prints_or_writes(
+    found: dict[str, Any],
+    tmp_path: Path,
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("overhear.reports.compare.compare.compare_runs", lambda _: found)
+    arguments = ["compare", "a", "b", "--format", form]
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert cli.main([*arguments, "--out", str(tmp_path / "f")]) == 0
+    assert (tmp_path / "f").read_text(encoding="utf-8") == printed
+    assert capsys.readouterr().out == f"{tmp_path / 'f'}\n"
+    if form == "json":
+        assert [run["algorithm"] for run in json.loads(printed)["runs"]] == ["dpdl", "dpdl"]
+
+
+def test_one_run_is_no_comparison(folders: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(folders[0])]) == 2
+    assert "needs 2 or more" in capsys.readouterr().err
+
+
+def test_nothing_is_written_into_a_run(
+    folders: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = folders[0] / "privacy.json"
+    assert cli.main(["compare", *map(str, folders), "--out", str(out)]) == 2
+    assert "choose another folder" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_changed_run_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(folders[0], changed)
+    (changed / "metrics.jsonl").write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match="the run was changed"):
+        compare_runs([folders[1], changed])

@@ -1,0 +1,135 @@
+"""Odds, against closed forms and on the stated side."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
+
+from overhear.privacy.accounting import risk
+from overhear.privacy.ledger import Spent
+from overhear.reports.document.risk import hits_of_pair, odds, risk_by_adversary
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.run_file import RunFile
+from overhear.training.exposure.guarantees import run_epsilon
+
+RUN = """
+data.name = "digits"
+data.agents = 4
+model.name = "linear"
+algorithm = {name = "%s", form = "%s"}
+privacy = {noise_multiplier = 3, delta = 1e-5, adjacency = "%s"}
+training = {rounds = %d, sampling_rate = %s}
+"""
+
+
+def planned(
+    name: str = "dp-dpsgd",
+    form: str = "repaired",
+    adjacency: str = "add-or-remove-one",
+    rounds: int = 9,
+    rate: float = 1.0,
+) -> Plan:
+    text = RUN % (name, form, adjacency, rounds, rate)
+    return make_plan(RunFile.model_validate(tomllib.loads(text)))
+
+
+def found(plan: Plan, adjacency: str = "add-or-remove-one", torn: bool = False) -> dict[str, Any]:
+    entries = [{"round": n} for n in range(plan.rounds + 1)]
+    spent = Spent(header={}, entries=entries, torn=torn)
+    epsilon = {
+        name: run_epsilon(
+            exposure,
+            noise_multiplier=plan.noise_multiplier,
+            delta=1e-5,
+            adjacency=adjacency,
+        )
+        for name, exposure in plan.exposures.items()
+    }
+    return risk_by_adversary(plan, spent, epsilon=epsilon, adjacency=adjacency)
+
+
+@given(st.floats(0, 1), st.sampled_from([100, 1000]))
+def test_odds_enclose_the_probability(probability: float, of: int) -> None:
+    low, high = odds(probability, of, up=False), odds(probability, of)
+    assert low <= probability * of * (1 + 1e-9) + 1e-15
+    assert high >= probability * of * (1 - 1e-9)
+    assert high <= of
+    assert high - low <= max(0.11 * probability * of, 1e-11) or probability < 1e-9
+
+
+def test_full_batches_have_the_odds_of_one_gaussian() -> None:
+    """Nine full batches at multiplier 3 and joint sensitivity 1 are one release with mu 1."""
+    of = found(planned())["eavesdropper"]
+    assert of["mu"] == pytest.approx(1.0)
+    for hit in of["hits"]:
+        rate = hit["false_alarms"] / hit["of"]
+        assert hit["hit_rate"] == pytest.approx(float(ndtr(ndtri(rate) + 1.0)), rel=1e-6)
+    assert of["right"]["times"] == math.ceil(100 * float(ndtr(0.5)))  # 69.1
+    assert of["relation"] == "at most"
+
+
+def test_sampled_batches_have_the_odds_of_the_trade_off_curve() -> None:
+    of = found(planned(rounds=50, rate=0.1))["eavesdropper"]
+    expected = risk(noise_multiplier=3.0, sampling_rate=0.1, rounds=50)
+    assert of["advantage"] == pytest.approx(expected.advantage)
+    assert of["hits"][1]["hit_rate"] == pytest.approx(dict(expected.hits)[0.01])
+
+
+def test_the_curve_says_more_than_the_pair() -> None:
+    plan = planned(rounds=50, rate=0.1)
+    of = found(plan)["eavesdropper"]["hits"][1]
+    epsilon = plan.guarantee("eavesdropper").epsilon
+    assert of["hit_rate"] < 0.75 * hits_of_pair(epsilon, 1e-5, 0.01)
+
+
+def test_a_torn_ledger_raises_the_odds() -> None:
+    plan = planned(rounds=50, rate=0.1)
+    whole, torn = (found(plan, torn=t)["eavesdropper"]["advantage"] for t in (False, True))
+    assert torn > whole
+
+
+def test_a_heuristic_row_is_told_as_at_least() -> None:
+    of = found(planned("dpdl", "published"))["eavesdropper"]
+    assert of["relation"] == "at least"
+    for hit in of["hits"]:
+        assert hit["hits"] <= hit["hit_rate"] * hit["of"] * (1 + 1e-9)
+
+
+def test_a_row_that_nothing_protects_names_everybody() -> None:
+    plan = replace(planned(), noise_multiplier=0.0)
+    of = found(plan)["eavesdropper"]
+    assert of["from"] == "nothing protects"
+    assert {hit["hits"] / hit["of"] for hit in of["hits"]} == {1.0}
+
+
+def test_where_no_curve_is_known_the_odds_are_those_of_the_pair() -> None:
+    """Three contributions to a sampled batch, one record replaced: no dominating pair is known."""
+    plan = planned("dpdl", "repaired", "replace-one", rounds=20, rate=0.1)
+    of = found(plan, "replace-one")["eavesdropper"]
+    epsilon = plan.guarantee("eavesdropper").epsilon
+    assert of["from"] == "epsilon and delta alone"
+    assert of["mu"] is None
+    assert of["hits"][1]["hit_rate"] == pytest.approx(hits_of_pair(epsilon, 1e-5, 0.01))
+
+
+@given(st.floats(0, 20), st.floats(0, 0.1), st.floats(0, 1))
+def test_the_pair_allows_no_less_than_a_guess(epsilon: float, delta: float, rate: float) -> None:
+    assert rate - 1e-12 <= hits_of_pair(epsilon, delta, rate) <= 1.0
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.5])
+def test_the_pair_allows_no_less_than_a_gaussian_that_meets_it(mu: float, rate: float) -> None:
+    """delta(epsilon) of mu-GDP; its curve must lie under the region of each of its pairs."""
+    for epsilon in (0.0, 0.5, 2.0, 6.0):
+        delta = float(
+            ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon) * ndtr(-epsilon / mu - mu / 2)
+        )
+        assert hits_of_pair(epsilon, delta, rate) >= float(ndtr(ndtri(rate) + mu)) - 1e-12

@@ -1,0 +1,206 @@
+"""What a plan says: each leak has its sentence, and each remedy meets what it promises."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from overhear.reports.judgement.plan_advice import advise
+from overhear.reports.judgement.plan_words import Advice, What
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.run_file import RunFile
+from overhear.training.exposure.guarantees import run_epsilon
+
+RUN = """
+data.name = "digits"
+data.agents = 4
+model.name = "linear"
+algorithm = {name = "dpdl", form = "repaired"}
+privacy = {epsilon = 2, delta = 1e-5}
+training = {rounds = 40, sampling_rate = 0.1}
+"""
+GIVEN = {"epsilon": None, "noise_multiplier": 3.0}
+ALONE = {"adversary": "single-message"}  # a target that every real adversary passes
+
+
+def config(**changes: dict[str, object]) -> RunFile:
+    tables = tomllib.loads(RUN)
+    for table, keys in changes.items():
+        tables[table] = tables.get(table, {}) | keys
+        tables[table] = {key: value for key, value in tables[table].items() if value is not None}
+    return RunFile.model_validate(tables)
+
+
+def advised(run: RunFile) -> dict[What, Advice]:
+    return {entry.what: entry for entry in advise(run, make_plan(run))}
+
+
+def test_a_met_target_is_said_with_whoever_comes_closest() -> None:
+    run = config()
+    plan = make_plan(run)
+    (only,) = advise(run, plan)
+    assert only.what is What.WITHIN
+    assert only.epsilon == plan.guarantees[0].epsilon
+    assert "whoever reads every link, about whether a given record of agent 0" in only.words
+    assert "at most epsilon 2.00 at delta 1e-5" in only.words
+
+
+def test_a_plan_without_target_says_how_to_set_one() -> None:
+    found = advised(config(privacy=GIVEN))
+    assert list(found) == [What.LEAK, What.NO_TARGET]
+    assert "at most epsilon" in found[What.LEAK].words
+    assert "epsilon = 1" in found[What.NO_TARGET].words
+
+
+def test_whoever_is_over_the_target_is_named_with_the_figure() -> None:
+    run = config(privacy=ALONE)
+    plan = make_plan(run)
+    leak = advised(run)[What.LEAK]
+    assert leak.epsilon == plan.guarantee("eavesdropper").epsilon
+    assert "over the target of 2.00" in leak.words
+    assert "The same goes for agent 0 (no single agent learns more) at epsilon" in leak.words
+
+
+def test_the_noise_and_the_target_that_are_named_meet_the_target() -> None:
+    found = advised(config(privacy=ALONE))
+    noise = re.search(r"noise_multiplier = ([\d.]+)", found[What.NOISE].words)
+    assert noise is not None
+    run = config(privacy={"epsilon": None, "noise_multiplier": float(noise[1])})
+    assert make_plan(run).guarantee("eavesdropper").epsilon <= 2.0
+    assert 'adversary = "eavesdropper"' in found[What.ADVERSARY].words
+    named = make_plan(config())
+    assert found[What.ADVERSARY].epsilon == named.guarantee("eavesdropper").epsilon
+    assert named.noise_multiplier == pytest.approx(float(noise[1]), rel=1e-3)
+
+
+def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not() -> None:
+    run = config(privacy=ALONE)
+    plan = make_plan(run)
+    entry = advised(run)[What.ROUNDS]
+    said = re.search(r"(\d+) in place of 40", entry.words)
+    assert said is not None
+    exposure = plan.exposures["eavesdropper"]
+    how = {"noise_multiplier": plan.noise_multiplier, "delta": 1e-5}
+    assert entry.epsilon == pytest.approx(run_epsilon(exposure, rounds=int(said[1]), **how))
+    assert entry.epsilon is not None
+    assert entry.epsilon <= 2.0
+    assert run_epsilon(exposure, rounds=int(said[1]) + 1, **how) > 2.0
+
+
+def test_rounds_that_change_with_their_number_are_not_named() -> None:
+    """DECOR's horizon of all rounds: fewer rounds have another correlation, and are over."""
+    run = config(
+        data={"agents": 10},
+        algorithm={"name": "decor", "form": None, "horizon": 0},
+        privacy={"epsilon": 1, "delta": 1e-4},
+        training={"rounds": 150, "sampling_rate": 0.2},
+    )
+    found = advised(run)
+    assert What.ROUNDS not in found
+    assert "depends on their number" in found[What.SKIPPED].words
+
+
+def test_a_published_form_is_mended_by_the_repaired_one_at_the_same_noise() -> None:
+    found = advised(config(algorithm={"form": "published"}, privacy=GIVEN))
+    repaired = make_plan(config(privacy=GIVEN)).guarantee("eavesdropper")
+    assert found[What.REPAIR].epsilon == repaired.epsilon
+    assert "no limit to how well is proven" in found[What.LEAK].words
+    assert "noise-free gradient" in found[What.LEAK].words
+
+
+def test_encrypted_links_are_named_with_what_an_outsider_then_learns() -> None:
+    changes = {"name": "dpmixsgd", "form": "published"}
+    short = {"rounds": 4}
+    models = {"adversary": "final-models"}
+    run = config(algorithm=changes, training=short, privacy=models)
+    plan = make_plan(run)
+    kept = {"epsilon": None, "noise_multiplier": plan.noise_multiplier}
+    hidden = config(algorithm=changes, training=short, privacy=kept, graph={"links": "encrypted"})
+    found = {entry.what: entry for entry in advise(run, plan)}
+    then = make_plan(hidden).guarantee("eavesdropper").epsilon
+    assert found[What.ENCRYPT].epsilon == pytest.approx(then)
+    assert then < plan.guarantee("eavesdropper").epsilon
+    assert "4 count as one release" in found[What.SKIPPED].words
+
+
+def test_an_infinite_figure_names_the_messages_without_noise() -> None:
+    found = advised(config(algorithm={"name": "whisper", "form": None}))
+    assert found[What.LEAK].epsilon == float("inf")
+    assert "model of agent 1 to 0, 2" in found[What.LEAK].words
+    assert found[What.LEAK].to_json()["epsilon"] == "inf"
+    assert "More noise does not help" in found[What.ALGORITHM].words
+
+
+def test_an_algorithm_without_noise_is_sent_to_one_with() -> None:
+    tables = tomllib.loads(RUN) | {"algorithm": {"name": "dsgd"}}
+    del tables["privacy"]
+    found = advised(RunFile.model_validate(tables))
+    assert 'name = "dp-dpsgd"' in found[What.ALGORITHM].words
+    assert "no [privacy] table" in found[What.NO_TARGET].words
+
+
+def test_no_noise_at_all_is_mended_by_a_target() -> None:
+    found = advised(config(privacy={"epsilon": None, "noise_multiplier": 0.0}))
+    assert found[What.LEAK].epsilon == float("inf")
+    assert "noise_multiplier = 0 adds no noise" in found[What.NOISE].words
+
+
+def test_noise_from_a_seed_is_mended_by_leaving_the_seed_out() -> None:
+    found = advised(config(training={"evaluation_noise_seed": 3}))
+    proven = make_plan(config()).guarantees[0].epsilon
+    assert found[What.SEED].epsilon == proven
+    assert "evaluation_noise_seed" in found[What.LEAK].words
+    assert What.WITHIN not in found
+
+
+def test_leaving_the_seed_out_of_an_unproven_run_promises_no_figure() -> None:
+    run = config(training={"evaluation_noise_seed": 3}, algorithm={"form": "published"})
+    found = advised(run)
+    assert found[What.SEED].epsilon is None
+    assert found[What.REPAIR].epsilon is not None
+
+
+def test_one_agent_is_no_network_to_be_overheard() -> None:
+    (only,) = advise(run := config(data={"agents": 1}), make_plan(run))
+    assert only.what is What.WITHIN
+    assert "link" not in only.words
+    assert "worst off" not in only.words
+
+
+def test_a_single_message_alone_is_no_adversary() -> None:
+    run = config(privacy={**ALONE, "adversaries": ["single-message"]})
+    assert list(advised(run)) == [What.ADVERSARY]
+
+
+def test_what_takes_long_is_skipped_in_words() -> None:
+    run = config(privacy=ALONE)
+    plan = make_plan(run)
+    found = {entry.what: entry for entry in advise(run, plan, slow=True)}
+    assert list(found) == [What.LEAK, What.SKIPPED]
+    assert "privacy.adversary=eavesdropper" in found[What.SKIPPED].words
+    many = {entry.what: entry for entry in advise(run, of_many_kinds(plan))}
+    assert "20 kinds of round" in many[What.SKIPPED].words
+
+
+def of_many_kinds(plan: Plan) -> Plan:
+    """The plan as if its rounds differed."""
+    (release,) = plan.exposures["eavesdropper"].releases
+    rounds = tuple(release._replace(rounds=2, first=2 * n + 1) for n in range(20))
+    named = {name: e._replace(releases=rounds) for name, e in plan.exposures.items()}
+    return replace(plan, exposures=named)
+
+
+def test_advice_is_json() -> None:
+    run = config(algorithm={"name": "whisper", "form": None})
+    for entry in advise(run, make_plan(run)):
+        assert list(entry.to_json()) == ["what", "words", "epsilon"]
+        json.dumps(entry.to_json(), allow_nan=False)
+
+
+def test_a_figure_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="epsilon=-1 must be a number >= 0"):
+        Advice(what=What.LEAK, words="", epsilon=-1)

@@ -1,0 +1,337 @@
+"""Attacks on files of gradients: what is rebuilt, what is said of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from overhear.attacks.problem.observation import sent_gradient
+from overhear.attacks.problem.presets import PRESETS
+from overhear.runs.attack.gradients.invert import attack_gradients
+from overhear.runs.attack.gradients.words import summary_lines
+from overhear.runs.errors import STATED, sentence
+from overhear.training.models.parameters import build_model, flatten, unflatten
+
+SHAPE, CLASSES = (1, 4, 4), 3
+MY_MODEL = """
+import torch
+from torch import nn
+
+def build(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, classes))
+
+
+def trained(input_shape, classes):
+    torch.manual_seed(7)
+    return build(input_shape, classes)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test in a folder of its own, with a model beside it."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_model.py").write_text(MY_MODEL, encoding="utf-8")
+    sys.modules.pop("my_model", None)
+    yield
+    sys.modules.pop("my_model", None)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The preset `matched` with fewer steps: enough for 16 pixels."""
+    short = replace(PRESETS["matched"], adam_steps=80, starts=1)
+    monkeypatch.setattr("overhear.runs.attack.gradients.invert.PRESETS", {"matched": short})
+
+
+def mine(function: str) -> nn.Module:
+    """What a function of my_model.py builds."""
+    names: dict[str, Any] = {}
+    exec(MY_MODEL, names)  # noqa: S102 - our own text
+    return names[function](SHAPE, CLASSES)
+
+
+def network(name: str = "mlp", *, seed: int = 0, shape: tuple[int, ...] = SHAPE) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    return build_model(name, input_shape=shape, classes=CLASSES, generator=generator)
+
+
+def batch(size: int = 1, *, shape: tuple[int, ...] = SHAPE) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return torch.rand(size, *shape, generator=generator), torch.arange(size).add(1) % CLASSES
+
+
+def gradients(model: nn.Module, size: int = 1, **how: Any) -> dict[str, Tensor]:
+    shape = how.pop("shape", SHAPE)
+    x, y = batch(size, shape=shape)
+    how = {"inputs": x, "targets": y, "clip_norm": None, **how}
+    sent = sent_gradient(model, flatten(model), **how).detach()
+    return {name: value.contiguous() for name, value in unflatten(model, sent).items()}
+
+
+def named(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{kind}.{name}": tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def parameters(model: nn.Module) -> dict[str, Tensor]:
+    return named("parameter", {name: p.detach() for name, p in model.named_parameters()})
+
+
+def write(tensors: Mapping[str, Tensor], **metadata: str) -> Path:
+    path = Path("gradients.safetensors")
+    said = {"input_shape": "1,4,4", **metadata}
+    save_file(dict(tensors), path, {name: text for name, text in said.items() if text})
+    return path
+
+
+def usual(model: nn.Module | None = None, **metadata: str) -> Path:
+    model = network() if model is None else model
+    return write({**named("gradient", gradients(model)), **parameters(model)}, **metadata)
+
+
+def attack(path: Path, **how: Any) -> dict[str, Any]:
+    return attack_gradients(path, **{"model": "mlp", "out": Path("found"), **how})
+
+
+def error_of(call: Callable[[], Any], kind: type[Exception] = ValueError) -> str:
+    """What is said of bad input: one sentence, exit code 2, and no folder left behind."""
+    with pytest.raises(kind) as caught:
+        call()
+    assert isinstance(caught.value, STATED)
+    assert not Path("found").exists()
+    said = sentence(caught.value)
+    assert "\n" not in said
+    return said
+
+
+# What is rebuilt
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_record_of_an_mlp_is_rebuilt_exactly(dtype):
+    model = network()
+    sent = {name: value.to(dtype) for name, value in gradients(model).items()}
+    found = attack(write({**named("gradient", sent), **parameters(model)}))
+    assert (found["stage"], found["supported"], found["labels"]) == (["exact"], [True], [1])
+    saved = load_file("found/reconstruction.safetensors")
+    assert (saved["inputs"] - batch()[0]).abs().max() < 1e-5
+    assert saved["labels"].tolist() == [1]
+    assert found["relative_residual"] < 1e-5
+    assert found["classes"] == CLASSES
+    assert found["conclusion"].startswith("A leak is shown")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_accepted(dtype):
+    model = network()
+    sent = {name: value.to(dtype) for name, value in gradients(model).items()}
+    path = write({**named("gradient", sent), **parameters(model)})
+    attack(path, preset="idlg", restarts=1)
+    found = load_file("found/reconstruction.safetensors")["inputs"]
+    assert (found - batch()[0]).abs().max() < 0.02
+
+
+def test_the_picture_is_the_record():
+    found = attack(usual())
+    assert found["images"] == ["image-0.png"]
+    levels = np.asarray(Image.open("found/image-0.png"))
+    assert np.abs(levels / 255 - batch()[0][0, 0].numpy()).max() <= 0.5 / 255 + 1e-5
+
+
+def test_a_function_in_the_current_folder_with_weights_of_its_own_is_attacked():
+    model = mine("trained")
+    found = attack(write(gradients(model)), model="my_model:trained")
+    assert (found["stage"], found["parameters_from"]) == (["exact"], "model function")
+    assert "nothing shows that the gradient was taken at them" in found["notes"][0]
+
+
+@pytest.mark.usefixtures("quick")
+def test_several_intercepts_at_several_models_are_used_together():
+    tensors = {}
+    generator = torch.Generator().manual_seed(0)
+    for k in range(6):
+        model = network(seed=k)
+        noisy = {
+            name: value + 0.01 * torch.randn(value.shape, generator=generator)
+            for name, value in gradients(model).items()
+        }
+        tensors |= named(f"{k}.gradient", noisy) | {
+            f"{k}.{name}": p for name, p in parameters(model).items()
+        }
+    save_file({"inputs": batch()[0]}, "truth.safetensors")
+    errors = {}
+    for count in (1, 6):
+        path = write({k: v for k, v in tensors.items() if int(k[0]) < count}, noise_std="0.01")
+        found = attack(path, out=Path(f"found{count}"), truth=Path("truth.safetensors"))
+        assert found["intercepts"] == count
+        errors[count] = found["scores"]["mean"]["mse"]
+    assert errors[6] < 0.5 * errors[1]
+
+
+def test_clipping_of_each_record_is_undone():
+    model = network()
+    path = write({**named("gradient", gradients(model, clip_norm=0.1)), **parameters(model)})
+    found = attack(path, clip_norm=0.1)
+    assert found["stage"] == ["exact"]
+    assert found["relative_residual"] < 1e-5
+
+
+@pytest.mark.usefixtures("quick")
+def test_clipping_of_the_batch_is_undone():
+    model = network()
+    sent = gradients(model, 2, clip_norm=0.1, mean_of=2.0)
+    path = write({**named("gradient", sent), **parameters(model)}, clip_batch="true")
+    found = attack(path, clip_norm=0.1, records=2, restarts=1)
+    assert found["clip_batch"]
+    assert found["relative_residual"] < 1e-3
+
+
+def test_a_normalisation_is_undone():
+    model = network()
+    mean, std = torch.tensor(0.4), torch.tensor(0.5)
+    x, _ = batch()
+    sent = gradients(model, inputs=(x - mean) / std)
+    tensors = {**named("gradient", sent), **parameters(model)}
+    attack(write(tensors, mean="0.4", std="0.5"))
+    attack(write(tensors), out=Path("other"), low=[-0.8], high=[1.2])
+    for folder in ("found", "other"):
+        saved = load_file(f"{folder}/reconstruction.safetensors")
+        assert (saved["pixels"] - x).abs().max() < 1e-5
+        assert (saved["inputs"] - (x - mean) / std).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("shape", [(5, 4, 4), (16,)])
+def test_records_that_are_no_pictures_are_saved_as_tensors_alone(shape):
+    model = network(shape=shape)
+    tensors = {**named("gradient", gradients(model, shape=shape)), **parameters(model)}
+    found = attack(write(tensors), input_shape=shape)
+    assert found["images"] == []
+    assert load_file("found/reconstruction.safetensors")["inputs"].shape == (1, *shape)
+    assert sorted(path.name for path in Path("found").iterdir()) == [
+        "attack.json",
+        "reconstruction.safetensors",
+    ]
+
+
+def test_what_is_returned_is_what_is_written():
+    found = attack(usual())
+    assert json.loads(Path("found/attack.json").read_text(encoding="utf-8")) == found
+
+
+def test_given_labels_are_kept():
+    found = attack(usual(labels="1"))
+    assert (found["labels"], found["labels_given"]) == ([1], True)
+    assert "record 0: label 1 (given), exact" in summary_lines(found, Path("found"))
+
+
+# The truth, and what is said
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_batch_is_scored_in_the_order_of_the_truth():
+    model = network()
+    x, _ = batch(3)
+    save_file({"pixels": x.roll(2, 0).contiguous()}, "truth.safetensors")
+    tensors = {**named("gradient", gradients(model, 3)), **parameters(model)}
+    found = attack(write(tensors), records=3, truth=Path("truth.safetensors"), restarts=1)
+    saved = load_file("found/reconstruction.safetensors")["pixels"]
+    for true, index in enumerate(found["scores"]["order"]):
+        error = float((saved[index] - x.roll(2, 0)[true]).square().mean())
+        assert found["scores"]["mse"][true] == pytest.approx(error, abs=1e-12)
+
+
+def test_a_picture_may_be_the_truth_and_the_prior():
+    model = network()
+    levels = np.arange(16, dtype=np.uint8).reshape(4, 4) * 16
+    Image.fromarray(levels).save("truth.png")
+    x = torch.from_numpy(levels / 255).float()[None, None]
+    tensors = {**named("gradient", gradients(model, inputs=x)), **parameters(model)}
+    found = attack(write(tensors), truth=Path("truth.png"), prior=Path("truth.png"))
+    assert found["scores"]["mse"][0] < 1e-9
+    assert found["scores"]["blind"]["mse"] == 0
+    assert found["originals"] == ["original-0.png"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_noise_that_drowns_the_gradient_is_no_leak_shown_and_never_protection():
+    model = network()
+    generator = torch.Generator().manual_seed(1)
+    noisy = {k: 30 * torch.randn(v.shape, generator=generator) for k, v in gradients(model).items()}
+    found = attack(write({**named("gradient", noisy), **parameters(model)}, noise_std="30"))
+    assert (found["stage"], found["supported"]) == (["prior"], [False])
+    assert found["conclusion"].startswith("No leak shown")
+    assert "another attack may succeed" in found["conclusion"]
+    assert "public guess" in "\n".join(summary_lines(found, Path("found")))
+
+
+def test_metadata_that_are_not_read_are_noted():
+    found = attack(usual(nois_std="1", format="pt"))
+    assert found["notes"] == ["metadata 'nois_std' of gradients.safetensors is not read"]
+
+
+# What is refused
+
+
+def test_a_file_that_is_missing_is_named():
+    said = error_of(lambda: attack(Path("nowhere.safetensors")), FileNotFoundError)
+    assert "nowhere.safetensors is no file" in said
+
+
+def test_an_unknown_preset_is_refused():
+    assert "preset='best' is unknown" in error_of(lambda: attack(usual(), preset="best"))
+
+
+def test_no_start_at_all_is_refused():
+    assert "starts=0 must be at least 1" in error_of(lambda: attack(usual(), restarts=0))
+
+
+def test_an_error_of_the_model_names_what_was_asked_and_leaves_no_folder():
+    said = error_of(lambda: attack(usual(), model="my_model:build", input_shape=(1, 5, 5)))
+    assert "input_shape=(1, 5, 5)" in said
+
+
+def test_a_folder_that_holds_files_is_never_written_to():
+    Path("out").mkdir()
+    Path("out/kept").write_text("kept", encoding="utf-8")
+    with pytest.raises(FileExistsError, match="already holds files"):
+        attack(usual(), out=Path("out"))
+    assert [path.name for path in Path("out").iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"images": torch.zeros(1, *SHAPE)}, "must hold a tensor `inputs`"),
+        ({"inputs": torch.zeros(1, 2, 4, 4)}, "must be (records, 1, 4, 4)"),
+        ({"inputs": torch.full((1, *SHAPE), 9.0)}, "spans [9, 9]"),
+        ({"inputs": torch.zeros(2, *SHAPE)}, "holds 2 records, but records=1"),
+    ],
+)
+def test_a_truth_that_does_not_fit_is_refused(tensors, words):
+    save_file(tensors, "truth.safetensors")
+    assert words in error_of(lambda: attack(usual(), truth=Path("truth.safetensors")))
+
+
+def test_a_picture_of_another_size_or_kind_is_refused():
+    Image.new("L", (5, 4)).save("truth.png")
+    assert "is 4x5, must be 4x4" in error_of(lambda: attack(usual(), truth=Path("truth.png")))
+    Path("truth.png").write_text("no picture", encoding="utf-8")
+    assert "is not a picture" in error_of(lambda: attack(usual(), truth=Path("truth.png")))
+
+
+def test_the_file_is_read_back_by_other_tools():
+    attack(usual())
+    with safe_open("found/reconstruction.safetensors", framework="np") as file:
+        assert sorted(file.keys()) == ["inputs", "labels", "pixels"]

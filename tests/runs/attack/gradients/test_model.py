@@ -1,0 +1,275 @@
+"""The model that gradients belong to: how it is found, what it is checked for, what is doubted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from overhear.attacks.problem.observation import sent_gradient
+from overhear.runs.attack.gradients.batch import facts_of
+from overhear.runs.attack.gradients.file import TensorFile
+from overhear.runs.attack.gradients.model import Posed, doubts, pose
+from overhear.runs.errors import STATED
+from overhear.training.models.parameters import build_model, flatten, unflatten
+
+SHAPE, CLASSES = (1, 4, 4), 3
+MY_NETWORKS = """
+import torch
+from torch import nn
+
+
+def drawn(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, classes))
+
+
+def trained(input_shape, classes):
+    torch.manual_seed(7)
+    return drawn(input_shape, classes)
+
+
+def three(input_shape, classes):
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+
+
+def nothing():
+    return None
+
+
+def number(input_shape, classes):
+    return 3
+
+
+def normed(input_shape, classes):
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, classes))
+
+
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.detach().flatten(1))
+
+
+def detached(input_shape, classes):
+    torch.manual_seed(7)
+    return Detached(16, classes)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test in a folder of its own, with networks beside it."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_networks.py").write_text(MY_NETWORKS, encoding="utf-8")
+    sys.modules.pop("my_networks", None)
+    yield
+    sys.modules.pop("my_networks", None)
+
+
+def mine(function: str) -> nn.Module:
+    """What a function of my_networks.py builds."""
+    names: dict[str, Any] = {"__name__": "mine"}
+    exec(MY_NETWORKS, names)  # noqa: S102 - our own text
+    return names[function](SHAPE, CLASSES)
+
+
+def network(name: str = "mlp", *, seed: int = 0) -> nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    return build_model(name, input_shape=SHAPE, classes=CLASSES, generator=generator)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    x = torch.rand(1, *SHAPE, generator=torch.Generator().manual_seed(3))
+    sent = sent_gradient(model, flatten(model), inputs=x, targets=torch.tensor([1]), clip_norm=None)
+    return {name: value.contiguous() for name, value in unflatten(model, sent.detach()).items()}
+
+
+def file_of(model: nn.Module, change: Mapping[str, Tensor] | None = None) -> TensorFile:
+    """Gradients and parameters of a model, some of the gradients changed."""
+    tensors = {f"gradient.{k}": v for k, v in {**gradients(model), **(change or {})}.items()}
+    tensors |= {f"parameter.{k}": v.detach() for k, v in model.named_parameters()}
+    return TensorFile(path=Path("g"), tensors=tensors, metadata={})
+
+
+def alone(model: nn.Module) -> TensorFile:
+    """Gradients without parameters."""
+    return TensorFile(path=Path("g"), tensors=gradients(model), metadata={})
+
+
+def posed(
+    file: TensorFile, model: str = "mlp", *, weights: Path | None = None, **said: Any
+) -> Posed:
+    facts, _ = facts_of({}, {"input_shape": SHAPE, **said})
+    return pose(file, facts, model=model, weights=weights)
+
+
+def refused(*arguments: Any, kind: type[Exception] = ValueError, **how: Any) -> str:
+    with pytest.raises(kind) as caught:
+        posed(*arguments, **how)
+    assert isinstance(caught.value, STATED)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_ready_network_takes_the_parameters_of_the_file():
+    found = posed(file_of(network(seed=5)))
+    assert (found.parameters_from, found.classes) == ("gradient file", CLASSES)
+    assert torch.equal(found.observation.points[0, 0], flatten(network(seed=5)))
+
+
+def test_a_function_in_the_current_folder_is_found_and_the_path_left_as_it_was():
+    before = list(sys.path)
+    found = posed(alone(mine("trained")), "my_networks:trained")
+    assert found.parameters_from == "model function"
+    assert torch.equal(found.observation.points[0, 0], flatten(mine("trained")))
+    assert sys.path == before
+
+
+def test_weights_may_come_from_a_state_dict():
+    model = network(seed=5)
+    save_file({name: p.detach().contiguous() for name, p in model.state_dict().items()}, "w.st")
+    found = posed(alone(model), weights=Path("w.st"))
+    assert found.parameters_from == "weights file"
+    assert torch.equal(found.observation.points[0, 0], flatten(model))
+
+
+def test_double_precision_is_kept():
+    double = {name: tensor.double() for name, tensor in gradients(network()).items()}
+    assert posed(file_of(network(), double)).observation.gradient.dtype == torch.float64
+
+
+def test_what_is_said_of_the_batch_reaches_the_observation():
+    model = network()
+    seen = posed(file_of(model), records=4, clip_norm=100.0, noise_std=1e-3).observation
+    assert (seen.records, seen.clip_norm, seen.mean_of) == (4, 100.0, None)
+    assert seen.noise_std == pytest.approx(1e-3)
+    assert (
+        posed(file_of(model), records=4, clip_norm=100.0, clip_batch=True).observation.mean_of == 4
+    )
+
+
+# What is refused
+
+
+def test_a_shape_that_the_model_does_not_take_is_named():
+    said = refused(alone(network()), "my_networks:drawn", input_shape=(1, 5, 5))
+    assert "input_shape=(1, 5, 5)" in said
+    assert "does it take records of that shape?" in said
+    said = refused(alone(network()), "lenet")
+    assert "input_shape=(1, 4, 4) does not fit 'lenet'" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("my_networks:missing", "has no 'missing'"),
+        ("no_such_module_at_all:build", "cannot import 'no_such_module_at_all'"),
+        ("no_such_network", "'no_such_network' is unknown"),
+        ("my_networks:nothing", "fails with TypeError"),
+        ("my_networks:normed", "(BatchNorm2d) mixes the examples of a batch"),
+        ("mlp", "draws new weights whenever it is built"),
+    ],
+)
+def test_a_model_that_cannot_be_attacked_is_refused(model, words):
+    assert words in refused(alone(network()), model)
+
+
+def test_a_function_that_returns_no_network_is_refused():
+    said = refused(alone(network()), "my_networks:number", classes=3, kind=TypeError)
+    assert "returned int, must be an nn.Module" in said
+
+
+def test_a_function_that_draws_its_weights_is_refused():
+    said = refused(alone(mine("drawn")), "my_networks:drawn")
+    assert "draws new weights whenever it is built" in said
+    assert "--weights" in said
+
+
+def test_a_model_that_cuts_its_graph_is_refused():
+    file = TensorFile(
+        path=Path("g"),
+        tensors={name: torch.ones_like(p) for name, p in mine("detached").named_parameters()},
+        metadata={},
+    )
+    assert "cannot be differentiated twice" in refused(file, "my_networks:detached")
+
+
+def test_labels_beyond_the_classes_are_refused():
+    assert "labels=(7,) must lie in 0 to 2" in refused(file_of(network()), labels=(7,))
+
+
+def test_classes_that_no_gradient_fits_are_told_with_what_was_tried():
+    said = refused(file_of(network()), input_shape=(1, 5, 5))
+    assert "(classes is not given; tried [3, 16])" in said
+
+
+def test_a_model_with_its_own_number_of_classes_is_told_what_its_gradients_lack():
+    said = refused(alone(network()), "my_networks:three")
+    assert "2 unknown to the model: '3.weight', '3.bias'" in said
+
+
+def test_wrong_classes_are_told_by_the_shapes():
+    assert "'3.weight' is (3, 16), must be (5, 16)" in refused(file_of(network()), classes=5)
+
+
+def test_parameters_are_not_given_twice():
+    save_file({"w": torch.ones(1)}, "w.st")
+    said = refused(file_of(network()), weights=Path("w.st"))
+    assert "holds parameters already; leave w.st out" in said
+
+
+def test_weights_of_another_model_are_refused():
+    save_file({"w": torch.ones(1)}, "w.st")
+    assert "4 of 4 missing" in refused(alone(network()), weights=Path("w.st"))
+
+
+def test_noise_that_the_gradient_is_too_small_for_is_refused():
+    said = refused(file_of(network()), noise_std=10.0)
+    assert "noise multiplier * clip norm / batch size" in said
+
+
+def test_a_clip_norm_that_the_gradient_is_above_is_refused():
+    said = refused(file_of(network()), clip_norm=1e-3)
+    assert "cannot make a mean gradient of norm" in said
+
+
+def test_declared_noise_and_clip_that_fit_are_accepted():
+    generator = torch.Generator().manual_seed(0)
+    model = network()
+    size = float(torch.cat([g.flatten() for g in gradients(model).values()]).norm())
+    for noise in (1e-3, 1.0, 30.0):
+        noisy = {
+            name: value + noise * torch.randn(value.shape, generator=generator)
+            for name, value in gradients(model).items()
+        }
+        posed(file_of(model, noisy), clip_norm=1.001 * size, noise_std=noise)
+
+
+# What is doubted
+
+
+def test_a_right_gradient_is_not_doubted():
+    assert doubts(posed(file_of(network()))) == []
+
+
+def test_parameters_of_the_model_function_are_doubted():
+    (said,) = doubts(posed(alone(mine("trained")), "my_networks:trained"))
+    assert "nothing shows that the gradient was taken at them" in said
+
+
+def test_a_sum_over_the_batch_is_doubted():
+    sent = {name: 4 * value for name, value in gradients(network()).items()}
+    (said,) = doubts(posed(file_of(network(), sent)))
+    assert "divide a sum by the batch size" in said
+
+
+def test_another_loss_is_doubted():
+    sent = {"3.bias": gradients(network())["3.bias"] + 0.1}
+    (said,) = doubts(posed(file_of(network(), sent)))
+    assert "do not sum to 0" in said

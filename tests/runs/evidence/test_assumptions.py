@@ -1,0 +1,90 @@
+"""What the figures rest on, and what speaks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from overhear.runs.evidence.assumptions import DECLARED, Facts, assumptions
+from tests.conftest import sample_audit
+
+FACTS = Facts(
+    planned=200,
+    released=200,
+    repeated=0,
+    torn=False,
+    seed=None,
+    duplicates=0,
+    records=1438,
+    clipped=True,
+    encrypted=False,
+    server=False,
+    changing=False,
+)
+
+
+def status(facts: Facts = FACTS, audit: dict[str, object] | None = None) -> dict[str, str]:
+    return {entry["name"]: entry["status"] for entry in assumptions(facts, audit)}
+
+
+def test_each_assumption_has_a_name_of_its_own_and_says_how_it_is_known() -> None:
+    everything = replace(FACTS, clipped=False, encrypted=True, server=True, changing=True)
+    found = assumptions(everything, sample_audit())
+    assert len({entry["name"] for entry in found}) == len(found)
+    for entry in found:
+        assert entry["status"] in ("verified", "assumed", "gap")
+        assert entry["text"]
+        assert entry["how"]
+
+
+def test_without_an_audit_nothing_about_the_program_is_verified() -> None:
+    found = status()
+    assert {found[of.name] for of in DECLARED} == {"assumed"}
+    assert found["canaries"] == "gap"
+
+
+def test_each_check_that_passed_verifies_its_assumption() -> None:
+    found = status(FACTS, sample_audit())
+    assert {found[of.name] for of in DECLARED} == {"verified"}
+    assert found["canaries"] == "verified"
+
+
+@pytest.mark.parametrize("of", DECLARED, ids=lambda of: of.name)
+def test_a_check_that_failed_makes_a_gap_of_its_assumption_alone(of) -> None:
+    audit = sample_audit()
+    for check in audit["checks"]:
+        check["passed"] = check["name"] != of.check
+    found = status(FACTS, audit)
+    assert [name for name in (d.name for d in DECLARED) if found[name] == "gap"] == [of.name]
+
+
+def test_a_check_that_the_audit_lacks_verifies_nothing() -> None:
+    found = status(FACTS, sample_audit() | {"checks": []})
+    assert {found[of.name] for of in DECLARED} == {"assumed"}
+
+
+@pytest.mark.parametrize("verdict", ["suspicious", "contradicted", "failed checks"])
+def test_an_audit_that_is_not_consistent_verifies_no_implementation(verdict: str) -> None:
+    assert status(FACTS, sample_audit(verdict))["canaries"] == "gap"
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"released": 201}, "rounds"),
+        ({"torn": True}, "ledger"),
+        ({"seed": 7}, "entropy"),
+        ({"duplicates": 3}, "duplicates"),
+        ({"clipped": False}, "clipping"),
+    ],
+)
+def test_what_the_runs_own_files_refute_is_a_gap(change: dict[str, object], name: str) -> None:
+    assert status().get(name) != "gap"
+    assert status(replace(FACTS, **change))[name] == "gap"
+
+
+def test_what_is_trusted_only_here_is_named_only_here() -> None:
+    assert not {"encryption", "server", "schedule"} & status().keys()
+    found = status(replace(FACTS, encrypted=True, server=True, changing=True))
+    assert [found[name] for name in ("encryption", "server", "schedule")] == ["assumed"] * 3

@@ -1,0 +1,171 @@
+"""Min-max runs from their run file: tasks, refusals, what a plan says, and AUROC."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from overhear.runs.folder.run import train_run
+from overhear.runs.plan.plan import make_plan
+from overhear.runs.run_file.build import build
+from overhear.runs.run_file.run_file import load_run_file
+from overhear.training.models.tasks import ClassWeights
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+NAMES = ("dpmixsgd", "dm-hsgd", "sgda", "dp-sgda")
+RUN = """
+[data]
+name = "digits"
+agents = 4
+[model]
+name = "linear"
+[algorithm]
+name = "dpmixsgd"
+[privacy]
+noise_multiplier = 1.0
+delta = 1e-5
+[training]
+rounds = 4
+sampling_rate = 0.1
+"""
+
+
+def loaded(folder: Path, text: str = RUN, overrides=()):
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_run_file(path, overrides)
+
+
+def without_privacy(name: str) -> str:
+    head, _, tail = RUN.replace("dpmixsgd", name).partition("[privacy]")
+    return head + "[training]" + tail.partition("[training]")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("dpmixsgd", "class-weights"), ("dp-dpsgd", "classification")]
+)
+def test_the_task_is_what_the_algorithm_is_for(name, task, tmp_path):
+    config = loaded(tmp_path, RUN.replace("dpmixsgd", name))
+    assert config.model.task == task
+    again = loaded(tmp_path, config.to_toml())
+    assert again == config
+    assert ("strength" in config.to_toml()) == (task == "class-weights")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["model.task=classification"], "ascends in dual variables; use .class-weights."),
+        (["algorithm.name=dp-dpsgd", "model.task=class-weights"], "has no dual variables"),
+        (["model.task=class-weights", "model.strength=-1"], "strength"),
+        (["algorithm.beta_x=0"], r"beta_x=0.* must lie in \(0, 1\]"),
+        (["algorithm.name=sgda"], "sgda adds no noise"),
+        (["algorithm.name=dm-hsgd", "privacy.epsilon=3"], "epsilon=3.* cannot be met"),
+    ],
+)
+def test_what_does_not_fit_is_refused(overrides, named, tmp_path):
+    with pytest.raises(ValueError, match=named):
+        loaded(tmp_path, overrides=overrides)
+
+
+def test_the_numbers_of_the_task_reach_the_run(tmp_path):
+    chosen = 'name = "linear"\ntask = "class-weights"\nstrength = 0.5\npenalty = 0.001'
+    task = build(loaded(tmp_path, RUN.replace('name = "linear"', chosen))).setting.task
+    assert isinstance(task, ClassWeights)
+    assert task.dimensions == (650, 10)
+    assert (task._strength, task._penalty, task._steepness) == (0.5, 0.001, 10.0)
+
+
+@pytest.mark.parametrize("name", ["dm-hsgd", "sgda"])
+def test_a_reference_without_privacy_is_infinite(name, tmp_path):
+    plan = make_plan(loaded(tmp_path, without_privacy(name)))
+    found = {one["name"]: one["epsilon"] for one in plan.to_json()["adversaries"]}
+    assert found["eavesdropper"] == found["neighbour"] == "inf"
+
+
+def test_published_is_infinite_without_clipping_and_large_with_it(tmp_path):
+    clipped = make_plan(loaded(tmp_path, overrides=["algorithm.form=published"]))
+    found = clipped.guarantee("eavesdropper")
+    repaired = make_plan(loaded(tmp_path)).guarantee("eavesdropper")
+    assert 20 * repaired.epsilon < found.epsilon < math.inf
+    assert "all rounds are one release" in found.because
+    off = ["algorithm.form=published", "privacy.clip_norm=inf", "privacy.noise_multiplier=0"]
+    found = make_plan(loaded(tmp_path, overrides=off)).guarantee("eavesdropper")
+    assert found.epsilon == math.inf
+    assert "not clipped" in found.because
+
+
+def test_a_published_run_too_long_for_one_view_stays_infinite(tmp_path):
+    long = ["algorithm.form=published", "training.rounds=5000"]
+    found = make_plan(loaded(tmp_path, overrides=long)).guarantee("eavesdropper")
+    assert found.epsilon == math.inf
+    assert "too large for a view of all its rounds" in found.because
+
+
+@pytest.mark.parametrize(
+    ("initial_noise", "expected"), [("1", 1.687), ("5", 0.1233), ("1e6", 0.0975)]
+)
+def test_the_first_batch_of_a_plan_dominates_at_equal_noise(initial_noise, expected, tmp_path):
+    """20,000 records an agent, b 10, b0 2000, 2,000 rounds, multiplier 1."""
+    data = tmp_path / "data"
+    data.write_text("+1 1:1\n-1 1:2\n" * 20_000, encoding="utf-8")
+    Path(f"{data}.t").write_text("+1 1:1\n-1 1:2\n", encoding="utf-8")
+    text = RUN.replace('name = "digits"', f'name = "libsvm"\nroot = "{data}"\nfeatures = 1')
+    text = text.replace("agents = 4", "agents = 2").replace("rounds = 4", "rounds = 2000")
+    text = text.replace("sampling_rate = 0.1", "batch_size = 10")
+    config = loaded(tmp_path, text, [f"algorithm.initial_noise={initial_noise}"])
+    plan = make_plan(config)
+    rates = [r.sampling_rate for r in plan.exposures["eavesdropper"].releases]
+    assert rates == pytest.approx([0.1, 0.0005])
+    assert plan.guarantee("eavesdropper").epsilon == pytest.approx(expected, abs=6e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_leaves_auroc_where_there_are_two_classes(name, tmp_path):
+    data = tmp_path / "data"
+    data.write_text("+1 1:1 2:.5\n-1 1:-1 2:.5\n" * 40, encoding="utf-8")
+    Path(f"{data}.t").write_text("+1 1:1\n-1 1:-1\n" * 5, encoding="utf-8")
+    text = RUN.replace("dpmixsgd", name) if "dp" in name else without_privacy(name)
+    text = text.replace('name = "digits"', f'name = "libsvm"\nroot = "{data}"\nfeatures = 2')
+    train_run(loaded(tmp_path, text), tmp_path / "out")
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert len(last["auroc"]) == 4
+    assert 0.0 <= last["consensus_auroc"] <= 1.0
+
+
+def test_more_classes_have_no_auroc(tmp_path):
+    summary = train_run(loaded(tmp_path), tmp_path / "out")
+    assert summary["metrics"]["auroc"] is summary["metrics"]["consensus_auroc"] is None
+    planned = make_plan(loaded(tmp_path)).to_json()["adversaries"]
+    assert summary["adversaries"] == planned
+
+
+@pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples/ is not beside the tests")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_can_be_planned(name):
+    found = make_plan(load_run_file(EXAMPLES / f"{name}-digits.toml"))
+    if "dp" in name:
+        assert found.guarantee("eavesdropper").epsilon == pytest.approx(8.0, abs=1e-3)
+    else:
+        assert found.guarantee("eavesdropper").epsilon == math.inf
+
+
+@pytest.mark.data
+def test_the_references_rank_a9a_better_with_every_report(tmp_path):
+    """AUROC of the mean model at rounds 0, 30 and 60; the start ranks at .40 to .60."""
+    root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[4] / "shared" / "data")
+    file = root / "libsvm" / "a9a"
+    if not file.is_file():
+        pytest.skip(f"no libsvm/a9a under {root}; set OVERHEAR_DATA to a folder that holds it")
+    text = (EXAMPLES / "dpmixsgd-a9a.toml").read_text(encoding="utf-8")
+    head, _, tail = text.replace('"dpmixsgd"', '"sgda"').partition("\n[privacy]")
+    text = head + "\n[training]" + tail.partition("[training]")[2]
+    short = [f'data.root="{file}"', "training.rounds=60", "training.evaluate_every=30"]
+    train_run(loaded(tmp_path, text, short), tmp_path / "out")
+    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line)["consensus_auroc"] for line in lines]
+    assert found == sorted(found)
+    assert found[-1] > 0.7

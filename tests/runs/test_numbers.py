@@ -1,0 +1,35 @@
+"""How figures are written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from overhear.runs.numbers import bound, figure, small
+
+
+@pytest.mark.parametrize("value", [2.0701, 0.030001, 7.999, 1234.5, 3.14159e-7, 99.91, 0.9995, 5e8])
+def test_a_bound_is_never_written_smaller_than_it_is(value: float) -> None:
+    written = float(bound(value).replace("−", "-"))
+    assert value * (1 - 1e-9) <= written <= value * 1.011
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(4.0, "4.00"), (4 - 1e-12, "4.00"), (4 + 1e-10, "4.00"), (0.0, "0")]
+)
+def test_rounding_noise_does_not_raise_a_bound(value: float, written: str) -> None:
+    assert bound(value) == written
+
+
+@pytest.mark.parametrize("write", [bound, figure])
+def test_infinity_is_written_alike_from_a_float_and_from_json(write) -> None:
+    assert write("inf") == write(math.inf) == "∞"
+
+
+def test_a_figure_that_rounds_up_to_the_next_power_keeps_its_digits() -> None:
+    assert (figure(9.999), figure(0.9999), figure(-9.999)) == ("10.0", "1.00", "−10.0")
+
+
+def test_delta_keeps_the_digits_it_was_given() -> None:
+    assert [small(v) for v in (1e-5, 2.5e-7, 0.05, 0.001)] == ["1e-5", "2.5e-7", "0.05", "0.001"]

@@ -1,0 +1,244 @@
+"""DP-CGA: the projection against its optimality conditions, and what a round costs."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from overhear.privacy.adversary import parse_adversary
+from overhear.training.algorithms import ALGORITHMS, bind, dp_cga
+from overhear.training.algorithms.dp_cga import Clip, project
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.models.parameters import flatten
+from overhear.training.tracing.trace import trace
+
+ETA, B, BETA = 0.3, 4.5, 0.6
+
+
+def setting(graph: Graph, *, rate: float = 0.5) -> Setting:
+    rng = torch.Generator().manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    for p in net.parameters():
+        p.data.normal_(generator=rng)
+    shards = [
+        Examples(torch.randn(9, 4, generator=rng), torch.full((9,), i % 2))
+        for i in range(graph.agents)
+    ]
+    cpu = torch.device("cpu")
+    return Setting(
+        graph=graph, model=net, shards=shards, sampling_rate=rate, device=cpu, dtype=torch.float64
+    )
+
+
+def engine(
+    graph: Graph,
+    *,
+    clip: Clip = Clip.PER_EXAMPLE,
+    momentum: float = BETA,
+    clip_norm: float | None = 0.2,
+    noise_std: float = 0.4,
+    rate: float = 0.5,
+) -> Engine:
+    settings = dp_cga.Settings(clip=clip, momentum=momentum)
+    numbers = {"learning_rate": ETA, "batch_size": B, "clip_norm": clip_norm}
+    bound = bind(ALGORITHMS["dp-cga"], settings, noise_std=noise_std, **numbers)
+    started = Engine(setting(graph, rate=rate), bound, randomness=SecretRandomness(5))
+    started.start()
+    return started
+
+
+def mean_gradient(net: nn.Module, x: np.ndarray, shard: Examples) -> np.ndarray:
+    """Gradient of the summed cross-entropy by autograd, divided by the normaliser."""
+    flat = torch.tensor(x, requires_grad=True)
+    parts, start = {}, 0
+    for name, p in net.named_parameters():
+        parts[name] = flat[start : start + p.numel()].view_as(p)
+        start += p.numel()
+    logits = functional_call(net, parts, (shard.inputs.double(),))
+    (gradient,) = torch.autograd.grad(cross_entropy(logits, shard.targets, reduction="sum"), flat)
+    return gradient.numpy() / B
+
+
+def projected_by_enumeration(g: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The nearest feasible vector among those with each subset of products held at zero."""
+    best, nearest = math.inf, g
+    for size in range(len(rows) + 1):
+        for held in itertools.combinations(range(len(rows)), size):
+            face = rows[list(held)]
+            p = g - face.T @ np.linalg.pinv(face.T) @ g if size else g
+            distance = float(np.linalg.norm(p - g))
+            if (rows @ p >= -1e-9).all() and distance < best:
+                best, nearest = distance, p
+    return nearest
+
+
+@pytest.mark.parametrize("clip", list(Clip))
+def test_without_noise_and_clipping_it_is_cross_gradient_aggregation(clip):
+    graph = star(5)
+    started = engine(graph, clip=clip, clip_norm=None, noise_std=0.0, rate=1.0)
+    net, shards, W = started.setting.model.double(), started.setting.shards, graph.weights
+    x = np.tile(flatten(net).detach().numpy(), (5, 1))
+    u = np.zeros_like(x)
+    bent = 0
+    for _ in range(4):
+        started.advance()
+        for i in range(5):
+            heard = graph.neighbours(i)
+            rows = np.stack([mean_gradient(net, x[i], shards[d]) for d in heard])
+            own = rows[heard.index(i)]
+            projected = projected_by_enumeration(own, rows)
+            bent += bool(np.linalg.norm(projected - own) > 1e-3)
+            u[i] = BETA * u[i] + projected
+        x = W @ x - ETA * u
+        np.testing.assert_allclose(started.models().numpy(), x, rtol=1e-8, atol=1e-10)
+    assert bent > 5  # the projection does something here
+
+
+def _cases():
+    rng = np.random.default_rng(0)
+    return [
+        (rng.normal(size=width), rng.normal(size=(count, width)) + shift)
+        for count, width, shift in [(2, 3, 0.0), (4, 8, 0.5), (5, 3, 0.0), (6, 40, -0.7)]
+        for _ in range(5)
+    ]
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_the_projection_meets_its_optimality_conditions(case):
+    g, rows = _cases()[case]
+    p = project(torch.tensor(g), torch.tensor(rows)).numpy()
+    assert (rows @ p >= -1e-9).all()  # feasible
+    assert abs(p @ (p - g)) < 1e-9  # complementary
+    np.testing.assert_allclose(p, projected_by_enumeration(g, rows), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", [0, 5, 10, 15])
+def test_the_projection_is_what_a_generic_solver_finds(case):
+    g, rows = _cases()[case]
+    found = minimize(
+        lambda p: 0.5 * (p - g) @ (p - g),
+        np.zeros_like(g),
+        jac=lambda p: p - g,
+        constraints={"type": "ineq", "fun": lambda p: rows @ p, "jac": lambda _: rows},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    p = project(torch.tensor(g), torch.tensor(rows)).numpy()
+    np.testing.assert_allclose(p, found.x, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("case", [5, 10])
+def test_the_projection_scales_with_its_input_and_needs_no_own_row(case, scale):
+    g, rows = (torch.tensor(a) for a in _cases()[case])
+    p = project(g, rows)
+    torch.testing.assert_close(project(scale * g, scale * rows) / scale, p, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(project(g, torch.cat([rows, g[None]])), p, rtol=1e-9, atol=1e-10)
+
+
+def test_gradients_that_agree_are_left_alone_and_opposite_ones_cancel():
+    g = torch.tensor([1.0, 2.0, 0.0])
+    torch.testing.assert_close(project(g, torch.stack([g, 3 * g])), g)
+    assert float(project(g, torch.stack([g, -g])).norm()) < 1e-6
+    assert float(project(0 * g, torch.stack([0 * g, 0 * g])).norm()) == 0.0
+
+
+def test_one_agent_is_dp_sgd():
+    alone = engine(ring(1), momentum=0.0)
+    x = alone.models()[0].clone()
+    for _ in range(3):
+        sources = Sources()
+        alone.advance(sources=sources)
+        x = x - ETA * (sources.contributions[0][0] + 0.4 * sources.noise[0][0]) / B
+        torch.testing.assert_close(alone.models()[0], x, rtol=1e-10, atol=1e-12)
+
+
+def test_mixing_keeps_the_mean_of_the_models():
+    started = engine(star(5), noise_std=0.0, rate=0.0)
+    rng = torch.Generator().manual_seed(1)
+    spread = torch.randn(started.models().shape, generator=rng, dtype=torch.float64)
+    started.restore({"x": spread, "u": torch.zeros_like(spread)}, round=0)
+    started.advance()
+    torch.testing.assert_close(started.models().mean(0), spread.mean(0), rtol=1e-12, atol=1e-13)
+
+
+def test_the_mean_of_a_batch_is_clipped_as_one_vector():
+    clip, graph = 0.2, ring(5)
+    sources = Sources()
+    started = engine(graph, clip=Clip.BATCH, clip_norm=clip, rate=1.0)
+    started.advance(sources=sources)
+    net = started.setting.model.double()
+    x = flatten(net).detach().numpy()
+    (means,) = sources.contributions
+    for e, owner in enumerate(graph.receivers):
+        mean = mean_gradient(net, x, started.setting.shards[owner])
+        expected = mean * min(1.0, clip / np.linalg.norm(mean))
+        np.testing.assert_allclose(means[e].numpy(), expected, rtol=1e-9, atol=1e-12)
+    assert float(means.norm(dim=1).max()) <= clip
+
+
+def test_one_record_turns_a_clipped_mean_by_nearly_twice_its_bound():
+    """A record of class 0 at logits that favour it, then one of class 1 beside it."""
+    bound, found = 1e-3, []
+    inputs, targets = torch.ones(2, 4), torch.tensor([0, 1])
+    for count in (1, 2):
+        started = engine(ring(3), clip=Clip.BATCH, clip_norm=bound)
+        models = torch.zeros_like(started.models())
+        models[:, -2] = 3.0  # the bias of class 0
+        started.restore({"x": models, "u": torch.zeros_like(models)}, round=0)
+        sources = Sources()
+        planted = {0: Examples(inputs[:count], targets[:count])}
+        started.advance(planted=planted, sources=sources)
+        edge = int(np.flatnonzero(started.setting.graph.receivers == 0)[0])
+        found.append(sources.contributions[0][edge])
+    assert float((found[0] - found[1]).norm()) > 1.99 * bound
+
+
+def joint(graph: Graph, adversary: str, *, clip: Clip, victim: int = 0, **numbers) -> float:
+    unit = {"learning_rate": ETA, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
+    bound = bind(ALGORITHMS["dp-cga"], dp_cga.Settings(clip=clip), **unit | numbers)
+    ((one, _),) = trace(bound.init, bound.step, graph=graph, rounds=5).rounds
+    (found,) = one.sensitivities(parse_adversary(adversary, graph.agents), victim)
+    return found.mu
+
+
+@pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1", "final-models"])
+@pytest.mark.parametrize(
+    ("graph", "victim"),
+    [(ring(5), 0), (full(4), 0), (star(5), 0), (star(5), 4)],
+    ids=["ring", "full", "star-hub", "star-leaf"],
+)
+def test_a_round_costs_the_root_of_the_models_that_a_batch_meets(graph, victim, adversary):
+    root = math.sqrt(len(graph.neighbours(victim)))
+    found = joint(graph, adversary, clip=Clip.PER_EXAMPLE, victim=victim)
+    assert found == pytest.approx(root, abs=1e-9)
+    twice = joint(graph, adversary, clip=Clip.BATCH, victim=victim)
+    assert twice == pytest.approx(2 * root, abs=1e-9)
+
+
+@pytest.mark.parametrize("clip", list(Clip))
+def test_the_cost_depends_on_neither_batch_size_nor_clip_norm(clip):
+    unit = joint(ring(5), "eavesdropper", clip=clip)
+    scaled = {"batch_size": 37.5, "clip_norm": 0.2, "noise_std": 0.4}
+    found = joint(ring(5), "eavesdropper", clip=clip, **scaled)
+    assert found == pytest.approx(unit / 2, abs=1e-9)
+
+
+@pytest.mark.parametrize("clip", list(Clip))
+def test_without_clipping_the_cost_is_infinite(clip):
+    assert joint(ring(5), "eavesdropper", clip=clip, clip_norm=None) == math.inf
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(ValueError, match=r"momentum=1\.0"):
+        dp_cga.Settings(momentum=1.0)

@@ -1,0 +1,287 @@
+"""Facts about the readers: every file here is written by the test."""
+
+import gzip
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+from overhear.training.data.readers import read_cifar10, read_idx, read_idx_folder, read_libsvm
+
+IMAGES = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
+LABELS = np.array([7, 0, 9], dtype=np.uint8)
+NAMES = {
+    "train-images-idx3-ubyte": IMAGES,
+    "train-labels-idx1-ubyte": LABELS,
+    "t10k-images-idx3-ubyte": IMAGES[:1],
+    "t10k-labels-idx1-ubyte": LABELS[:1],
+}
+
+
+def _idx(array):
+    return struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def _write_idx(folder, *, zipped=False):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in NAMES.items():
+        if zipped:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(array)))
+        else:
+            (folder / name).write_bytes(_idx(array))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("place", ["FashionMNIST/raw", "."])
+def test_idx_files_are_read_plain_or_zipped_in_both_places(tmp_path, place, zipped):
+    _write_idx(tmp_path / place, zipped=zipped)
+    train, test = read_idx_folder(tmp_path, folder="FashionMNIST")
+    assert np.array_equal(train.inputs, IMAGES[:, None])
+    assert train.targets.tolist() == [7, 0, 9]
+    assert train.targets.dtype == np.int64
+    assert test.inputs.shape == (1, 1, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "dimensions", "message"),
+    [
+        (_idx(IMAGES)[:-1], 3, "announces 60 bytes of data and holds 59"),
+        (_idx(IMAGES) + b"x", 3, "announces 60 bytes of data and holds 61"),
+        (_idx(IMAGES)[:9], 3, "ends within its header of 16 bytes"),
+        (_idx(IMAGES), 1, "starts with 00000803, must start with 00000801: .* labels"),
+        (_idx(LABELS), 3, "starts with 00000801, must start with 00000803: .* images"),
+        (b"", 1, "starts with nothing"),
+        (b"\x00\x00\x0d\x01" + _idx(LABELS)[4:], 1, "starts with 00000d01"),
+    ],
+)
+def test_an_idx_file_that_is_cut_or_of_another_kind_is_refused(
+    tmp_path, content, dimensions, message
+):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_idx(path, dimensions=dimensions)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(_idx(LABELS))[:-12], b"not gzip", gzip.compress(b"")[:5]],
+    ids=["cut", "no gzip", "head only"],
+)
+def test_a_damaged_gz_file_is_refused(tmp_path, content):
+    path = tmp_path / "labels.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="cut short or damaged"):
+        read_idx(path, dimensions=1)
+
+
+def test_a_flipped_bit_in_a_gz_file_is_noticed(tmp_path):
+    content = bytearray(gzip.compress(_idx(LABELS)))
+    content[-8] ^= 1  # the checksum
+    path = tmp_path / "labels.gz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="cut short or damaged"):
+        read_idx(path, dimensions=1)
+
+
+def test_a_missing_idx_file_names_both_places_and_the_layout(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"train-images.*MNIST/raw and .*holds MNIST/raw"):
+        read_idx_folder(tmp_path, folder="MNIST")
+
+
+def test_images_and_labels_that_differ_in_number_are_refused(tmp_path):
+    _write_idx(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(_idx(LABELS[:2]))
+    with pytest.raises(ValueError, match=r"holds 3 images and .* 2 labels"):
+        read_idx_folder(tmp_path, folder="MNIST")
+
+
+def test_an_idx_label_above_nine_is_refused(tmp_path):
+    _write_idx(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(_idx(LABELS + 1))
+    with pytest.raises(ValueError, match=r"label 10, must lie in \[0, 9\]"):
+        read_idx_folder(tmp_path, folder="MNIST")
+
+
+PIXELS = np.arange(2 * 3072, dtype=np.uint32).astype(np.uint8).reshape(2, 3072)
+
+
+def _write_cifar(root, *, protocol=2, train=("data_batch_1",), **changes):
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(exist_ok=True)
+    batch = {"data": PIXELS, "labels": [3, 8], **changes}
+    for name in (*train, "test_batch"):
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=protocol))
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_cifar_batches_of_every_pickle_protocol_are_read(tmp_path, protocol):
+    if protocol == 5:  # protocol 5 stores arrays by a function that no CIFAR batch uses
+        _write_cifar(tmp_path, protocol=protocol)
+        with pytest.raises(ValueError, match=r"refused: it asks for numpy.*_frombuffer"):
+            read_cifar10(tmp_path)
+        return
+    _write_cifar(tmp_path, protocol=protocol)
+    train, test = read_cifar10(tmp_path)
+    assert np.array_equal(train.inputs.reshape(2, -1), PIXELS)
+    assert train.inputs.shape == (2, 3, 32, 32)
+    assert test.targets.tolist() == [3, 8]
+
+
+def test_the_cifar_batches_that_are_there_are_joined(tmp_path):
+    _write_cifar(tmp_path, train=("data_batch_2", "data_batch_5"))
+    train, test = read_cifar10(tmp_path)
+    assert train.targets.tolist() == [3, 8, 3, 8]
+    assert len(test.targets) == 2
+
+
+class _Evil:
+    def __reduce__(self):
+        return eval, ("__import__('pathlib').Path('owned').touch()",)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_pickle_that_runs_code_is_refused_before_it_does(tmp_path, monkeypatch, protocol):
+    monkeypatch.chdir(tmp_path)
+    _write_cifar(tmp_path, protocol=protocol, filenames=_Evil())
+    with pytest.raises(ValueError, match=r"is refused: it asks for .*eval.*do not load this file"):
+        read_cifar10(tmp_path)
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("name", ["load", "frombuffer", "ndarray.tofile"])
+def test_numpy_is_no_way_around(tmp_path, name):
+    _write_cifar(tmp_path)
+    evil = b"\x80\x02cnumpy\n" + name.encode() + b"\n."
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(evil)
+    with pytest.raises(ValueError, match="is refused"):
+        read_cifar10(tmp_path)
+
+
+def test_other_encodings_are_refused(tmp_path):
+    _write_cifar(tmp_path)
+    evil = b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R."
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(evil)
+    with pytest.raises(ValueError, match="asks for the encoding 'zip'"):
+        read_cifar10(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": PIXELS[:, :3000]}, r"shape \(2, 3000\) and 2 labels"),
+        ({"data": PIXELS[:1]}, r"shape \(1, 3072\) and 2 labels"),
+        ({"data": PIXELS.astype(float)}, "array of type 'f8'"),
+        ({"data": [1, 2]}, r"shape \(2,\)"),
+        ({"labels": [3, 10]}, r"not whole numbers in \[0, 9\]"),
+        ({"labels": [3, -1]}, r"not whole numbers in \[0, 9\]"),
+        ({"labels": [3.5, 1.0]}, "not whole numbers"),
+    ],
+)
+def test_a_cifar_batch_of_other_contents_is_refused(tmp_path, changes, message):
+    _write_cifar(tmp_path, **changes)
+    with pytest.raises(ValueError, match=message):
+        read_cifar10(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"plain text", pickle.dumps([1]), pickle.dumps({})])
+def test_a_file_that_is_no_cifar_batch_is_refused(tmp_path, content):
+    _write_cifar(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(content)
+    with pytest.raises(ValueError, match="no CIFAR-10 batch or is damaged"):
+        read_cifar10(tmp_path)
+
+
+def test_a_cut_cifar_batch_is_refused(tmp_path):
+    _write_cifar(tmp_path)
+    path = tmp_path / "cifar-10-batches-py" / "test_batch"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="no CIFAR-10 batch or is damaged"):
+        read_cifar10(tmp_path)
+
+
+def test_missing_cifar_batches_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no data_batch_1 to .*cifar-10-batches-py"):
+        read_cifar10(tmp_path)
+    _write_cifar(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "test_batch").unlink()
+    with pytest.raises(FileNotFoundError, match="no test_batch in"):
+        read_cifar10(tmp_path)
+
+
+def _libsvm(tmp_path, text, test=None):
+    path = tmp_path / "set"
+    path.write_text(text)
+    if test is not None:
+        (tmp_path / "set.t").write_text(test)
+    return path
+
+
+def test_libsvm_reads_continuous_and_negative_values(tmp_path):
+    path = _libsvm(tmp_path, "+1 1:0.5 4:-3e-2  # a remark\n-1 2:-7\n-1\n", test="-1 1:1\n")
+    train, test, classes = read_libsvm(path, features=5)
+    expected = [[0.5, 0, 0, -0.03, 0], [0, -7, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert np.array_equal(train.inputs, np.array(expected, dtype=np.float32))
+    assert train.inputs.dtype == np.float32
+    assert train.targets.tolist() == [1, 0, 0]
+    assert test.targets.tolist() == [0]
+    assert test.inputs.shape == (1, 5)
+    assert classes == 2
+
+
+def test_libsvm_labels_become_classes_in_their_order(tmp_path):
+    train, test, classes = read_libsvm(
+        _libsvm(tmp_path, "3 1:1\n1 1:1\n8 1:1\n1 1:1\n"), features=1
+    )
+    assert train.targets.tolist() == [1, 0, 2, 0]
+    assert test is None
+    assert classes == 3
+
+
+def test_libsvm_test_file_may_be_named(tmp_path):
+    path = _libsvm(tmp_path, "1 1:1\n2 1:1\n")
+    (tmp_path / "other").write_text("2 1:5\n")
+    _, test, _ = read_libsvm(path, tmp_path / "other", features=1)
+    assert test.targets.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 0:1\n-1 1:1\n", "Invalid index 0"),
+        ("1 3:1\n-1 1:1\n", "n_features was set to 2, but input file contains 3"),
+        ("1 2:1 1:1\n", "sorted and unique"),
+        ("1 1:1 1:1\n", "sorted and unique"),
+        ("1 1:x\n", "cannot read .* as LIBSVM text"),
+        ("one 1:1\n", "cannot read .* as LIBSVM text"),
+        ("1 99999999999999:1\n", "cannot read .* as LIBSVM text"),
+        ("1 1:nan\n-1 1:1\n", "holds a value that is not finite"),
+        ("1 1:inf\n-1 1:1\n", "holds a value that is not finite"),
+        ("nan 1:1\n-1 1:1\n", "holds a value that is not finite"),
+        ("0.5 1:1\n1 1:1\n", r"labels \[0.5, 1.0\].*classes, not measurements"),
+        ("1 1:1\n1 1:1\n", "at least two whole numbers"),
+        ("", "at least two whole numbers"),
+    ],
+)
+def test_libsvm_text_that_is_wrong_is_refused(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_libsvm(_libsvm(tmp_path, text), features=2)
+
+
+def test_libsvm_never_guesses_the_number_of_features(tmp_path):
+    with pytest.raises(ValueError, match=r"pass the number of features; .* uses 7"):
+        read_libsvm(_libsvm(tmp_path, "1 7:1\n-1 2:1\n"), features=None)
+
+
+def test_libsvm_test_label_unknown_to_training_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"set\.t has label 3, which .*set never uses"):
+        read_libsvm(_libsvm(tmp_path, "1 1:1\n2 1:1\n", test="3 1:1\n"), features=1)
+
+
+def test_a_missing_libsvm_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="set root to the file itself"):
+        read_libsvm(tmp_path, features=1)
+    path = _libsvm(tmp_path, "1 1:1\n-1 1:1\n")
+    with pytest.raises(FileNotFoundError, match="elsewhere"):
+        read_libsvm(path, tmp_path / "elsewhere", features=1)

@@ -1,0 +1,114 @@
+"""Ranks, plans of what crosses, the order of operations, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from overhear.training import build_graph
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.exchange import Arrivals, _batches, _ordered
+from overhear.training.engine.ranks import Ranks
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.step.round import Agents, UndeclaredOperation
+from tests.training.contract import bound_to, setting
+
+NOTHING = torch.empty(0)
+
+
+@pytest.mark.parametrize(("agents", "size"), [(5, 2), (10, 4), (7, 7), (1000, 3)])
+def test_each_agent_has_one_owner_and_shares_differ_by_one_at_most(agents, size):
+    ranks = Ranks(agents=agents, rank=0, size=size)
+    shares = [ranks.share(rank) for rank in range(size)]
+    assert [agent for share in shares for agent in share] == list(range(agents))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(agent in shares[ranks.owner_of(agent)] for agent in range(agents))
+
+
+def test_a_rank_without_agents_is_refused():
+    with pytest.raises(ValueError, match=r"size=6 must lie in \[1, 5\]"):
+        Ranks(agents=5, rank=0, size=6)
+    with pytest.raises(ValueError, match="rank=2"):
+        Ranks(agents=5, rank=2, size=2)
+    with pytest.raises(ValueError, match="timeout=0"):
+        Ranks(agents=5, rank=0, size=2, timeout=0)
+
+
+def test_ranks_need_a_process_group():
+    with pytest.raises(RuntimeError, match="torchrun"):
+        Ranks.joined(5)
+
+
+def test_both_sides_post_their_operations_in_one_order():
+    """What two ranks have in common comes in the same order on both, for all pairs of six."""
+    posted = {
+        rank: [
+            (op.lower, op.higher, op.sender)
+            for op in _ordered(
+                {peer: NOTHING for peer in reversed(range(6)) if peer != rank},
+                {peer: NOTHING for peer in range(6) if peer != rank},
+                rank=rank,
+            )
+        ]
+        for rank in range(6)
+    }
+    for one in range(6):
+        for other in range(one + 1, 6):
+            mine = [op for op in posted[one] if op[:2] == (one, other)]
+            assert mine == [op for op in posted[other] if op[:2] == (one, other)]
+            assert len(mine) == 2
+        assert posted[one] == sorted(posted[one])
+
+
+@pytest.mark.parametrize("by_peer", [True, False])
+def test_no_batch_has_more_than_256_operations(by_peer):
+    operations = _ordered(dict.fromkeys(range(1, 301), NOTHING), {1: NOTHING}, rank=0)
+    batches = list(_batches(operations, by_peer=by_peer))
+    assert [op for batch in batches for op in batch] == operations
+    assert max(map(len, batches)) == (2 if by_peer else 256)
+    assert not by_peer or all(len({op.peer for op in batch}) == 1 for batch in batches)
+
+
+def test_arrivals_come_in_the_order_of_their_numbers():
+    shares, rng = [range(4), range(4, 7), range(7, 12)], np.random.default_rng(0)
+    wanted = [np.sort(rng.choice(12, size=6, replace=False)) for _ in shares]
+    plans = [
+        Arrivals.of(wanted, shares=shares, rank=rank, device=torch.device("cpu"))
+        for rank in range(3)
+    ]
+    for rank, plan in enumerate(plans):
+        base = torch.full((plan.count,), -1)
+        for peer, place in plan.places.items():
+            at = plans[peer].offers[rank]
+            held = torch.arange(shares[peer].start, shares[peer].stop)
+            base[place] = held if at is None else held[at]
+        assert base.tolist() == wanted[rank].tolist()
+
+
+def test_ranks_of_another_number_of_agents_are_refused():
+    graph = build_graph("ring", 5)
+    ranks = Ranks(agents=4, rank=0, size=1)
+    with pytest.raises(ValueError, match="ranks of 4 agents for a graph of 5"):
+        Engine(setting(graph), bound_to("dsgd", graph), ranks=ranks)
+
+
+def test_sources_are_refused_with_ranks(monkeypatch):
+    graph = build_graph("ring", 5)
+    engine = Engine(setting(graph), bound_to("dsgd", graph))
+    engine.start()
+    engine.ranks = Ranks(agents=5, rank=0, size=1)
+    with pytest.raises(ValueError, match="which no rank has"):
+        engine.advance(sources=Sources())
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 1), (5,), (1,), (3, 5, 1)])
+def test_a_public_tensor_that_has_not_a_row_for_each_row_is_refused(shape):
+    value = Agents(torch.ones(5, 3))
+    with pytest.raises(UndeclaredOperation, match="of_agents"):
+        torch.ones(shape) * value
+    with pytest.raises(UndeclaredOperation, match="of_agents"):
+        value / torch.ones(shape)
+
+
+def test_a_number_a_row_scales_each_row():
+    value = Agents(torch.ones(3, 2)) * torch.tensor([[1.0], [2.0], [3.0]])
+    assert value.rows[:, 0].tolist() == [1.0, 2.0, 3.0]

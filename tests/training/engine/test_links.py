@@ -1,0 +1,149 @@
+"""What a rank holds of a graph, and sums over in-edges that round the same everywhere."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from overhear.training.engine.links import Links
+from overhear.training.engine.ranks import Ranks
+from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
+from overhear.training.step.values import Edges
+from tests.training.contract import bound_to, setting
+
+CPU = torch.device("cpu")
+GRAPHS = [ring(7), full(5), star(6), directed_ring(5), erdos_renyi(9, 0.4, seed=3)]
+
+
+def links(graph, *, rank=None, size=1, dtype=torch.float32):
+    ranks = None if rank is None else Ranks(agents=graph.agents, rank=rank, size=size)
+    return Links(graph, device=CPU, dtype=dtype, ranks=ranks)
+
+
+def rows(count, *, width=37, dtype=torch.float32):
+    return torch.randn(count, width, dtype=dtype, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
+def test_mixing_is_the_product_with_the_weights(graph):
+    whole, x = links(graph, dtype=torch.float64), rows(graph.agents, dtype=torch.float64)
+    found = whole.combine(x, whole.weights, whole.senders)
+    expected = torch.from_numpy(graph.weights.copy()) @ x
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
+def test_sums_by_slots_are_the_sparse_product(graph):
+    whole, x = links(graph, dtype=torch.float64), rows(graph.agents, dtype=torch.float64)
+    sparse = whole.combine(x, whole.weights, whole.senders)
+    found = whole._combine_by_slots(x, whole.weights, whole.senders)
+    torch.testing.assert_close(found, sparse, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_parts_of_all_ranks_are_the_whole(graph, size):
+    whole, x = links(graph), rows(graph.agents)
+    parts = [links(graph, rank=rank, size=size) for rank in range(size)]
+    for name in ("receivers", "senders", "weights"):
+        joined = torch.cat([getattr(part, name) for part in parts])
+        assert torch.equal(joined, getattr(whole, name))
+    for sums in (Links.combine, Links._combine_by_slots):
+        mixed = []
+        for part in parts:
+            heard = torch.unique(part.senders)
+            mixed.append(sums(part, x[heard], part.weights, part.heard))
+        assert torch.equal(torch.cat(mixed), sums(whole, x, whole.weights, whole.senders))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_one_rank_offers_is_what_the_other_finds_a_place_for(size):
+    graph = erdos_renyi(9, 0.4, seed=3)
+    parts = [links(graph, rank=rank, size=size) for rank in range(size)]
+    for way in ("broadcasts", "replies"):
+        for one in parts:
+            for peer, at in getattr(one, way).offers.items():
+                count = len(one.mine if way == "broadcasts" else one.edges)
+                place = getattr(parts[peer], way).places[one.ranks.rank]
+                assert place.stop - place.start == (count if at is None else len(at))
+
+
+def test_a_sender_is_sent_once_to_a_rank_however_many_hear_it():
+    one = links(star(6), rank=0, size=2)  # agent 0 is heard by all three agents of rank 1
+    assert one.broadcasts.offers[1].tolist() == [0]
+
+
+def test_a_rank_of_a_ring_hears_nobody_but_its_neighbours():
+    part = links(ring(12), rank=1, size=4)
+    assert set(part.broadcasts.places) == {0, 1, 2}
+    assert part.broadcasts.count == 5
+
+
+def test_blocks_lie_apart_so_that_products_do_not_round_by_their_place():
+    whole, x = links(ring(5)), rows(15)
+    for value in (Edges(x), Edges(x[:5], whole.senders)):
+        blocks = whole.blocks(value)
+        assert all(block.storage_offset() == 0 for block in blocks)
+        assert torch.equal(torch.cat(blocks), value.rows)
+
+
+class NoReads(TorchDispatchMode):
+    """Operations whose result, or its shape, the host would have to wait for on a device."""
+
+    REFUSED = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "_unique2", "item")
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in self.REFUSED, f"{name} reads back"
+        if name in ("index", "index_put_") and isinstance(args[1], list | tuple):
+            assert all(i is None or i.dtype != torch.bool for i in args[1]), "a mask reads back"
+        return func(*args, **(kwargs or {}))
+
+
+class Still:
+    """Gradients and noise that touch no host memory."""
+
+    def clipped_sums(self, models, pairs, batches, *, clip_norm, coefficients=(1.0,)):
+        assert all(isinstance(one, list) for one in pairs), "indices are on the host already"
+        return torch.zeros(len(pairs[0]), models.shape[2], dtype=models.dtype)
+
+    def normal(self, *, round, call, rows, width, dtype, device):
+        return torch.ones(len(rows), width, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["dpdl", "dp-netfleet", "dyn-d2p", "cdp-dsgd", "muffliato"])
+def test_a_round_reads_nothing_back_from_the_device(name, monkeypatch):
+    from overhear.training.engine.engine import Engine
+
+    graph, still = ring(5), Still()
+    engine = Engine(setting(graph), bound_to(name, graph), gradients=still)
+    engine.advance()
+    drawn = {a: engine.setting.shards[a] for a in range(5)}
+
+    def refuse(self, *_, **__):
+        raise AssertionError("a tensor is read back")
+
+    monkeypatch.setattr(engine._randomness, "normal", still.normal)
+    for method in ("tolist", "item", "__bool__", "__float__", "__int__", "cpu", "numpy"):
+        monkeypatch.setattr(torch.Tensor, method, refuse)
+    with NoReads():
+        engine.advance(planted=drawn)
+    assert engine.round == 2
+
+
+def test_gradients_that_put_off_their_check_are_asked_at_the_end_of_a_round():
+    from overhear.training.engine.engine import Engine
+
+    class Overflowed(Still):
+        asked = 0
+
+        def check(self):
+            self.asked += 1
+            if self.asked == 2:
+                raise FloatingPointError("a sum is not finite")
+
+    graph = ring(5)
+    engine = Engine(setting(graph), bound_to("dp-dpsgd", graph), gradients=Overflowed())
+    engine.start()
+    with pytest.raises(FloatingPointError, match="not finite"):
+        engine.advance()
+    assert engine.round == 0

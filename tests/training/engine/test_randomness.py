@@ -1,0 +1,144 @@
+"""Noise and batches: one stream a source, none used twice, and a root that nobody sees.
+
+What the noise is like is in test_noise_quality.
+"""
+
+import copy
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import Purpose, SecretRandomness
+from overhear.training.engine.tensor_round import Sources
+from overhear.training.graphs.topologies import ring
+from tests.training.contract import bound_to, setting
+
+ROOT = 0x0123_4567_89AB_CDEF_FEDC_BA98_7654_3210
+both = pytest.mark.parametrize("hardened", [False, True], ids=["plain", "hardened"])
+
+
+def noise(source: SecretRandomness, *, round=1, call=0, rows=(0,), width=16) -> torch.Tensor:
+    return source.normal(round=round, call=call, rows=list(rows), width=width, dtype=torch.float64)
+
+
+def test_noise_and_batches_never_share_a_stream():
+    source = SecretRandomness(root=3)
+    streams = [source.stream(p, round=1, call=0, row=0).integers(2**63, size=4) for p in Purpose]
+    assert len({value for stream in streams for value in stream.tolist()}) == 4 * len(Purpose)
+
+
+def test_every_part_of_a_place_has_words_of_its_own_in_the_counter():
+    source = SecretRandomness(root=3)
+    assert source.counter(Purpose.NOISE, round=5, call=9, row=7) == (0, 7, 2**32 + 9, 5)
+    assert source.counter(Purpose.BATCH, round=9, call=5, row=7) == (0, 7, 2 * 2**32 + 5, 9)
+    places = {
+        source.counter(purpose, round=r, call=c, row=row)
+        for purpose in Purpose
+        for r in range(3)
+        for c in range(3)
+        for row in range(3)
+    }
+    assert len(places) == 27 * len(Purpose)
+
+
+@pytest.mark.parametrize("wrong", [{"call": 2**32}, {"call": -1}, {"row": 2**64}, {"round": -1}])
+def test_a_place_that_would_be_another_is_refused(wrong):
+    place = {"round": 0, "call": 0, "row": 0, **wrong}
+    with pytest.raises(ValueError, match=r"call=.* must lie in \[0, 2\*\*32\)"):
+        SecretRandomness(3).counter(Purpose.NOISE, **place)
+
+
+def test_noise_is_what_the_stream_of_its_source_gives():
+    source = SecretRandomness(ROOT)
+    stream = source.stream(Purpose.NOISE, round=4, call=2, row=6)
+    assert (
+        noise(source, round=4, call=2, rows=[1, 6])[1].tolist() == stream.normal(size=16).tolist()
+    )
+
+
+def test_hardened_noise_is_half_the_sum_of_four_draws():
+    source = SecretRandomness(ROOT, hardened=True)
+    stream = source.stream(Purpose.HARDENED_NOISE, round=4, call=2, row=6)
+    draws = stream.normal(size=(4, 16))
+    expected = (draws[0] + draws[1] + draws[2] + draws[3]) / 2
+    assert noise(source, round=4, call=2, rows=[1, 6])[1].tolist() == expected.tolist()
+
+
+@both
+def test_the_same_root_repeats_whatever_the_global_seeds(hardened):
+    source = SecretRandomness(ROOT, hardened=hardened)
+    drawn = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
+        drawn.append(noise(SecretRandomness(ROOT, hardened=hardened)))
+    assert torch.equal(drawn[0], drawn[1])
+    assert torch.equal(drawn[0], noise(source))
+
+
+@both
+def test_the_default_root_is_of_the_systems_entropy_whatever_the_global_seeds(hardened):
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002 - the legacy global state is what is tested
+        drawn.append(noise(SecretRandomness(hardened=hardened)))
+    assert not (drawn[0] == drawn[1]).any()
+
+
+def test_two_engines_never_share_noise_and_nor_do_two_starts_of_one():
+    def values(engine: Engine) -> set[float]:
+        sources = Sources()
+        engine.start(sources=sources)
+        engine.advance(sources=sources)
+        return {value for z in sources.noise for value in z.double().flatten().tolist()}
+
+    bound = bound_to("dpdl", ring(5))
+    first, second = Engine(setting(ring(5)), bound), Engine(setting(ring(5)), bound)
+    drawn = [values(first), values(second), values(first)]
+    assert min(map(len, drawn)) > 100
+    # 1e3 values each in float64: any equal by chance has probability of the order 1e6 / 2^53.
+    assert len(set.union(*drawn)) == sum(map(len, drawn))
+
+
+@both
+def test_renewed_noise_is_fresh_and_of_the_same_kind(hardened):
+    source = SecretRandomness(hardened=hardened)
+    again = source.renewed()
+    assert again.hardened is hardened
+    assert not (noise(source) == noise(again)).any()
+    given = SecretRandomness(ROOT, hardened=hardened)
+    assert given.renewed() is given
+
+
+def shown(root: int) -> list[str]:
+    """How a root could be written."""
+    parts = [root, root & (2**64 - 1), root >> 64]
+    return [text for part in parts for text in (str(part), f"{part:x}")]
+
+
+@both
+def test_its_words_do_not_show_the_root(hardened):
+    source = SecretRandomness(ROOT, hardened=hardened)
+    text = f"{source} {source!r} {source:}"
+    assert not any(part in text.lower() for part in shown(ROOT))
+    assert ("hardened" in text) is hardened
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+@both
+def test_it_is_neither_pickled_nor_copied(hardened, take):
+    with pytest.raises(TypeError, match="cannot be pickled or copied") as raised:
+        take(SecretRandomness(ROOT, hardened=hardened))
+    assert not any(part in str(raised.value) for part in shown(ROOT))
+
+
+@pytest.mark.parametrize("root", [ROOT << 1 | 1 << 128, -ROOT])
+def test_a_root_out_of_range_is_refused_and_not_shown(root):
+    with pytest.raises(ValueError, match=re.escape("root must lie in [0, 2**128)")) as raised:
+        SecretRandomness(root=root)
+    assert not any(part in str(raised.value) for part in shown(abs(root)))

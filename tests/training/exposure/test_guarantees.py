@@ -1,0 +1,308 @@
+"""Guarantees that follow from traces."""
+
+import functools
+import math
+
+import pytest
+
+from overhear.privacy import EAVESDROPPER, Status, UnsupportedView, epsilon
+from overhear.privacy.guarantee import Bound
+from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
+from overhear.training.exposure.guarantees import (
+    UnsupportedMechanism,
+    accounted,
+    calibrated_multiplier,
+    guarantee,
+    run_epsilon,
+)
+from overhear.training.exposure.joint_sensitivities import (
+    Exposure,
+    Release,
+    exposures,
+    worst,
+)
+from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.tracing.trace import trace
+
+NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
+
+
+def traces(graph, form=Form.REPAIRED, alpha=1.0, rounds=1000):
+    step = functools.partial(dpdl.step, form=form, alpha=alpha, momentum=0.9, **NUMBERS)
+    return trace(dpdl.init, step, graph=graph, rounds=rounds)
+
+
+def exposed(of, *names, rate=0.02, **more):
+    return dict(exposures(of, names, sampling_rate=rate, **more))
+
+
+@pytest.mark.parametrize(
+    ("form", "graph", "expected", "status"),
+    [
+        (Form.PUBLISHED, ring(10), 33.3, Status.HEURISTIC),
+        (Form.REPAIRED, ring(10), 2.07, Status.PROVEN),
+    ],
+)
+def test_dpdl_at_a_per_message_epsilon_of_one(form, graph, expected, status):
+    found = exposed(traces(graph, form), "eavesdropper", "single-message")
+    said = {
+        name: guarantee(name, e, noise_multiplier=2.512, delta=1e-5) for name, e in found.items()
+    }
+    assert said["eavesdropper"].epsilon == pytest.approx(expected, rel=5e-3)
+    assert said["eavesdropper"].status is status
+    assert said["single-message"].epsilon == pytest.approx(1.0, abs=5e-3)
+    assert said["single-message"].status is Status.HEURISTIC
+
+
+def test_published_dpdl_on_thirty_agents_is_five_hundred_times_its_message():
+    found = exposed(traces(ring(30), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
+    assert run_epsilon(found, noise_multiplier=2.512, delta=1e-5) == pytest.approx(517, rel=5e-3)
+
+
+@pytest.mark.parametrize("order", list(dp_dpsgd.Order))
+def test_a_single_message_is_never_free_although_it_is_sent_a_round_later(order):
+    step = functools.partial(dp_dpsgd.step, order=order, **NUMBERS)
+    of = trace(dp_dpsgd.init, step, graph=ring(5), rounds=3)
+    found = exposed(of, "single-message")["single-message"]
+    assert found.worst == pytest.approx(1.0)
+    assert ("state x" in found.because) == (order is dp_dpsgd.Order.MIX_THEN_STEP)
+
+
+def test_a_single_message_without_noise_is_infinite():
+    step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
+    of = trace(dsgd.init, step, graph=ring(5), rounds=3)
+    assert exposed(of, "single-message")["single-message"].worst == math.inf
+
+
+def test_the_worst_victim_is_reported():
+    found = exposed(traces(star(10), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
+    assert found.victim != 0
+    assert found.worst == pytest.approx(8.25, abs=5e-3)
+
+
+def test_a_named_victim_is_asked_about():
+    found = exposed(traces(star(10)), "eavesdropper", victim=0)["eavesdropper"]
+    assert (found.victim, found.worst) == (0, pytest.approx(math.sqrt(10)))
+
+
+def test_the_worst_neighbour_is_named_and_is_not_the_victim():
+    found = exposed(traces(ring(5)), "neighbour", "all-others")
+    assert found["neighbour"].victim not in found["neighbour"].adversary.agents
+    assert len(found["all-others"].adversary.agents) == 4
+
+
+def test_a_coalition_is_not_asked_about_itself():
+    found = exposed(traces(ring(5)), "coalition:0,1")["coalition:0,1"]
+    assert found.victim not in (0, 1)
+
+
+def test_an_adversary_that_leaves_no_victim_is_refused():
+    with pytest.raises(UnsupportedView, match="no victim"):
+        exposed(traces(ring(3)), "coalition:0,1,2")
+
+
+def test_encrypted_links_leave_the_eavesdropper_the_end_states():
+    step = functools.partial(dp_dpsgd.step, order=dp_dpsgd.Order.STEP_THEN_MIX, **NUMBERS)
+    of = trace(dp_dpsgd.init, step, graph=full(10), rounds=10)
+    clear = exposed(of, "eavesdropper")["eavesdropper"].worst
+    sealed = exposed(of, "eavesdropper", encrypted=True)["eavesdropper"].worst
+    assert (clear**2, sealed**2) == (pytest.approx(1.0), pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("target", [0.5, 8.0])
+def test_calibration_meets_the_target_and_not_by_much(target):
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    multiplier = calibrated_multiplier(found, epsilon=target, delta=1e-5)
+    spent = run_epsilon(found, noise_multiplier=multiplier, delta=1e-5)
+    assert target * 0.995 < spent <= target
+
+
+def test_no_noise_is_infinite_and_says_why():
+    found = exposed(traces(ring(5)), "eavesdropper")["eavesdropper"]
+    said = guarantee("eavesdropper", found, noise_multiplier=0.0, delta=1e-5)
+    assert said.epsilon == math.inf
+    assert "noise multiplier is 0" in said.because
+
+
+def test_dsgd_is_infinite_and_cannot_be_calibrated():
+    step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
+    of = trace(dsgd.init, step, graph=ring(5), rounds=3)
+    found = exposed(of, "eavesdropper")["eavesdropper"]
+    assert found.worst == math.inf
+    with pytest.raises(UnsupportedView, match="not clipped"):
+        calibrated_multiplier(found, epsilon=1.0, delta=1e-5)
+
+
+def test_a_prefix_of_the_rounds_costs_what_so_many_rounds_cost():
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    spent = run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=100)
+    again = epsilon(noise_multiplier=3.0 / math.sqrt(3), delta=1e-5, rounds=100, sampling_rate=0.02)
+    assert spent == pytest.approx(again, rel=1e-12)
+    assert run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=0) == 0.0
+
+
+def test_replace_one_with_several_contributions_of_a_sampled_batch_uses_joint_convexity():
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    args = {"delta": 1e-5, "adjacency": "replace-one"}
+    spent = run_epsilon(found, noise_multiplier=9.0, **args)
+    setting = {"noise_multiplier": 9.0 / math.sqrt(3), "rounds": 1000, "sampling_rate": 0.02}
+    assert spent == pytest.approx(epsilon(**setting, **args, contributions=3), rel=1e-12)
+    assert spent > 1.2 * epsilon(**setting, **args)
+    multiplier = calibrated_multiplier(found, epsilon=1.0, **args)
+    assert 0.999 < run_epsilon(found, noise_multiplier=multiplier, **args) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "how", "bound"),
+    [
+        (0.02, 4.0, {}, Bound.PLD),
+        (1.0, 4.0, {}, Bound.CLOSED_FORM),
+        (0.02, 0.0, {}, Bound.CLOSED_FORM),
+        (0.02, 4.0, {"adjacency": "replace-one"}, Bound.PROFILE),
+        (1.0, 4.0, {"adjacency": "replace-one"}, Bound.CLOSED_FORM),
+        (0.02, 4.0, {"accountant": "rdp"}, Bound.RENYI),
+        (0.02, 4.0, {"accountant": "gdp-clt"}, Bound.CENTRAL_LIMIT),
+    ],
+)
+def test_a_guarantee_names_the_bound_that_was_used(rate, multiplier, how, bound):
+    found = exposed(traces(ring(10), rounds=5), "eavesdropper", rate=rate)["eavesdropper"]
+    said = guarantee("eavesdropper", found, noise_multiplier=multiplier, delta=1e-5, **how)
+    assert said.bound is bound
+
+
+def test_one_contribution_of_a_replaced_record_has_its_own_pair():
+    single = Exposure(EAVESDROPPER, 0, (Release(1.0, 0.1, 9, 1, 1),), Status.PROVEN, "a test")
+    args = {"noise_multiplier": 2.0, "delta": 1e-5, "adjacency": "replace-one"}
+    assert guarantee("eavesdropper", single, **args).bound is Bound.PLD
+    full = single._replace(releases=(*single.releases, Release(1.0, 1.0, 1, 7, 0)))
+    assert guarantee("eavesdropper", full, **args).bound is Bound.PLD
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
+def test_rounds_that_differ_are_calibrated_together(adjacency):
+    releases = (Release(0.5, 1.0, 1, 1, 0), *(Release(1 + t / 9, 0.1, 2, 2, t) for t in (1, 3, 5)))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    args = {"delta": 1e-5, "adjacency": adjacency}
+    multiplier = calibrated_multiplier(every, epsilon=2.0, **args)
+    assert run_epsilon(every, noise_multiplier=multiplier, **args) <= 2.0
+    assert run_epsilon(every, noise_multiplier=multiplier * (1 - 1e-4), **args) > 2.0
+    with pytest.raises(UnsupportedMechanism, match="rounds that differ; use 'pld'"):
+        calibrated_multiplier(every, epsilon=2.0, delta=1e-5, accountant="rdp")
+
+
+def test_nothing_released_cannot_be_calibrated():
+    nothing = Exposure(EAVESDROPPER, 0, (Release(0.0, 0.1, 5, 0, 1),), Status.PROVEN, "a test")
+    with pytest.raises(UnsupportedView, match="epsilon is 0 at every noise"):
+        calibrated_multiplier(nothing, epsilon=1.0, delta=1e-5)
+
+
+def test_replace_one_on_full_batches_doubles_the_distance():
+    found = exposed(traces(ring(10), rounds=1), "eavesdropper", rate=1.0)["eavesdropper"]
+    replaced = run_epsilon(found, noise_multiplier=8.0, delta=1e-5, adjacency="replace-one")
+    assert replaced == pytest.approx(run_epsilon(found, noise_multiplier=4.0, delta=1e-5), rel=1e-9)
+
+
+def test_batches_with_rates_of_their_own_are_composed_each_at_its_rate():
+    def init(round):
+        x = round.initial()
+        sums = round.clipped_sums(x, batch=round.draw(1.0), clip_norm=1.0)
+        return dp_dpsgd.State(x - (sums + round.noise(sums, std=5.0)))
+
+    step = functools.partial(dp_dpsgd.step, order=dp_dpsgd.Order.MIX_THEN_STEP, **NUMBERS)
+    of = trace(init, step, graph=ring(3), rounds=50)
+    found = exposed(of, "eavesdropper")["eavesdropper"]
+    assert [(r.sampling_rate, r.rounds) for r in found.releases] == [(1.0, 1), (0.02, 50)]
+    spent = run_epsilon(found, noise_multiplier=2.0, delta=1e-5)
+    rounds_only = epsilon(noise_multiplier=2.0, delta=1e-5, rounds=50, sampling_rate=0.02)
+    start_only = epsilon(noise_multiplier=10.0, delta=1e-5, rounds=1, sampling_rate=1.0)
+    assert max(rounds_only, start_only) < spent < rounds_only + start_only
+
+
+def test_an_unknown_victim_is_refused():
+    with pytest.raises(ValueError, match="victim=9"):
+        exposed(traces(ring(5)), "eavesdropper", victim=9)
+
+
+@pytest.mark.parametrize("target", [2.1, 3.0, 3.3, 4.2])
+def test_a_target_at_full_batches_is_met_to_the_last_digit(target):
+    found = exposed(traces(ring(10)), "eavesdropper", rate=1.0)["eavesdropper"]
+    multiplier = calibrated_multiplier(found, epsilon=target, delta=1e-5)
+    assert run_epsilon(found, noise_multiplier=multiplier, delta=1e-5) <= target
+
+
+def test_where_no_victim_is_worst_in_every_round_each_round_counts_its_worst():
+    def exposure(victim, *joint):
+        releases = tuple(Release(j, 0.02, 5, 1, 1 + 5 * k) for k, j in enumerate(joint))
+        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+
+    mixed = worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 2.0)])
+    assert [r.joint_sensitivity for r in mixed.releases] == [3.0, 2.0]
+    assert worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 0.5)]).victim == 0
+
+
+def test_a_prefix_of_rounds_that_differ_holds_the_start_and_those_rounds():
+    releases = (Release(1.0, 1.0, 1, 1, 0), *(Release(2.0, 0.1, 1, 1, t) for t in (1, 2, 3)))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    two = every._replace(releases=releases[:3])
+    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    assert run_epsilon(every, rounds=2, **args) == run_epsilon(two, **args)
+    assert run_epsilon(every, rounds=0, **args) == pytest.approx(
+        epsilon(noise_multiplier=4.0, delta=1e-5, rounds=1, sampling_rate=1.0)
+    )
+    with pytest.raises(UnsupportedView, match="no trace"):
+        run_epsilon(every, rounds=4, **args)
+
+
+def test_replayed_rounds_are_counted_beyond_the_plan():
+    found = exposed(traces(ring(10), rounds=50), "eavesdropper")["eavesdropper"]
+    args = {"noise_multiplier": 3.0, "delta": 1e-5}
+    assert run_epsilon(found, rounds=60, **args) > run_epsilon(found, rounds=50, **args)
+
+
+def test_the_ledger_counts_rounds_by_number_where_they_differ():
+    releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    again = every._replace(releases=(*releases[:2], releases[2]._replace(rounds=2)))
+    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    assert accounted(every, [1, 2, 3, 3]) == again
+    assert run_epsilon(every, rounds=[1, 2, 3, 3], **args) == run_epsilon(again, **args)
+    with pytest.raises(UnsupportedView, match="only 3 were traced"):
+        accounted(every, [4])
+
+
+def test_a_start_that_was_released_twice_costs_twice():
+    start, rounds = Release(2.0, 1.0, 1, 1, 0), Release(1.0, 0.1, 9, 1, 1)
+    every = Exposure(EAVESDROPPER, 0, (start, rounds), Status.PROVEN, "a test")
+    twice = every._replace(releases=(start._replace(rounds=2), rounds))
+    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    assert accounted(every, [0, 0, 1, 2]) == twice
+    assert run_epsilon(every, rounds=[0, 0, *range(1, 10)], **args) == run_epsilon(twice, **args)
+    assert run_epsilon(twice, **args) > 1.3 * run_epsilon(every, **args)
+
+
+def test_a_run_that_stopped_early_is_accounted_as_planned():
+    found = exposed(traces(ring(10), rounds=50), "eavesdropper")["eavesdropper"]
+    assert accounted(found, list(range(1, 18))) == found
+    assert accounted(found, list(range(61))).releases[0].rounds == 60
+
+
+def test_a_torn_line_counts_whichever_round_it_was():
+    releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
+    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    assert [r.rounds for r in accounted(every, [1], torn=True).releases] == [2, 2, 2]
+
+
+def test_an_approximation_is_never_called_proven():
+    found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
+    said = guarantee("eavesdropper", found, noise_multiplier=3.0, delta=1e-5, accountant="gdp-clt")
+    assert said.status is Status.HEURISTIC
+
+
+def test_replace_one_asks_for_the_contributions_of_every_victim():
+    def exposure(victim, joint, contributions):
+        releases = (Release(joint, 0.02, 5, contributions, 1),)
+        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+
+    top = worst([exposure(0, 1.0, 1), exposure(1, 0.999, 5)])
+    said = guarantee("eavesdropper", top, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one")
+    assert said.bound is Bound.PROFILE

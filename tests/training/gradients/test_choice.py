@@ -1,0 +1,208 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from overhear.training.gradients import choice as layout_choice
+from overhear.training.gradients import gradients
+from overhear.training.gradients.choice import unknown_forward
+from overhear.training.gradients.clipping import Examples
+from overhear.training.gradients.ghost import BookKeeping
+from overhear.training.gradients.gradients import PairGradients
+from overhear.training.gradients.grouped import Grouped
+from overhear.training.models.parameters import MODEL_NAMES, build_model, flatten
+from tests.training.gradients.layout_cases import (
+    FALLBACK,
+    MIXING,
+    PAIRS,
+    SMALL,
+    Scaled,
+    TwoReaders,
+    hooked,
+    make,
+    one_more,
+    oracle,
+    overridden,
+    ragged,
+)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(7)
+
+
+@pytest.fixture
+def lenet():
+    draw = torch.Generator().manual_seed(0)
+    return build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=draw)
+
+
+@pytest.mark.parametrize("name", FALLBACK)
+def test_auto_falls_back_to_vmap_where_book_keeping_would_be_wrong(name, generator):
+    model, models, batches = make(FALLBACK[name], generator)
+    engine = PairGradients(model, dtype=torch.float64)
+    found = engine.clipped_sums(models, PAIRS, batches, clip_norm=0.4)
+    assert engine.layout == "vmap"
+    torch.testing.assert_close(found, oracle(model, models, batches, 0.4), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", FALLBACK)
+def test_book_keeping_by_name_refuses_where_it_would_be_wrong(name, generator):
+    model, models, batches = make(FALLBACK[name], generator)
+    with pytest.raises(ValueError, match="use layout='vmap'"):
+        PairGradients(model, "book-keeping").clipped_sums(models, PAIRS, batches, clip_norm=1.0)
+
+
+@pytest.mark.parametrize("size", [1.0, -100.0, 1e8])
+@pytest.mark.parametrize("name", MIXING)
+def test_one_record_moves_a_sum_by_at_most_the_clip_norm(name, size, generator):
+    torch.manual_seed(2)
+    model = MIXING[name]()
+    engine = PairGradients(model, dtype=torch.float64)
+    extra = size * torch.randn(1, 6, generator=generator)
+    assert one_more(engine, model, extra) <= 1 + 1e-6
+    assert engine.layout == "vmap"
+
+
+@pytest.mark.parametrize("layout", ["book-keeping", "grouped"])
+@pytest.mark.parametrize("name", ["scaled", "centred", "softmax over examples", "hook"])
+@pytest.mark.parametrize("first", ["ordinary", "one", "blank"])
+def test_a_name_is_refused_where_a_probe_moves_the_gradients_of_others(layout, name, first):
+    torch.manual_seed(2)
+    model = MIXING[name]()
+    x, y = torch.rand(1 if first == "one" else 4, 6), torch.tensor([0, 1, 2, 0])
+    x, y = 0 * x if first == "blank" else x, y[: len(x)]
+    engine = PairGradients(model, layout, dtype=torch.float64)
+    with pytest.raises(ValueError, match=f"{layout} fails: .* use layout='vmap'"):
+        engine.clipped_sums(flatten(model)[None], ([0], [0]), [(x, y)], clip_norm=1.0)
+
+
+def test_a_branch_on_the_data_is_refused_rather_than_taken_for_a_whole_batch():
+    class Branch(Scaled):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if bool(x.abs().amax() > 4) else self.outer(self.inner(x))
+
+    model = Branch()
+    with pytest.raises(RuntimeError, match="control flow"):
+        one_more(PairGradients(model), model, torch.ones(1, 6))
+    assert one_more(PairGradients(model, "loop"), model, 100 * torch.ones(1, 6)) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_the_forward_of_every_reference_network_is_known(name, generator):
+    model = build_model(name, input_shape=(3, 12, 12), classes=3, generator=generator)
+    assert unknown_forward(model) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.Flatten(0), "start_dim=0"),
+        (nn.Flatten(-2), "start_dim=-2"),
+        (nn.Unflatten(0, (2, 1)), "dim=0"),
+        (nn.LogSoftmax(dim=0), "dim=0"),
+        (nn.Softmax(), "dim=None"),
+        (nn.Softmax2d(), "not known"),
+        (nn.InstanceNorm1d(3, track_running_stats=True), "not known"),
+        (nn.MultiheadAttention(2, 1), "not known"),
+        (nn.RNN(2, 2), "not known"),
+        (nn.ZeroPad2d(1), "not known"),
+        (type("Own", (nn.Sequential,), {})(), "not known"),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), "not known"),
+        (hooked(), "has hooks"),
+        (overridden(), "a method of its own"),
+    ],
+)
+def test_a_forward_in_which_examples_may_meet_is_not_known(module, reason):
+    assert reason in str(unknown_forward(nn.Sequential(nn.Linear(2, 2), module)))
+
+
+def test_a_gradient_of_zero_settles_no_layout():
+    model = nn.Sequential(nn.Linear(6, 3, bias=False))
+    blank, y = torch.zeros(4, 6), torch.tensor([0, 1, 2, 0])
+    for layout in ("auto", "book-keeping", "grouped"):
+        engine = PairGradients(model, layout)
+        for x, settled in ((blank, False), (blank[:1], False), (blank + 1, True)):
+            engine.clipped_sums(flatten(model)[None], ([0], [0]), [(x, y[: len(x)])], clip_norm=1.0)
+            assert engine.settled is settled
+            assert settled or engine.layout == ("vmap" if layout == "auto" else layout)
+        assert engine.layout == ("book-keeping" if layout == "auto" else layout)
+    assert PairGradients(model, "vmap").settled
+
+
+@pytest.mark.parametrize("layout", ["auto", "book-keeping"])
+def test_a_layout_that_is_not_settled_adds_nothing(layout, generator, monkeypatch):
+    class Wrong(BookKeeping):
+        def add(self, out, *args, **kwargs):
+            out += 1.0
+
+    model, models, batches = make(SMALL["linear"], generator)
+    monkeypatch.setitem(layout_choice.BY_LAYER, "book-keeping", Wrong)
+    monkeypatch.setattr(gradients, "disagreement", lambda *_, **__: (False, None))
+    found, expected = (
+        PairGradients(model, name, dtype=torch.float64).clipped_sums(
+            models, PAIRS, batches, clip_norm=0.4
+        )
+        for name in (layout, "vmap")
+    )
+    assert torch.equal(found, expected)
+
+
+def test_a_sum_where_the_loop_has_none_is_a_disagreement():
+    class Wrong(BookKeeping):
+        def add(self, out, *args, **kwargs):
+            super().add(out, *args, **kwargs)
+            out += 1e-9
+
+    model = nn.Sequential(nn.Linear(2, 2), nn.Hardtanh())
+    saturated = torch.tensor([0.0, 0.0, 0.0, 0.0, 9.0, 9.0])
+    few = Examples(inputs=torch.ones(2, 2), targets=torch.tensor([0, 1]))
+    found = {
+        build: layout_choice.disagreement(build, model, point=saturated, examples=few)
+        for build in (BookKeeping, Wrong)
+    }
+    assert found[BookKeeping] == (False, None)
+    assert found[Wrong] == (True, "it has a sum where the loop has none")
+
+
+def test_patches_of_the_input_serve_the_convolution_that_they_were_cut_for(generator):
+    torch.manual_seed(2)
+    model, models, batches = make((TwoReaders, (2, 7, 7)), generator)
+    found = PairGradients(model, "book-keeping", dtype=torch.float64).clipped_sums(
+        models, PAIRS, batches, clip_norm=0.4
+    )
+    torch.testing.assert_close(found, oracle(model, models, batches, 0.4), rtol=0, atol=1e-10)
+
+
+def test_the_comparison_takes_shared_patches_too(generator, monkeypatch):
+    class Wrong(BookKeeping):
+        def prepare(self, examples, *, uses):
+            found = super().prepare(examples, uses=uses)
+            return found if found.patches is None else replace(found, patches=2 * found.patches)
+
+    model, models, batches = make(SMALL["wide kernel"], generator)
+    monkeypatch.setitem(layout_choice.BY_LAYER, "book-keeping", Wrong)
+    with pytest.raises(ValueError, match="book-keeping fails: its sum is off"):
+        PairGradients(model, "book-keeping").clipped_sums(models, PAIRS, batches, clip_norm=1.0)
+
+
+def test_the_comparison_finds_owners_that_are_mixed(generator, monkeypatch):
+    class Wrong(Grouped):
+        def _add_block(self, out, points, *, block, **rest):
+            points = points.flip(0) if len(block) > 1 else points
+            super()._add_block(out, points, block=block, **rest)
+
+    model, models, batches = make(SMALL["linear"], generator)
+    monkeypatch.setitem(layout_choice.BY_LAYER, "grouped", Wrong)
+    with pytest.raises(ValueError, match="grouped fails: its sum is off"):
+        PairGradients(model, "grouped").clipped_sums(models, PAIRS, batches, clip_norm=1.0)
+
+
+def test_auto_takes_book_keeping_for_lenet(lenet, generator):
+    engine = PairGradients(lenet)
+    engine.clipped_sums(
+        flatten(lenet).expand(4, -1), PAIRS, ragged((1, 28, 28), 10, generator), clip_norm=1.0
+    )
+    assert engine.layout == "book-keeping"

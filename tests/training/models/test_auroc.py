@@ -1,0 +1,56 @@
+"""AUROC against counting pairs, and where the metrics of a run have it."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from overhear.training.engine.tensor_round import Examples
+from overhear.training.models.auroc import auroc
+from overhear.training.models.evaluation import evaluate
+from overhear.training.models.parameters import flatten
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_it_counts_pairs_that_are_in_order_and_half_of_the_ties(levels):
+    rng = torch.Generator().manual_seed(0)
+    scores = torch.randint(levels, (60,), generator=rng).float()
+    positive = torch.rand(60, generator=rng) < 0.3
+    above = scores[positive][:, None] - scores[~positive][None, :]
+    expected = float(((above > 0).double() + 0.5 * (above == 0).double()).mean())
+    assert auroc(scores, positive) == pytest.approx(expected, abs=1e-12)
+    assert auroc(-scores, positive) == pytest.approx(1 - expected, abs=1e-12)
+
+
+def test_equal_scores_are_a_coin():
+    assert auroc(torch.zeros(7), torch.arange(7) < 2) == 0.5
+
+
+def test_one_class_alone_or_an_undefined_score_has_none():
+    assert math.isnan(auroc(torch.rand(4), torch.ones(4, dtype=torch.bool)))
+    assert math.isnan(auroc(torch.tensor([0.0, math.nan]), torch.tensor([True, False])))
+
+
+def test_shapes_that_differ_are_refused():
+    with pytest.raises(ValueError, match="must be"):
+        auroc(torch.zeros(3), torch.zeros(4))
+
+
+@pytest.mark.parametrize("batch", [2, 2048])
+def test_two_classes_are_ranked_by_the_difference_of_their_logits(batch):
+    net = nn.Linear(1, 2, bias=False)
+    net.weight.data = torch.tensor([[1.0], [3.0]])
+    inputs = torch.tensor([[0.1], [-0.4], [0.35], [0.8], [0.3]])
+    examples = Examples(inputs, torch.tensor([0, 0, 1, 1, 0]))
+    models = torch.stack([flatten(net), -flatten(net)])
+    found = evaluate(net, models, examples, round=0, batch=batch)
+    assert found.auroc == pytest.approx((1.0, 0.0))
+    assert found.consensus_auroc == 0.5  # the mean model scores all alike
+
+
+def test_three_classes_have_none():
+    net = nn.Linear(1, 3)
+    examples = Examples(torch.zeros(2, 1), torch.tensor([0, 1]))
+    found = evaluate(net, flatten(net)[None], examples, round=0)
+    assert found.auroc is found.consensus_auroc is None

@@ -1,0 +1,1 @@
+"""Algorithms whose noise is correlated across agents."""

@@ -1,0 +1,172 @@
+"""Noise whose sources are shared by agents, and the step that hides gradients in it.
+
+    v = F z,  z ~ N(0, s^2 C^2 I),  R = F F^T          for each coordinate alike
+    x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
+
+| symbol | name here     | shape        | meaning                                            |
+|--------|---------------|--------------|----------------------------------------------------|
+| x      | x             | (A, D)       | models                                             |
+| W      | round.weights | (E, 1)       | mixing weights                                     |
+| z      | source        | (sources, D) | what one agent, one pair or one seed makes         |
+| F      | factor        | (A, sources) | how much of each source is in each agent's noise   |
+| R      | covariance    | (A, A)       | of the agents' noise, in units of (s C)^2          |
+| C      | clip_norm     | scalar       | bound on one example's gradient                    |
+| s C    | noise_std     | scalar       | noise on a sum of gradients that F is relative to  |
+| B      | batch_size    | scalar       | public normaliser: the expected batch size         |
+| eta    | learning_rate | scalar       | step size                                          |
+
+Independent noise, DECOR's pairs, Whisper's seed and a server's noise differ in two facts alone: the
+factor, and who knows each source. Both are stated here, so the trace derives every adversary's
+figure from what the step really adds.
+
+    adversary        noise that it does not know       mu of a round, per 1 / s
+    eavesdropper     all of F                          sqrt([R^-1]_ii)
+    agent k          the columns that k does not know  from the columns left
+
+The factor is scaled to max_i [R^-1]_ii = 1. Then the noise multiplier s means the same for all of
+them, and for DP-SGD: against an eavesdropper a round is one Gaussian release of multiplier s.
+
+The covariance speaks of full attendance: the noise of an agent that stays away no longer cancels
+with that of the others, and hides them no more. Here no operation leaves an agent out of a round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ....privacy.errors import InputError, InputTypeError
+from ....privacy.noise.correlated import victim_information
+from ...graphs.graph import Graph, Topology
+from ...step.round import Agents, Round
+
+__all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SharedNoise:
+    """A factor, and who knows each of its sources.
+
+    Attributes:
+        factor: (A, sources) float64; the noise is `noise_std * factor @ z`. Kept in double
+            precision, because rows of a nearly singular covariance are large and cancel.
+        known_to: for each source the agents that can compute it; nobody where that is empty.
+    """
+
+    factor: Tensor
+    known_to: tuple[frozenset[int], ...]
+
+    def __post_init__(self) -> None:
+        """Check that every source has its knowers."""
+        if self.factor.dtype != torch.float64 or self.factor.ndim != 2:
+            raise InputTypeError(
+                f"factor of {self.factor.dtype} and shape {tuple(self.factor.shape)} must be a "
+                "float64 matrix, one row an agent"
+            )
+        if len(self.known_to) != self.factor.shape[1]:
+            raise InputError(
+                f"known_to names knowers of {len(self.known_to)} sources, but factor has "
+                f"{self.factor.shape[1]} columns; give one set of agents for each"
+            )
+
+    @property
+    def covariance(self) -> NDArray[np.float64]:
+        """R = F F^T, (A, A), in units of noise_std^2."""
+        rows = self.factor.numpy()
+        return np.asarray(rows @ rows.T)
+
+    def public(self) -> dict[str, object]:
+        """What `prepare` gives to a step."""
+        return {"factor": self.factor, "known_to": self.known_to}
+
+
+def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]) -> SharedNoise:
+    """A factor scaled so that the largest [R^-1]_ii is 1.
+
+    Args:
+        factor: (A, sources), of any scale.
+        known_to: for each source the agents that know it.
+
+    Returns:
+        Noise behind which an eavesdropper sees the worst agent as behind its own unit noise.
+
+    Raises:
+        ValueError: some combination of messages is free of noise, which no scale mends.
+
+    >>> pair = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, -2.0]])  # two agents that share a seed
+    >>> found = shared_noise(pair, [frozenset({0}), frozenset({1}), frozenset({0, 1})])
+    >>> np.linalg.inv(found.covariance).diagonal().round(9).tolist()
+    [1.0, 1.0]
+    """
+    factor = np.asarray(factor, dtype=np.float64)
+    worst = float(victim_information(factor @ factor.T).max())
+    if not 0 < worst < math.inf:
+        raise InputError(
+            f"largest [R^-1]_ii = {worst} must be a positive number: the noise cancels between "
+            "messages; give every agent more noise of its own"
+        )
+    return SharedNoise(factor=torch.from_numpy(math.sqrt(worst) * factor), known_to=tuple(known_to))
+
+
+def only_graph(graph: Topology, *, algorithm: str) -> Graph:
+    """The graph of all rounds.
+
+    Raises:
+        ValueError: graphs take turns, for each of which the noise would have to be another.
+    """
+    if len(graph.graphs) > 1:
+        raise InputError(
+            f"graph {graph.name!r} changes from round to round, but the covariance of "
+            f"{algorithm!r} is made for one graph; use a static one, or ldp-dsgd"
+        )
+    return graph.at(1)
+
+
+def objective_rounds(horizon: int, *, rounds: int, graph: Graph) -> int:
+    """How many rounds an objective counts: the horizon, or all rounds of the run where it is 0.
+
+    Raises:
+        ValueError: several rounds, whose noise is known in closed form for symmetric weights alone.
+    """
+    counted = horizon or rounds
+    if counted > 1 and not np.allclose(graph.weights, graph.weights.T, rtol=0, atol=1e-12):
+        raise InputError(
+            f"horizon={horizon} counts {counted} rounds, which needs symmetric weights, but those "
+            f"of graph {graph.name!r} are not; use horizon=1"
+        )
+    return counted
+
+
+class State(NamedTuple):
+    """The models, (A, D)."""
+
+    x: Agents
+
+
+def init(round: Round) -> State:
+    """Every agent starts from the same public model."""
+    return State(round.initial())
+
+
+def step(
+    state: State,
+    round: Round,
+    *,
+    factor: Tensor,
+    known_to: Sequence[frozenset[int]],
+    learning_rate: float,
+    clip_norm: float | None,
+    noise_std: float,
+    batch_size: float,
+) -> State:
+    """One round: step, then mix."""
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    noise = round.noise(sums, std=noise_std, factor=factor, known_to=known_to)
+    return State(round.mix(state.x - learning_rate * (sums + noise) / batch_size, kind="model"))

@@ -1,0 +1,1 @@
+"""Algorithms for min-max tasks."""

@@ -1,0 +1,63 @@
+"""Descent in the parameters x, ascent in the dual variables y: what the min-max algorithms share.
+
+A point z = (x, y) is a pair of values, block 0 and block 1 of the task. Both blocks of one
+example's gradient are clipped as one vector; after that nothing mixes them.
+"""
+
+from __future__ import annotations
+
+from ....privacy.errors import InputError
+from ...step.round import Agents, Round
+
+__all__ = ["Pair", "check_rate", "check_weight", "mixed", "stepped"]
+
+Pair = tuple[Agents, Agents]  # (x, y), (A, D_x) and (A, D_y)
+
+
+def stepped(
+    round: Round, z: Pair, *, along: Pair, learning_rate: float, learning_rate_y: float
+) -> Pair:
+    """Step along estimates of the gradient, down in x and up in y, then mix; y stays feasible.
+
+    Args:
+        round: the round.
+        z: the points to step from.
+        along: estimates gx and gy of the gradient there.
+        learning_rate: eta_x.
+        learning_rate_y: eta_y.
+
+    Returns:
+        sum_j W_ij (x_j - eta_x gx_j) and Proj(sum_j W_ij (y_j + eta_y gy_j)).
+    """
+    x = round.mix(z[0] - learning_rate * along[0], kind="model")
+    y = round.mix(z[1] + learning_rate_y * along[1], kind="dual")
+    return x, round.project(y)
+
+
+def mixed(round: Round, u: Pair) -> Pair:
+    """Mix the trackers, block by block."""
+    return round.mix(u[0], kind="tracker"), round.mix(u[1], kind="dual-tracker")
+
+
+def check_rate(name: str, value: float) -> None:
+    """Refuse a step size that is not a positive number.
+
+    Raises:
+        ValueError: with name, value and bound.
+
+    >>> check_rate("learning_rate_y", 0.1)
+    """
+    if not 0 < value < float("inf"):
+        raise InputError(f"{name}={value} must be a finite number > 0")
+
+
+def check_weight(name: str, value: float) -> None:
+    """Refuse a recursion's weight outside of (0, 1].
+
+    Raises:
+        ValueError: with name, value, bound and remedy.
+
+    >>> check_weight("beta_x", 1.0)
+    """
+    if not 0 < value <= 1:
+        raise InputError(f"{name}={value} must lie in (0, 1]; 1 is the plain gradient")

@@ -1,0 +1,135 @@
+"""Records in memory, with the public constants that normalise them.
+
+Shape letters: N training records, M test records; shape is that of one record, (channels, height,
+width) for images.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError
+
+__all__ = ["Dataset", "Examples"]
+
+
+class Examples(NamedTuple):
+    """Inputs (B, *shape) and integer targets (B,) of one agent."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Dataset:
+    """Records in memory, normalised by public constants.
+
+    Args:
+        name: What reports call the set.
+        inputs: (N, *shape) float32, contiguous.
+        targets: (N,) int64 in [0, classes).
+        test_inputs: (M, *shape) float32, contiguous.
+        test_targets: (M,) int64.
+        classes: Number of classes, at least 2.
+        mean: Public constants, one per channel (one in all if these are no images).
+        std: The same, positive.
+        image: Whether shape is (channels, height, width).
+
+    Raises:
+        ValueError: If shapes, types or ranges do not fit together.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    image: bool
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise InputError(f"classes={self.classes} of {self.name!r} must be at least 2")
+        for part, inputs, targets in (
+            ("", self.inputs, self.targets),
+            ("test_", self.test_inputs, self.test_targets),
+        ):
+            _check_part(self, part, inputs, targets)
+        if self.test_inputs.shape[1:] != self.inputs.shape[1:]:
+            raise InputError(
+                f"test_inputs of {self.name!r} have shape {tuple(self.test_inputs.shape[1:])} and "
+                f"inputs {self.input_shape}; they must be equal"
+            )
+        channels = self.input_shape[0] if self.image else 1
+        if self.image and len(self.input_shape) != 3:
+            raise InputError(
+                f"input_shape={self.input_shape} of {self.name!r} must be (channels, height, "
+                "width); set image=False for other records"
+            )
+        if not len(self.mean) == len(self.std) == channels or not all(
+            0 < std < math.inf for std in self.std
+        ):
+            raise InputError(
+                f"mean={self.mean} and std={self.std} of {self.name!r} must hold {channels} values "
+                "each, with std positive"
+            )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return tuple(self.inputs.shape[1:])
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Normalised black and white, per channel: two tensors (channels,).
+
+        Raises:
+            ValueError: If these are no images; other records have no bounds that we know.
+        """
+        if not self.image:
+            raise InputError(f"{self.name!r} holds no images and has no bounds; state your own")
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        return (0 - mean) / std, (1 - mean) / std
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixels in [0, 1], (..., *shape), as inputs."""
+        mean, std = self._constants(pixels)
+        return (pixels - mean) / std
+
+    def pixels(self, inputs: Tensor) -> Tensor:
+        """The inverse of `normalise`: inputs (..., *shape) as pixels, not cut to [0, 1]."""
+        mean, std = self._constants(inputs)
+        return inputs * std + mean
+
+    def _constants(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        shape = (-1, 1, 1) if self.image else (1,)
+        mean, std = (
+            torch.tensor(values, dtype=like.dtype, device=like.device).reshape(shape)
+            for values in (self.mean, self.std)
+        )
+        return mean, std
+
+
+def _check_part(dataset: Dataset, part: str, inputs: Tensor, targets: Tensor) -> None:
+    where = f"{part}inputs of {dataset.name!r}"
+    if inputs.dtype != torch.float32 or not inputs.is_contiguous():
+        raise InputError(f"{where} must be float32 and contiguous, not {inputs.dtype}")
+    if targets.dtype != torch.int64 or targets.shape != inputs.shape[:1]:
+        raise InputError(
+            f"{part}targets of {dataset.name!r} must be {len(inputs)} int64 labels, not "
+            f"{tuple(targets.shape)} {targets.dtype}"
+        )
+    if not len(inputs):
+        raise InputError(f"{where} are empty; there is nothing to train on or to test with")
+    if int(targets.min()) < 0 or int(targets.max()) >= dataset.classes:
+        raise InputError(
+            f"{part}targets of {dataset.name!r} must lie in [0, {dataset.classes - 1}], found "
+            f"[{int(targets.min())}, {int(targets.max())}]"
+        )

@@ -1,0 +1,152 @@
+"""Who holds which record, and who takes part in a round.
+
+Records are indices into a data set; each agent's share is fixed before training and public to the
+accountant only in its size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ...privacy.errors import InputError
+
+__all__ = ["PartitionScheme", "partition", "poisson_batch"]
+
+Indices = NDArray[np.int64]
+PartitionScheme = Literal["iid", "dirichlet", "shards"]
+
+
+def partition(
+    targets: ArrayLike,
+    agents: int,
+    *,
+    scheme: PartitionScheme = "iid",
+    concentration: float = 0.5,
+    shards: int = 2,
+    generator: np.random.Generator,
+) -> list[Indices]:
+    """Deals every record to exactly one agent.
+
+    Args:
+        targets: (N,) labels of the records.
+        agents: A.
+        scheme: "iid": at random, shares equal up to one record. "dirichlet": each class is split in
+            proportions drawn from Dirichlet(concentration, ..., concentration) (Hsu, Qi, Brown,
+            2019); an agent left with nothing gets one record of the richest. "shards": records
+            sorted by label are cut into agents x shards pieces, dealt at random (McMahan et al.,
+            2017).
+        concentration: For "dirichlet"; small means that few agents hold most of a class.
+        shards: For "shards": pieces per agent.
+        generator: Decides the outcome.
+
+    Returns:
+        A arrays of ascending record indices, none empty.
+
+    Raises:
+        ValueError: If there are fewer records than agents (or shards), or an argument is out of
+            range.
+
+    Examples:
+        >>> shares = partition([0] * 50 + [1] * 50, 4, scheme="dirichlet", concentration=0.1,
+        ...                    generator=np.random.default_rng(0))
+        >>> [share.size for share in shares]
+        [51, 31, 1, 17]
+    """
+    labels = np.asarray(targets)
+    if labels.ndim != 1:
+        raise InputError(f"targets has shape {labels.shape}, must be (N,): one label a record")
+    if agents < 1:
+        raise InputError(f"agents={agents} must be at least 1")
+    if agents > labels.size:
+        raise InputError(
+            f"agents={agents} is more than the {labels.size} records; every agent needs at least "
+            "one, so use fewer agents"
+        )
+    if scheme == "iid":
+        shares = np.array_split(generator.permutation(labels.size), agents)
+    elif scheme == "dirichlet":
+        shares = _dirichlet(labels, agents, concentration, generator=generator)
+    elif scheme == "shards":
+        shares = _shards(labels, agents, shards, generator=generator)
+    else:
+        names = ", ".join(get_args(PartitionScheme))
+        raise InputError(f"scheme={scheme!r} is unknown; choose one of {names}")
+    return [np.sort(share).astype(np.int64) for share in shares]
+
+
+def _dirichlet(
+    labels: NDArray[np.generic],
+    agents: int,
+    concentration: float,
+    *,
+    generator: np.random.Generator,
+) -> list[NDArray[np.int64]]:
+    if not 0 < concentration < math.inf:
+        raise InputError(f"concentration={concentration} must be positive and finite")
+    owner = np.empty(labels.size, dtype=np.int64)
+    for label in np.unique(labels):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        proportions = generator.dirichlet(np.full(agents, concentration))
+        if not np.isfinite(proportions).all():  # every gamma draw underflowed
+            raise InputError(f"concentration={concentration} is too small to draw from; raise it")
+        cuts = np.round(np.cumsum(proportions)[:-1] * members.size).astype(np.int64)
+        for agent, piece in enumerate(np.split(members, cuts)):
+            owner[piece] = agent
+    sizes = np.bincount(owner, minlength=agents)
+    for empty in np.flatnonzero(sizes == 0):
+        richest = np.bincount(owner, minlength=agents).argmax()
+        owner[generator.choice(np.flatnonzero(owner == richest))] = empty
+    return [np.flatnonzero(owner == agent) for agent in range(agents)]
+
+
+def _shards(
+    labels: NDArray[np.generic], agents: int, shards: int, *, generator: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    if shards < 1:
+        raise InputError(f"shards={shards} must be at least 1")
+    if agents * shards > labels.size:
+        raise InputError(
+            f"agents={agents} times shards={shards} is more than the {labels.size} records; use "
+            "fewer of either"
+        )
+    shuffled = generator.permutation(labels.size)
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    pieces = np.array_split(by_label, agents * shards)
+    hands = generator.permutation(agents * shards).reshape(agents, shards)
+    return [np.concatenate([pieces[piece] for piece in hand]) for hand in hands]
+
+
+def poisson_batch(records: int, sampling_rate: float, *, generator: np.random.Generator) -> Indices:
+    """Each record takes part independently with probability sampling_rate.
+
+    This is the sampling that the accountant amplifies by; the size of the batch varies and may be
+    0. Shuffled batches of fixed size are not covered by it.
+
+    Args:
+        records: How many records the agent holds.
+        sampling_rate: In [0, 1], per round.
+        generator: Decides who takes part. Its state must stay secret wherever the guarantee counts
+            on sampling.
+
+    Returns:
+        Ascending indices in [0, records), possibly none.
+
+    Raises:
+        ValueError: If sampling_rate is outside [0, 1] or records is negative.
+
+    Examples:
+        >>> poisson_batch(20, 0.25, generator=np.random.default_rng(0)).tolist()
+        [2, 3, 11, 13, 15]
+    """
+    if not 0 <= sampling_rate <= 1:
+        raise InputError(
+            f"sampling_rate={sampling_rate} must lie in [0, 1]; did you mean the batch size? "
+            "Divide it by the number of records"
+        )
+    if records < 0:
+        raise InputError(f"records={records} must not be negative")
+    return np.flatnonzero(generator.random(records) < sampling_rate).astype(np.int64)

@@ -1,0 +1,266 @@
+"""Readers of MNIST-like idx files, CIFAR-10 batches and LIBSVM text.
+
+The folder layouts are those of torchvision's data sets. A file that is cut short, mislabelled or of
+another kind is refused; nothing is downloaded. CIFAR-10 comes as Python pickles, which can run any
+code when loaded: the unpickler here knows the four names that such a batch needs, with fixed
+arguments where they matter, and refuses every other.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import pickle
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.errors import InputError
+
+__all__ = ["Records", "read_cifar10", "read_idx", "read_idx_folder", "read_libsvm"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Records:
+    """Inputs as stored (N, *shape), uint8 or float, and their labels (N,) int64."""
+
+    inputs: NDArray[Any]
+    targets: NDArray[np.int64]
+
+
+_IDX_UINT8 = 0x08  # the idx format has other element types; MNIST and its kin use bytes
+
+
+def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    """One idx file of bytes, plain or, by its suffix, gzipped.
+
+    Args:
+        path: The file.
+        dimensions: 3 for images (N, height, width), 1 for labels (N,).
+
+    Raises:
+        ValueError: If the magic number or the length is wrong.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{path} is cut short or damaged ({error}); fetch it again") from error
+    header = 4 + 4 * dimensions
+    magic = bytes([0, 0, _IDX_UINT8, dimensions])
+    if content[:4] != magic:
+        raise InputError(
+            f"{path} starts with {content[:4].hex() or 'nothing'}, must start with {magic.hex()}: "
+            f"it is no idx file of {'images' if dimensions == 3 else 'labels'}"
+        )
+    if len(content) < header:
+        raise InputError(f"{path} ends within its header of {header} bytes; fetch it again")
+    shape = tuple(np.frombuffer(content[4:header], dtype=">u4").tolist())
+    if len(content) - header != math.prod(shape):
+        raise InputError(
+            f"{path} announces {math.prod(shape)} bytes of data and holds {len(content) - header}; "
+            "fetch it again"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+
+
+def read_idx_folder(root: Path, *, folder: str) -> tuple[Records, Records]:
+    """The four idx files of an MNIST-like set: train and test, images (N, 1, height, width).
+
+    Args:
+        root: Searched as ROOT/FOLDER/raw and as ROOT itself.
+        folder: "MNIST" or "FashionMNIST".
+
+    Raises:
+        FileNotFoundError: If a file is in neither place.
+        ValueError: If a file is damaged, or labels and images differ in number.
+    """
+    places = [root / folder / "raw", root]
+    return _read_idx_pair(places, "train"), _read_idx_pair(places, "t10k")
+
+
+def _read_idx_pair(places: list[Path], prefix: str) -> Records:
+    images_path = _find(places, f"{prefix}-images-idx3-ubyte")
+    labels_path = _find(places, f"{prefix}-labels-idx1-ubyte")
+    images = read_idx(images_path, dimensions=3)
+    labels = read_idx(labels_path, dimensions=1)
+    if len(images) != len(labels):
+        raise InputError(
+            f"{images_path} holds {len(images)} images and {labels_path} {len(labels)} labels; "
+            "the two files do not belong together"
+        )
+    if labels.max(initial=0) > 9:
+        raise InputError(f"{labels_path} holds label {labels.max()}, must lie in [0, 9]")
+    return Records(inputs=images[:, None], targets=labels.astype(np.int64))
+
+
+def _find(places: list[Path], name: str) -> Path:
+    for place in places:
+        for path in (place / name, place / f"{name}.gz"):
+            if path.is_file():
+                return path
+    looked = " and ".join(str(place.absolute()) for place in places)
+    raise FileNotFoundError(
+        f"no {name} (or {name}.gz) in {looked}; set root to the folder that holds "
+        f"{places[0].relative_to(places[-1])}"
+    )
+
+
+_CIFAR_PIXELS = 3 * 32 * 32
+
+
+def read_cifar10(root: Path) -> tuple[Records, Records]:
+    """CIFAR-10's python batches: train and test, images (N, 3, 32, 32).
+
+    Args:
+        root: Holds cifar-10-batches-py with test_batch and any of data_batch_1 to data_batch_5;
+            those that are there make the training set.
+
+    Raises:
+        FileNotFoundError: If there is no training batch or no test batch.
+        ValueError: If a batch is damaged, or holds anything but a batch.
+    """
+    folder = root / "cifar-10-batches-py"
+    names = [f"data_batch_{number}" for number in range(1, 6)]
+    train = [folder / name for name in names if (folder / name).is_file()]
+    test = folder / "test_batch"
+    if not train or not test.is_file():
+        missing = "test_batch" if train else "data_batch_1 to data_batch_5"
+        raise FileNotFoundError(
+            f"no {missing} in {folder.absolute()}; set root to the folder that holds "
+            "cifar-10-batches-py"
+        )
+    batches = [_read_cifar_batch(path) for path in train]
+    joined = Records(
+        inputs=np.concatenate([batch.inputs for batch in batches]),
+        targets=np.concatenate([batch.targets for batch in batches]),
+    )
+    return joined, _read_cifar_batch(test)
+
+
+def _read_cifar_batch(path: Path) -> Records:
+    try:
+        content = _CifarUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        # Keys are bytes in the official files (written by Python 2), text in later ones.
+        batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
+        pixels, labels = batch["data"], np.asarray(batch["labels"])
+    except _RefusedError as error:
+        raise InputError(f"{path} is refused: {error}") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise InputError(
+            f"{path} is no CIFAR-10 batch or is damaged ({type(error).__name__}: {error})"
+        ) from error
+    if not isinstance(pixels, np.ndarray) or pixels.shape != (len(labels), _CIFAR_PIXELS):
+        raise InputError(
+            f"{path} holds data of shape {np.shape(pixels)} and {len(labels)} labels, must be "
+            f"({len(labels)}, {_CIFAR_PIXELS})"
+        )
+    if labels.ndim != 1 or labels.dtype.kind != "i" or not ((labels >= 0) & (labels <= 9)).all():
+        raise InputError(f"{path} holds labels that are not whole numbers in [0, 9]")
+    return Records(inputs=pixels.reshape(-1, 3, 32, 32), targets=labels.astype(np.int64))
+
+
+class _RefusedError(pickle.UnpicklingError):
+    """The pickle asks for something that a batch of images does not need."""
+
+
+def _bytes_dtype(code: str | bytes, *_: object) -> np.dtype[Any]:
+    if code not in {"u1", b"u1"}:
+        raise _RefusedError(f"it holds an array of type {code!r}, pixels are bytes ('u1')")
+    return np.dtype("u1", copy=True)  # a copy, as the pickle goes on to set its state
+
+
+def _latin1(text: str, encoding: str | bytes) -> bytes:
+    if encoding not in {"latin1", b"latin1"}:
+        raise _RefusedError(f"it asks for the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+_reconstruct: Any = np.empty(0).__reduce__()[0]  # an array names the function itself
+
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+    # NumPy 1 and 2 file it under different modules.
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): _bytes_dtype,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _CifarUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Only what a CIFAR-10 batch needs."""
+        if (module, name) not in _ALLOWED:
+            raise _RefusedError(
+                f"it asks for {module}.{name}, which no CIFAR-10 batch needs; do not load this file"
+            )
+        return _ALLOWED[module, name]
+
+
+def read_libsvm(
+    path: Path, test: Path | None = None, *, features: int | None
+) -> tuple[Records, Records | None, int]:
+    """LIBSVM text: train, test and the number of classes; inputs (N, features) float32.
+
+    Labels are whole numbers; the values of the training file, ascending, become 0, 1, ... (so -1
+    and +1 become 0 and 1). Indices count from 1.
+
+    Args:
+        path: The training file.
+        test: The test file; by default PATH.t if there is one.
+        features: Number of features. Never read off the data: a file need not use them all, and
+            the number must agree between files and be public.
+
+    Raises:
+        FileNotFoundError: If a named file is not there.
+        ValueError: If features is missing or too small, a line cannot be read, a value is not
+            finite, or a label is not a whole number or unknown to the training file.
+    """
+    if test is None and Path(f"{path}.t").is_file():
+        test = Path(f"{path}.t")
+    train_inputs, labels = _read_libsvm_file(path, features)
+    values = np.unique(labels)
+    if len(values) < 2 or (values != np.round(values)).any():
+        raise InputError(
+            f"{path} has labels {values[:5].tolist()}, must have at least two whole numbers: "
+            "classes, not measurements"
+        )
+    train = Records(inputs=train_inputs, targets=np.searchsorted(values, labels).astype(np.int64))
+    if test is None:
+        return train, None, len(values)
+    test_inputs, test_labels = _read_libsvm_file(test, features)
+    unknown = np.setdiff1d(test_labels, values)
+    if unknown.size:
+        raise InputError(f"{test} has label {unknown[0]:g}, which {path} never uses")
+    targets = np.searchsorted(values, test_labels).astype(np.int64)
+    return train, Records(inputs=test_inputs, targets=targets), len(values)
+
+
+def _read_libsvm_file(
+    path: Path, features: int | None
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    from sklearn.datasets import load_svmlight_file
+
+    load: Any = load_svmlight_file  # its types are guessed from its defaults, wrongly
+    if not path.is_file():
+        raise FileNotFoundError(f"no LIBSVM file at {path.absolute()}; set root to the file itself")
+    try:
+        inputs, labels = load(path, n_features=features, zero_based=False, dtype=np.float32)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"cannot read {path} as LIBSVM text: {error}") from error
+    if features is None:
+        raise InputError(
+            f"features=None: pass the number of features; {path} uses {inputs.shape[1]}, other "
+            "files of the set may use more"
+        )
+    if not np.isfinite(inputs.data).all() or not np.isfinite(labels).all():
+        raise InputError(f"{path} holds a value that is not finite")
+    return inputs.toarray(), labels

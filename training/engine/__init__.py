@@ -1,0 +1,1 @@
+"""All agents of a run on tensors, in one process or over ranks."""

@@ -1,0 +1,98 @@
+"""Checkpoints: the state after a round, whole or not there, and known to be what was written.
+
+One safetensors file: the fields of the state, and beside them the round, facts of the caller's and
+a SHA-256 over all of it. Noise and batches have no state that is kept: a run that goes on draws a
+fresh root, so what it releases again is a new release, and who finds the file can subtract nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from ...privacy.durable import write_durably
+from ...privacy.errors import InputError
+
+_ROUND, _SUM = "round", "sha256"
+
+
+class BrokenCheckpoint(InputError):
+    """A file that is not, or not wholly, what was written as a checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """The state after a round.
+
+    Attributes:
+        round: the round; 0 is the start.
+        state: by field, as `Engine.snapshot` gives it.
+        facts: what it belongs to.
+    """
+
+    round: int
+    state: Mapping[str, Tensor]
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; a crash leaves the file that was there, or this one.
+
+    Args:
+        path: the file; its folder must exist.
+        checkpoint: what to write.
+
+    Raises:
+        OSError: the system refuses; the error names the file.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "round-000007.safetensors"
+        ...     save_checkpoint(path, Checkpoint(round=7, state={"x": torch.ones(3, 2)}))
+        ...     print(load_checkpoint(path).round)
+        7
+    """
+    state = {name: value.detach().cpu().contiguous() for name, value in checkpoint.state.items()}
+    facts = {**checkpoint.facts, _ROUND: str(checkpoint.round)}
+    write_durably(path, save(state, metadata={**facts, _SUM: _sum(state, facts)}))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        BrokenCheckpoint: it is not what was written, or nothing says that it is.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as opened:
+            facts = dict(opened.metadata() or {})
+            state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 # no mapping
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise BrokenCheckpoint(
+            f"{path} cannot be read ({error}); it is cut off or damaged"
+        ) from error
+    said = facts.pop(_SUM, None)
+    if said is None or not facts.get(_ROUND, "").isdecimal():
+        raise BrokenCheckpoint(f"{path} carries no checksum, so it may be damaged")
+    if said != _sum(state, facts):
+        raise BrokenCheckpoint(f"{path} does not match its checksum; it is damaged")
+    return Checkpoint(round=int(facts.pop(_ROUND)), state=state, facts=facts)
+
+
+def _sum(state: Mapping[str, Tensor], facts: Mapping[str, str]) -> str:
+    hashed = hashlib.sha256()
+    for part in [repr(sorted(facts.items())), *(sorted(state))]:
+        hashed.update(part.encode() + b"\0")
+    for name in sorted(state):
+        value = state[name]
+        hashed.update(f"{value.dtype} {tuple(value.shape)}\0".encode())
+        hashed.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()

@@ -1,0 +1,339 @@
+"""The engine: all agents of a run, in one process or spread over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError
+from ..algorithms.algorithm import Bound, check_weights
+from ..data.dataset import Examples
+from ..data.load import poisson_batch
+from ..gradients.gradients import ClippedSums, PairGradients
+from ..graphs.graph import Topology
+from ..models.parameters import flatten
+from ..models.tasks import Task
+from ..step.round import Agents
+from .exchange import check_same_root, gather, share_root, warm_up
+from .messages import Gathered
+from .randomness import Purpose, SecretRandomness
+from .ranks import Ranks
+from .tensor_round import Links, Sources, TensorRound
+from .transcript import Tap
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What a run consists of, apart from its numbers.
+
+    Attributes:
+        graph: the topology and its weights, for all rounds or round by round.
+        model: the network, with the public initial parameters.
+        shards: each agent's inputs and targets.
+        sampling_rate: probability that a record is in a batch.
+        device: where the run computes.
+        dtype: torch.float32 or torch.float64.
+        layout: gradient layout.
+        task: what is minimised in place of the model's cross-entropy; the model, whose parameters
+            are its first block, is what the metrics evaluate.
+    """
+
+    graph: Topology
+    model: nn.Module
+    shards: Sequence[Examples]
+    sampling_rate: float
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    layout: str = "auto"
+    task: Task | None = None
+
+    def __post_init__(self) -> None:
+        """Check that every agent has data and that the rate is a probability."""
+        if len(self.shards) != self.graph.agents:
+            raise InputError(
+                f"{len(self.shards)} shards for {self.graph.agents} agents; give one to each"
+            )
+        if not 0 <= self.sampling_rate <= 1:
+            raise InputError(
+                f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
+            )
+
+
+class Engine:
+    """Runs an algorithm.
+
+    Args:
+        setting: graph, model and data.
+        bound: the algorithm with its numbers.
+        randomness: noise and batches; of the system's entropy when None, of rank 0's with ranks.
+        taps: called with every message before it is delivered; with ranks, of what this rank's
+            agents send.
+        gathered: rounds whose messages rank 0 hears whole; every rank names the same.
+        gradients: in place of the setting's own layout, for audits.
+        ranks: this process among those that run the agents; each makes an engine of the same
+            setting and calls the same methods in the same order. Shards of other ranks' agents
+            give their lengths alone and stay where they are.
+
+    Raises:
+        ValueError: weights or a task that do not fit the algorithm, ranks of other agents, a device
+            that they do not serve, or roots that differ from rank to rank.
+        MissingRank: some rank did not answer in time; raised by every method that exchanges rows.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        bound: Bound,
+        *,
+        randomness: SecretRandomness | None = None,
+        taps: Sequence[Tap] = (),
+        gathered: Gathered | None = None,
+        gradients: ClippedSums | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        check_weights(setting.graph, bound.weights)
+        blocks = len(setting.task.dimensions) if setting.task else 1
+        if bound.blocks not in (None, blocks):
+            raise InputError(
+                f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
+                f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
+                "ClassWeights, and any other needs a task of parameters alone, or none"
+            )
+        if ranks is not None:
+            if ranks.agents != setting.graph.agents:
+                raise InputError(
+                    f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give "
+                    "both the same"
+                )
+            warm_up(ranks, device=setting.device)
+        self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
+        self.ranks, self._bound = ranks, bound
+        self._own_root = randomness is None
+        self._randomness = randomness or self._fresh()
+        self._links = {
+            graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
+            for graph in setting.graph.graphs
+        }
+        self._gradients: ClippedSums = gradients or PairGradients(
+            setting.task or setting.model,
+            setting.layout,  # type: ignore[arg-type] # the layout's name is checked by PairGradients
+            device=setting.device,
+            dtype=setting.dtype,
+            measures=ranks is None,  # ranks that measure for themselves may choose differently
+        )
+        initial = setting.task.initial() if setting.task else flatten(setting.model)
+        self._initial = initial.detach().to(setting.device, setting.dtype)
+        self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
+        self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
+        self.round = 0
+        self.state: Any = None
+        self._failed = False
+
+    def _fresh(self) -> SecretRandomness:
+        """A new root of the system's entropy, the same on every rank."""
+        if self.ranks is None:
+            return SecretRandomness()
+        return SecretRandomness(share_root(self.ranks, device=self.setting.device))
+
+    def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
+        """Positions in an agent's shard of the records of one batch, drawn as the run draws them.
+
+        Args:
+            round: the number of the round.
+            call: the number of the call of `draw` within the round.
+            agent: whose shard.
+            rate: the sampling rate; None is the run's.
+
+        Returns:
+            (B,) ascending, on the host.
+        """
+        chosen = poisson_batch(
+            len(self.setting.shards[agent].targets),
+            self.setting.sampling_rate if rate is None else rate,
+            generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
+        )
+        return torch.from_numpy(np.asarray(chosen, dtype=np.int64))
+
+    def _make_round(
+        self,
+        index: int,
+        *,
+        planted: Mapping[int, Examples],
+        sources: Sources | None,
+        heard: bool = True,
+    ) -> TensorRound:
+        if sources is not None and self.ranks is not None:
+            raise InputError(
+                "sources hold what all agents drew, which no rank has; leave out sources, or ranks"
+            )
+
+        def draw(call: int, rate: float | None) -> list[Examples]:
+            drawn = {
+                agent: self.draw_batch(round=index, call=call, agent=agent, rate=rate)
+                for agent in self._mine
+                if agent not in planted
+            }
+            at = dict(zip(drawn, self._moved(list(drawn.values())), strict=True))
+            batches = [self._batch(agent, planted=planted, at=at) for agent in self._mine]
+            if sources is not None:
+                sources.batches.append([drawn.get(agent) for agent in self._mine])
+            return batches
+
+        return TensorRound(
+            self._links[self.setting.graph.at(index)],
+            index=index,
+            initial=self._initial,
+            gradients=self._gradients,
+            draw=draw,
+            randomness=self._randomness,
+            sizes=self.setting.task.dimensions if self.setting.task else None,
+            projection=self.setting.task.project if self.setting.task else None,
+            taps=self.taps if heard else (),
+            gathered=self.gathered if heard else None,
+            sources=sources,
+        )
+
+    def _batch(
+        self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
+    ) -> Examples:
+        if agent not in planted:
+            shard = self._shards[agent]
+            return Examples(shard.inputs[at[agent]], shard.targets[at[agent]])
+        return self._placed(planted[agent])
+
+    def _nothing(self, agent: int) -> Examples:
+        shard = self._shards[agent]
+        return Examples(shard.inputs[:0], shard.targets[:0])
+
+    def _placed(self, examples: Examples) -> Examples:
+        """Examples on the run's device and in its precision; inputs that are indices stay so."""
+        inputs, device = examples.inputs, self.setting.device
+        dtype = self.setting.dtype if inputs.is_floating_point() else None
+        return Examples(inputs.to(device, dtype), examples.targets.to(device))
+
+    def _moved(self, positions: list[Tensor]) -> list[Tensor]:
+        """All agents' positions on the run's device, by one copy that nothing waits for."""
+        if self.setting.device.type == "cpu" or not positions:
+            return positions
+        joined = torch.cat(positions)
+        if self.setting.device.type == "cuda":
+            joined = joined.pin_memory()
+        moved = joined.to(self.setting.device, non_blocking=True)
+        return list(moved.split([len(at) for at in positions]))
+
+    def start(self, *, sources: Sources | None = None) -> None:
+        """Run the algorithm's `init`; started again, it draws fresh noise."""
+        self._start(sources=sources, heard=True)
+
+    def _start(self, *, sources: Sources | None, heard: bool) -> None:
+        if self.state is not None:
+            self._randomness = self._fresh() if self._own_root else self._randomness.renewed()
+        if self.ranks is not None:
+            check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
+        nothing = {} if heard else {a: self._nothing(a) for a in self._mine}
+        current = self._make_round(0, planted=nothing, sources=sources, heard=heard)
+        self._failed = True
+        self.state = self._checked(self._bound.init(current))
+        self._failed = False
+        self.round = 0
+
+    def _checked(self, state: Any) -> Any:
+        """The state, once gradients that put off looking for overflow have looked."""
+        check = getattr(self._gradients, "check", None)
+        if check is not None:
+            check()
+        return state
+
+    def advance(
+        self, *, planted: Mapping[int, Examples] | None = None, sources: Sources | None = None
+    ) -> None:
+        """Run one round.
+
+        Args:
+            planted: agents whose batch is given instead of drawn, for attacks and audits.
+            sources: filled with what the round drew.
+
+        Raises:
+            RuntimeError: the round failed before, after some of its messages may have left: once
+                more under the same noise, it would uncover what the noise hides.
+        """
+        if self.state is None:
+            self.start()
+        if self._failed:
+            raise RuntimeError(
+                f"round {self.round + 1} failed when it was tried, and would be released under "
+                "the same noise; make a new engine and restore a snapshot"
+            )
+        current = self._make_round(self.round + 1, planted=planted or {}, sources=sources)
+        self._failed = True
+        self.state = self._checked(self._bound.step(self.state, current))
+        self._failed = False
+        self.round += 1
+
+    def _whole(self, value: Agents) -> Tensor:
+        """The rows of all agents, on every rank."""
+        rows: Tensor = value.rows
+        if self.ranks is None:
+            return rows
+        shares = [self.ranks.share(rank) for rank in range(self.ranks.size)]
+        return gather(rows, shares=shares, ranks=self.ranks)
+
+    @property
+    def layout(self) -> str:
+        """The gradient layout in use; of gradients of the caller's own "given"."""
+        return getattr(self._gradients, "layout", "given")
+
+    @property
+    def settled(self) -> bool:
+        """Whether the gradient layout is final."""
+        return getattr(self._gradients, "settled", True)
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """Seconds by layout where "auto" chose by a measurement."""
+        return getattr(self._gradients, "measured", {})
+
+    def models(self) -> Tensor:
+        """(A, D) the models as they are now; with ranks all of them call, and all get them."""
+        return self._whole(self.state.x)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The state by field, on the CPU; with ranks all of them call, and all get it whole."""
+        return {
+            name: (self._whole(value) if isinstance(value, Agents) else value)
+            .detach()
+            .to("cpu", copy=True)
+            for name, value in self.state._asdict().items()
+        }
+
+    def restore(self, snapshot: Mapping[str, Tensor], *, round: int) -> None:
+        """Continue from a whole snapshot taken after the given round; nothing is released by it.
+
+        Raises:
+            ValueError: fields or shapes that are not those of the algorithm's state.
+        """
+        self._start(sources=None, heard=False)  # for the kind and the shapes of the state
+        held, agents = self.state._asdict(), self.setting.graph.agents
+        shapes = {
+            name: (agents, *value.rows.shape[1:])
+            if isinstance(value, Agents)
+            else tuple(value.shape)
+            for name, value in held.items()
+        }
+        given = {name: tuple(value.shape) for name, value in snapshot.items()}
+        if shapes != given:
+            raise InputError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
+        mine = slice(self._mine.start, self._mine.stop)
+        fields = {
+            name: Agents(value[mine].to(self.setting.device, self.setting.dtype))
+            if isinstance(held[name], Agents)
+            else value.to(self.setting.device)
+            for name, value in snapshot.items()
+        }
+        self.state = self.state._replace(**fields)
+        self.round = round

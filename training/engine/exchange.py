@@ -1,0 +1,331 @@
+"""Rows from rank to rank: point to point, and only those that somebody needs.
+
+What is wanted where follows from the graph, which every rank knows, so no sizes are sent. One
+tensor goes from a rank to another in an exchange, however many edges it serves.
+
+Hangs that are known, and what avoids them: both sides post their operations in the order of
+(lower rank, higher rank, sender); no batch has more than 256 of them; NCCL's first batch follows a
+collective of all ranks (`warm_up`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...privacy.errors import InputError
+from .randomness import Purpose, SecretRandomness
+from .ranks import MissingRank, Ranks
+
+__all__ = [
+    "Arrivals",
+    "check_same_root",
+    "exchange",
+    "fetch",
+    "gather",
+    "share_root",
+    "warm_up",
+]
+
+_MOST_OPERATIONS = 256  # of one batch
+_GRACE = 2.0  # seconds in which a rank that stopped as well says for whom it waited
+_POLL = 2e-4  # seconds between two looks at NCCL's work
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arrivals:
+    """Which rows a rank gets together from all ranks, in the order of their global numbers.
+
+    Attributes:
+        count: rows in all.
+        offers: for each rank, this one included, the positions in its rows that it gets from here;
+            None stands for all rows.
+        places: for each rank, this one included, where its rows come to lie.
+    """
+
+    count: int
+    offers: Mapping[int, Tensor | None]
+    places: Mapping[int, slice]
+
+    @classmethod
+    def of(
+        cls,
+        wanted: Sequence[NDArray[np.int64]],
+        *,
+        shares: Sequence[range],
+        rank: int,
+        device: torch.device,
+    ) -> Arrivals:
+        """What is to be sent, once every rank's wants are known.
+
+        Args:
+            wanted: for each rank the ascending global numbers of the rows that it needs.
+            shares: for each rank the numbers of the rows that it holds; contiguous and ascending.
+            rank: this one.
+            device: where rows are.
+
+        >>> wanted = [np.array([0, 1, 3]), np.array([1, 2, 3])]
+        >>> on = {"shares": [range(2), range(2, 4)], "device": torch.device("cpu")}
+        >>> found = Arrivals.of(wanted, rank=0, **on)
+        >>> found.count, found.places, found.offers[1].tolist()
+        (3, {0: slice(0, 2, None), 1: slice(2, 3, None)}, [1])
+        """
+        own, places, offers = shares[rank], dict[int, slice](), dict[int, Tensor | None]()
+        for peer, share in enumerate(shares):
+            start, stop = np.searchsorted(wanted[rank], [share.start, share.stop]).tolist()
+            if start < stop:
+                places[peer] = slice(start, stop)
+            asked = wanted[peer]
+            asked = asked[(asked >= own.start) & (asked < own.stop)] - own.start
+            if len(asked):
+                every = len(asked) == len(own)
+                offers[peer] = None if every else torch.from_numpy(asked).to(device)
+        return cls(count=len(wanted[rank]), offers=offers, places=places)
+
+
+def fetch(rows: Tensor, arrivals: Arrivals, *, ranks: Ranks) -> Tensor:
+    """The rows that this rank needs, its own among them.
+
+    Args:
+        rows: (n, D) of this rank.
+        arrivals: the plan; every rank calls with its own of the same exchange.
+        ranks: this process among the others.
+
+    Returns:
+        (arrivals.count, D), of the same type; widths are the same on every rank.
+
+    Raises:
+        MissingRank: a rank did not answer in time.
+    """
+    base = rows.new_empty(arrivals.count, *rows.shape[1:])
+    sends, receives = dict[int, Tensor](), dict[int, Tensor]()
+    for peer, at in arrivals.offers.items():
+        offered = rows if at is None else rows[at]
+        if peer == ranks.rank:
+            base[arrivals.places[peer]] = offered
+        else:
+            sends[peer] = offered.contiguous()
+    for peer, place in arrivals.places.items():
+        if peer != ranks.rank:
+            receives[peer] = base[place]
+    exchange(sends, receives, ranks=ranks)
+    return base
+
+
+def gather(rows: Tensor, *, shares: Sequence[range], ranks: Ranks, to: int | None = None) -> Tensor:
+    """All rows of all ranks in their order, on every rank or on one.
+
+    Args:
+        rows: (n, D) of this rank.
+        shares: for each rank the numbers of the rows that it holds.
+        ranks: this process among the others.
+        to: the rank that gets them; None is every rank.
+
+    Returns:
+        (all rows, D); no rows at all on a rank that does not get them.
+
+    Raises:
+        MissingRank: a rank did not answer in time.
+    """
+    every, none = np.arange(shares[-1].stop), np.arange(0)
+    wanted = [every if to in (None, rank) else none for rank in range(ranks.size)]
+    plan = Arrivals.of(wanted, shares=shares, rank=ranks.rank, device=rows.device)
+    return fetch(rows, plan, ranks=ranks)
+
+
+class _Operation(NamedTuple):
+    """One side of a transfer, in the order in which both sides post it."""
+
+    lower: int
+    higher: int
+    sender: int
+    peer: int
+    tensor: Tensor
+
+
+def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks: Ranks) -> None:
+    """Send tensors to other ranks while receiving theirs.
+
+    Args:
+        sends: for each peer what it gets; contiguous.
+        receives: for each peer where its tensor goes; contiguous, of the shape that is sent.
+        ranks: this process among the others.
+
+    Raises:
+        MissingRank: a rank did not answer in time, or its process is gone.
+    """
+    deadline = time.monotonic() + ranks.timeout
+    running = list[tuple[Any, int]]()  # the reference keeps tensors alive while they are sent
+    operations = _ordered(sends, receives, rank=ranks.rank)
+    for batch in _batches(operations, by_peer=not ranks.over_nccl):
+        peer = batch[0].peer
+        try:
+            works = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(
+                        dist.isend if op.sender == ranks.rank else dist.irecv,
+                        op.tensor,
+                        group=ranks.group,
+                        group_peer=op.peer,
+                    )
+                    for op in batch
+                ]
+            )
+        except RuntimeError as error:
+            raise _missing(peer, ranks) from error
+        running += [(work, peer) for work in works]
+    for work, peer in running:
+        _finish(work, peer, deadline=deadline, ranks=ranks)
+
+
+def _ordered(
+    sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, rank: int
+) -> list[_Operation]:
+    found = [
+        _Operation(min(rank, to), max(rank, to), rank, to, tensor) for to, tensor in sends.items()
+    ]
+    found += [
+        _Operation(min(rank, of), max(rank, of), of, of, into) for of, into in receives.items()
+    ]
+    return sorted(found, key=lambda op: op[:3])
+
+
+def _batches(operations: Sequence[_Operation], *, by_peer: bool) -> Iterator[list[_Operation]]:
+    """At most 256 operations at once; of one peer each, where an error shall name it."""
+    groups = [list(of) for _, of in groupby(operations, key=lambda op: op.peer)]
+    for group in groups if by_peer else [list(operations)]:
+        for start in range(0, len(group), _MOST_OPERATIONS):
+            yield group[start : start + _MOST_OPERATIONS]
+
+
+def _finish(work: Any, peer: int, *, deadline: float, ranks: Ranks) -> None:
+    left = max(deadline - time.monotonic(), 1e-3)
+    try:
+        if ranks.over_nccl:  # its `wait` only orders streams, and would let a lost peer go unseen
+            while not work.is_completed():
+                if time.monotonic() > deadline:
+                    raise _missing(peer, ranks)
+                time.sleep(_POLL)
+            work.wait()
+        else:
+            work.wait(timedelta(seconds=left))
+    except MissingRank:
+        raise
+    except RuntimeError as error:
+        raise _missing(peer, ranks) from error
+
+
+def _missing(suspect: int, ranks: Ranks) -> MissingRank:
+    """The rank that is really missing: the suspect, or the one that the suspect waits for in turn.
+
+    A rank that stops tells the store for whom it waited, so that the ranks that waited for it name
+    the rank at the end of the chain. Without a store, or if its host hangs, the suspect is named.
+    """
+    named = [suspect]
+    asking = threading.Thread(target=_follow_chain, args=(suspect, ranks, named), daemon=True)
+    asking.start()  # calls of a store whose host hangs do not return
+    asking.join(3 * _GRACE)
+    return MissingRank(
+        f"{ranks.names(named[-1])} did not answer within {ranks.timeout:g} s, or its process is "
+        "gone: no round goes on without all of its agents; see what that rank printed, then start "
+        "all ranks again from the last checkpoint"
+    )
+
+
+def _follow_chain(suspect: int, ranks: Ranks, found: list[int]) -> None:
+    """Add the rank at the end of the chain to what was found."""
+    named, chain = suspect, {ranks.rank}
+    try:
+        store = dist.distributed_c10d._get_default_store()  # there is no public way to it
+        key = f"overhear/{getattr(ranks.group, 'group_name', 'all')}/stopped/"
+        store.set(f"{key}{ranks.rank}", str(suspect))
+        while named not in chain:
+            chain.add(named)
+            until = time.monotonic() + _GRACE
+            while not store.check([f"{key}{named}"]) and time.monotonic() < until:
+                time.sleep(0.02)
+            if not store.check([f"{key}{named}"]):
+                found.append(named)
+                return
+            named = int(store.get(f"{key}{named}"))
+    except (RuntimeError, ValueError):
+        return  # of ranks that wait for one another, or without a store, the suspect stays
+
+
+def warm_up(ranks: Ranks, *, device: torch.device) -> None:
+    """One collective of all ranks, before which NCCL cannot batch.
+
+    Args:
+        ranks: this process among the others.
+        device: where rows are.
+
+    Raises:
+        ValueError: a device that the group's backend does not serve.
+    """
+    ranks.check_device(device)
+    if ranks.over_nccl:
+        dist.all_reduce(torch.zeros(1, device=device), group=ranks.group)
+
+
+def share_root(ranks: Ranks, *, root: int | None = None, device: torch.device | None = None) -> int:
+    """One root of all noise and batches for every rank; rank 0's counts.
+
+    It crosses the connections of the group, and is written and logged nowhere.
+
+    Args:
+        ranks: this process among the others.
+        root: in [0, 2^128) on rank 0; of the system's entropy when None.
+        device: where rows are; the CPU by default.
+
+    Raises:
+        MissingRank: a rank did not answer in time.
+    """
+    held = torch.zeros(1, 16, dtype=torch.uint8)
+    if ranks.rank == 0:
+        chosen = secrets.randbits(128) if root is None else root
+        held = torch.tensor([list(chosen.to_bytes(16, "little"))], dtype=torch.uint8)
+    shares = [range(min(rank, 1), 1) for rank in range(ranks.size)]  # rank 0 alone has a row
+    mine = held.to(device or "cpu")[: len(shares[ranks.rank])]
+    found = gather(mine, shares=shares, ranks=ranks)
+    return int.from_bytes(bytes(found.flatten().tolist()), "little")
+
+
+def check_same_root(randomness: SecretRandomness, *, ranks: Ranks, device: torch.device) -> None:
+    """Refuse ranks whose randomness differs: shared noise would not be the noise of the proof.
+
+    A number is compared that no run draws, of a stream beyond every round, and the hardening.
+
+    Args:
+        randomness: of this rank.
+        ranks: this process among the others.
+        device: where rows are.
+
+    Raises:
+        ValueError: ranks with different roots, or of which some harden their noise.
+        MissingRank: a rank did not answer in time.
+    """
+    last = 2**32 - 1
+    stream = randomness.stream(Purpose.BATCH, round=last, call=last, row=last)
+    number = 2 * int(stream.integers(2**62)) + randomness.hardened
+    mine = torch.tensor([[number]], device=device)
+    shares = [range(rank, rank + 1) for rank in range(ranks.size)]
+    found = gather(mine, shares=shares, ranks=ranks).flatten().tolist()
+    other = [rank for rank, number in enumerate(found) if number != found[0]]
+    if other:
+        raise InputError(
+            f"rank {other[0]} has another root than rank 0, or hardens its noise otherwise, so "
+            "noise that agents share would differ; leave out randomness, or give every rank "
+            "SecretRandomness(share_root(ranks))"
+        )

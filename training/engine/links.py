@@ -1,0 +1,221 @@
+"""The edges of a graph as tensors on a device, made once for all rounds.
+
+A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
+
+With ranks (`overhear.training.engine.ranks`) a rank has the edges that end at its own agents. They
+are a slice of all edges, because agents are spread contiguously. Where positions are needed on the
+host they are kept there, so that a round reads nothing back from a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..graphs.graph import Graph
+from ..step.round import reply_order
+from ..step.values import SERVER, Edges
+from .exchange import Arrivals
+from .ranks import Ranks
+
+
+class Route(NamedTuple):
+    """Who sends each row of a message, (M,), and the pairs (row, receiver) that cross, (L, 2)."""
+
+    senders: Tensor
+    links: Tensor
+
+
+class Routes(NamedTuple):
+    """The routes of the four sending operations."""
+
+    broadcast: Route
+    reply: Route
+    upload: Route
+    download: Route
+
+
+class Links:
+    """Who sends to whom, and which row of a message goes where.
+
+    Args:
+        graph: all agents.
+        device: where a round computes.
+        dtype: of the mixing weights.
+        ranks: this process among several; None holds every agent.
+
+    Attributes:
+        agents: A, of the whole graph.
+        mine, edges: the agents and the edges that are here; all of them without ranks.
+        receivers, senders: (E,) the agents of each edge that is here, by their number in the graph.
+        holders: (E,) each receiver's position among the agents that are here.
+        weights: (E, 1) mixing weights.
+        loops, others: the edges that stay with their agent, and those that do not.
+        spans: for each agent that is here the number of its in-edges.
+        heard: (E,) each sender's row among those that a broadcast brings here.
+        back: (E,) for each edge d -> m the row of m -> d among those that a reply brings here; None
+            where some link has no way back.
+        broadcasts, replies: what ranks exchange; None without ranks.
+        agent_shares, edge_shares: for each rank its agents and its edges.
+    """
+
+    def __init__(
+        self, graph: Graph, *, device: torch.device, dtype: torch.dtype, ranks: Ranks | None = None
+    ) -> None:
+        self.graph, self.ranks = graph, ranks
+        self.agents = graph.agents
+        shares = [range(self.agents)] if ranks is None else [*map(ranks.share, range(ranks.size))]
+        rank = 0 if ranks is None else ranks.rank
+        self.agent_shares = shares
+        self.edge_shares = [_edges_of(graph, share) for share in shares]
+        self.mine, self.edges = shares[rank], self.edge_shares[rank]
+        here = slice(self.edges.start, self.edges.stop)
+        receivers, senders = graph.receivers[here], graph.senders[here]
+        self._device = device
+        self._host: dict[int, list[int]] = {}
+        self.receivers = self._keep(receivers)
+        self.senders = self._keep(senders)
+        self.holders = (
+            self._keep(receivers - self.mine.start) if self.mine.start else self.receivers
+        )
+        self.weights = torch.from_numpy(graph.edge_weights[here]).to(device, dtype)[:, None]
+        self.loops = self._keep(np.flatnonzero(receivers == senders))
+        self.others = self._keep(np.flatnonzero(receivers != senders))
+        self.spans = graph.degrees[self.mine.start : self.mine.stop].tolist()
+        self.only = self._keep(np.zeros(len(self.mine), dtype=np.int64))  # one row for all agents
+        back = reply_order(graph).numpy() if graph.symmetric else None
+        self.broadcasts: Arrivals | None = None
+        self.replies: Arrivals | None = None
+        if ranks is None:
+            self.heard = self.senders
+            self.back = None if back is None else self._keep(back)
+        else:
+            self.broadcasts, self.heard = self._arriving(graph.senders, shares)
+            self.replies, self.back = (
+                (None, None) if back is None else self._arriving(back, self.edge_shares)
+            )
+        self._slots = [
+            (who if len(who) < len(self.mine) else None, edges)
+            for who, edges in _slots(self.spans, device=device)
+        ]
+
+    def _keep(self, positions: NDArray[np.int64]) -> Tensor:
+        """Positions on the device, and on the host as well."""
+        kept = torch.from_numpy(positions.copy()).to(self._device)
+        self._host[id(kept)] = positions.tolist()  # `kept` is an attribute, so its id stays taken
+        return kept
+
+    def _arriving(
+        self, rows: NDArray[np.int64], shares: Sequence[range]
+    ) -> tuple[Arrivals, Tensor]:
+        """What ranks exchange where each edge needs a row, and where that row comes to lie here."""
+        wanted = [np.unique(rows[edges.start : edges.stop]) for edges in self.edge_shares]
+        assert self.ranks is not None  # noqa: S101 - for the type checker
+        rank = self.ranks.rank
+        plan = Arrivals.of(wanted, shares=shares, rank=rank, device=self._device)
+        here = rows[self.edges.start : self.edges.stop]
+        return plan, self._keep(np.searchsorted(wanted[rank], here))
+
+    def on_host(self, positions: Tensor) -> list[int]:
+        """Positions without reading them back, where they are one of the attributes."""
+        kept = self._host.get(id(positions))
+        return positions.tolist() if kept is None else kept
+
+    @cached_property
+    def routes(self) -> Routes:
+        """What is sent from here; the server is at rank 0."""
+        if self.ranks is None:
+            return self.all_routes
+        of = self.all_routes
+        server = range(1 if self.ranks.rank == 0 else 0)
+        rows = (self.mine, self.edges, self.mine, server)
+        return Routes(*(_part(route, held) for route, held in zip(of, rows, strict=True)))
+
+    @cached_property
+    def all_routes(self) -> Routes:
+        """What is sent by everybody."""
+        senders = torch.from_numpy(self.graph.senders.copy()).to(self._device)
+        receivers = torch.from_numpy(self.graph.receivers.copy()).to(self._device)
+        crossing = np.flatnonzero(self.graph.receivers != self.graph.senders)
+        crosses = torch.from_numpy(crossing).to(self._device)
+        every = torch.arange(self.agents, device=self._device)
+        server = torch.full_like(every, SERVER)
+        return Routes(
+            broadcast=Route(every, torch.stack([senders[crosses], receivers[crosses]], dim=1)),
+            reply=Route(receivers, torch.stack([crosses, senders[crosses]], dim=1)),
+            upload=Route(every, torch.stack([every, server], dim=1)),
+            download=Route(server[:1], torch.stack([torch.zeros_like(every), every], dim=1)),
+        )
+
+    def blocks(self, value: Edges) -> list[Tensor]:
+        """For each receiver here its (n_i, .) rows, each block at an address of its own.
+
+        A product may round differently at another alignment, so a block that lay within a larger
+        tensor would depend on how agents are spread.
+        """
+        if value.pick is None:
+            return [block.clone() for block in value.base.split(self.spans)]
+        return [value.base[at] for at in value.pick.split(self.spans)]
+
+    def combine(self, rows: Tensor, weights: Tensor, pick: Tensor | None) -> Tensor:
+        """For each receiver here the weighted sum of its in-edges' rows, base[pick]: (A, D).
+
+        Terms add up in the order of the edges, so a receiver's sum has the same bits wherever it
+        is computed. A dense product has not: it rounds by its shape.
+        """
+        edges = torch.arange(len(self.receivers), device=rows.device) if pick is None else pick
+        if rows.device.type != "cpu":
+            return self._combine_by_slots(rows, weights, edges)
+        matrix = torch.sparse_coo_tensor(
+            torch.stack([self.holders, edges]),
+            weights[:, 0],
+            (len(self.mine), rows.shape[0]),
+            check_invariants=False,
+            is_coalesced=True,  # in the order of receivers, which is all that the product asks for
+        )
+        return torch.sparse.mm(matrix, rows)
+
+    def _combine_by_slots(self, rows: Tensor, weights: Tensor, edges: Tensor) -> Tensor:
+        """The same by the first in-edge of every receiver, the second, and so on.
+
+        Sparse products on a device read back how many entries there are, or add in no fixed order.
+        """
+        out = rows.new_zeros(len(self.mine), rows.shape[1])
+        for who, at in self._slots:
+            term = rows[edges[at]] * weights[at]
+            if who is None:
+                out += term
+            else:
+                out.index_copy_(0, who, out[who] + term)
+        return out
+
+
+def _edges_of(graph: Graph, agents: range) -> range:
+    """The edges that end at consecutive agents."""
+    start, stop = np.searchsorted(graph.receivers, [agents.start, agents.stop]).tolist()
+    return range(start, stop)
+
+
+def _part(route: Route, rows: range) -> Route:
+    """What is sent of some consecutive rows."""
+    row, receiver = route.links.T
+    here = (row >= rows.start) & (row < rows.stop)
+    links = torch.stack([row[here] - rows.start, receiver[here]], dim=1)
+    return Route(route.senders[rows.start : rows.stop], links)
+
+
+def _slots(spans: Sequence[int], *, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    """For k = 0, 1, ... the receivers with more than k in-edges, and their edges number k."""
+    counts = np.array(spans)
+    first = np.cumsum(counts) - counts
+    return [
+        (torch.from_numpy(who).to(device), torch.from_numpy(first[who] + k).to(device))
+        for k in range(counts.max())
+        for who in [np.flatnonzero(counts > k)]
+    ]

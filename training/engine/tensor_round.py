@@ -1,0 +1,393 @@
+"""A round on real tensors, of all agents or of those that a rank holds.
+
+    A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
+
+With ranks, values hold the rows of this rank's agents, or of the edges that end at them; a value
+of the server has its row on every rank. Noise is seeded by the row's number among all rows, so a
+row has the same noise wherever it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError
+from ..data.dataset import Examples
+from ..gradients.clipping import clipped_rows
+from ..gradients.gradients import ClippedSums
+from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
+from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
+from .exchange import Arrivals, fetch, gather
+from .links import Links, Route
+from .messages import Gathered, whole_message
+from .points import of_agents, same_pick, stacked
+from .randomness import SecretRandomness
+from .recording import Sources, Taken, makers
+from .transcript import Message, Tap
+
+__all__ = ["DrawBatch", "Links", "Sources", "Taken", "TensorRound"]
+
+
+# (call, sampling rate) -> a batch for each agent that is here
+DrawBatch = Callable[[int, float | None], Sequence[Examples]]
+
+
+class TensorRound(Round):
+    """One round of a run.
+
+    Args:
+        links: the graph, and which part of it is here.
+        index: the number of the round; 0 is the start.
+        initial: (D,) the public initial model, its blocks side by side.
+        sizes: coordinates of each block, which add up to D; one block of all D by default.
+        gradients: the gradient layout.
+        draw: gives the agents' batches for a call of `draw`.
+        randomness: where noise comes from.
+        projection: the task's, for `round.project`; None where there is no task.
+        taps: called with every message before it is delivered.
+        gathered: rounds whose messages rank 0 hears whole.
+        sources: filled with what was drawn, where given; without ranks alone.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        *,
+        index: int,
+        initial: Tensor,
+        gradients: ClippedSums,
+        draw: DrawBatch,
+        randomness: SecretRandomness,
+        sizes: Sequence[int] | None = None,
+        projection: Callable[[Tensor], Tensor] | None = None,
+        taps: Sequence[Tap] = (),
+        gathered: Gathered | None = None,
+        sources: Sources | None = None,
+    ) -> None:
+        self._links, self._index = links, index
+        self._sizes = (len(initial),) if sizes is None else tuple(sizes)
+        self._initial = initial.split(self._sizes)
+        self._gradients, self._draw, self._randomness = gradients, draw, randomness
+        self._taps, self._sources = taps, sources
+        wanted = gathered is not None and index in gathered.rounds
+        self._gathered = gathered if wanted else None
+        if projection is not None:
+            self._projection = projection
+        self._noises = self._sends = 0
+        self._drawn: list[Batch] = []
+        self._records: list[Sequence[Examples]] = []
+        self.agents = links.agents
+        self.weights = Edges(links.weights)
+
+    @property
+    def index(self) -> int:
+        """The number of the round."""
+        return self._index
+
+    def initial(self, *, block: int = 0) -> Agents:
+        """See `Round.initial`."""
+        self._width(block)
+        return self._keep_known(Agents(self._initial[block].expand(len(self._links.mine), -1)))
+
+    def _width(self, block: int) -> int:
+        if not 0 <= block < len(self._sizes):
+            raise InputError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
+        return self._sizes[block]
+
+    def of_agents(self, table: Tensor) -> Agents:
+        """See `Round.of_agents`."""
+        check_table(table, agents=self.agents)
+        mine = self._links.mine
+        like = self._initial[0]
+        return Agents(table.detach()[mine.start : mine.stop].to(like.device, like.dtype))
+
+    def draw(self, sampling_rate: float | None = None) -> Batch:
+        """See `Round.draw`."""
+        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
+        self._drawn.append(batch)
+        self._records.append(self._draw(batch.call, sampling_rate))
+        return batch
+
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> tuple[P, ...]:
+        kind = type(points[0][0])
+        sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        parts = sums.split(self._sizes, dim=1)
+        if self._sources is not None:
+            self._sources.contributions += [part.clone() for part in parts]
+            taken = self._taken(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+            self._sources.taken += [taken] * len(parts)
+        return tuple(kind(part) for part in parts)
+
+    def _taken(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> Taken:
+        models, owners = self._stacked(points)
+        return Taken(
+            models=models.clone(),
+            owners=torch.tensor(owners, device=models.device),
+            holders=self._holders(points[0][0]),
+            coefs=tuple(self._by_coordinate(coef) for coef in coefs),
+            batch=batch.call,
+            clip_norm=clip_norm,
+        )
+
+    def _stacked(self, points: Sequence[tuple[P, ...]]) -> tuple[Tensor, list[int]]:
+        """The points as models (K, M, D), and for each row of their values its position in M."""
+        models, pick = stacked([self._joined(point) for point in points])
+        owners = range(models.shape[1]) if pick is None else self._links.on_host(pick)
+        return models, list(owners)
+
+    def _holders(self, value: Value) -> Tensor:
+        """(rows,) who holds each row."""
+        if isinstance(value, Edges):
+            return self._links.receivers
+        device = self._links.receivers.device
+        if isinstance(value, Server):
+            return torch.tensor([SERVER], device=device)
+        return torch.arange(self.agents, device=device)
+
+    def _count(self, value: Value) -> int:
+        """How many rows there are of all agents."""
+        if isinstance(value, Server):
+            return 1
+        return self._links.edge_shares[-1].stop if isinstance(value, Edges) else self.agents
+
+    def _numbers(self, value: Value) -> range:
+        """The numbers of the rows that are here among those of all agents."""
+        if isinstance(value, Server):
+            return range(1)
+        return self._links.edges if isinstance(value, Edges) else self._links.mine
+
+    def _sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> Tensor:
+        models, owners = self._stacked(points)
+        links, on_links = self._links, isinstance(points[0][0], Edges)
+        return self._gradients.clipped_sums(
+            models,
+            (owners, links.on_host(links.holders) if on_links else list(range(len(owners)))),
+            self._records[batch.call],
+            clip_norm=clip_norm,
+            coefficients=[self._by_coordinate(coef) for coef in coefs],
+        )
+
+    def _by_coordinate(self, coef: Coef) -> float | Tensor:
+        """A coefficient as one number, or as (D,) where its blocks differ."""
+        if not isinstance(coef, tuple):
+            return coef
+        if len(set(coef)) == 1:
+            return coef[0]
+        like = self._initial[0]
+        return torch.cat([like.new_full((n,), c) for n, c in zip(self._sizes, coef, strict=True)])
+
+    def _clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=None)
+        means = clipped_rows(sums / batch_size, clip_norm)
+        if self._sources is not None:
+            self._sources.contributions.append(means.clone())
+            taken = self._taken(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
+            self._sources.taken.append(taken._replace(mean_of=batch_size))
+        return type(point)(means)
+
+    def _joined(self, point: tuple[P, ...]) -> Value:
+        """The blocks of a point side by side, (rows, D)."""
+        widths = tuple(value.base.shape[1] for value in point)
+        if widths != self._sizes:
+            raise UndeclaredOperation(
+                f"round.clipped_sums at a point of blocks of widths {widths}: the gradient is "
+                f"clipped with respect to all of {self._sizes}, in this order"
+            )
+        if len(point) == 1:
+            return point[0]
+        if all(same_pick(value, point[0]) for value in point):
+            return Value(torch.cat([value.base for value in point], dim=1), point[0].pick)
+        return Value(torch.cat([value.rows for value in point], dim=1))
+
+    def noise(
+        self,
+        like: V,
+        *,
+        std: float,
+        factor: Tensor | None = None,
+        known_to: Sequence[frozenset[int]] | None = None,
+    ) -> V:
+        """See `Round.noise`; who knows a source matters to the trace alone."""
+        del known_to
+        rows, here, call = like.rows, self._numbers(like), self._noises
+        self._noises += 1
+        z = self._randomness.normal(
+            round=self._index,
+            call=call,
+            rows=list(here if factor is None else range(factor.shape[1])),
+            width=rows.shape[1],
+            dtype=rows.dtype,
+            device=rows.device,
+        )
+        if self._sources is not None:
+            self._sources.noise.append(z.clone())
+            self._sources.makers.append(makers(self._holders(like), factor))
+        if factor is not None:
+            if len(factor) != (every := self._count(like)):
+                raise InputError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
+            # In float64, because correlated noise cancels; and whole on every rank, because a
+            # product of fewer rows rounds otherwise.
+            mixed = factor.to(z.device, torch.float64) @ z.double()
+            z = mixed[here.start : here.stop].to(z.dtype)
+        return type(like)(z.mul_(std))
+
+    def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> Message:
+        message = Message(
+            round=self._index, call=self._sends, kind=kind, senders=senders, links=links, rows=rows
+        )
+        self._sends += 1
+        for tap in self._taps:
+            tap(message)
+        return message
+
+    def _cross(self, operation: str, value: Value, *, kind: str) -> Tensor:
+        """Let the taps hear a message; its rows that are here."""
+        rows: Tensor = value.rows
+        route: Route = getattr(self._links.routes, operation)
+        sent = rows[: len(route.senders)]  # all of them, or none of the server's beside rank 0
+        message = self._send(kind, rows=sent, senders=route.senders, links=route.links)
+        if self._gathered is not None:
+            whole = whole_message(message, operation, links=self._links)
+            if whole is not None:
+                for tap in self._gathered.taps:
+                    tap(whole)
+        return rows
+
+    def _arrived(self, rows: Tensor, plan: Arrivals | None) -> Tensor:
+        """The rows that this rank's receivers get; all of them without ranks."""
+        ranks = self._links.ranks
+        return rows if ranks is None or plan is None else fetch(rows, plan, ranks=ranks)
+
+    def broadcast(self, value: Agents, *, kind: str) -> Edges:
+        """See `Round.broadcast`."""
+        check_holder("broadcast", value, Agents)
+        rows = self._cross("broadcast", value, kind=kind)
+        return Edges(self._arrived(rows, self._links.broadcasts), self._links.heard)
+
+    def reply(self, value: Edges, *, kind: str) -> Edges:
+        """See `Round.reply`."""
+        check_holder("reply", value, Edges)
+        if self._links.back is None:
+            reply_order(self._links.graph)
+        rows = self._cross("reply", value, kind=kind)
+        return Edges(self._arrived(rows, self._links.replies), self._links.back)
+
+    def mix(self, value: Agents, *, kind: str) -> Agents:
+        """See `Round.mix`."""
+        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
+
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """See `Round.upload`."""
+        check_holder("upload", value, Agents)
+        return self._mean(self._cross("upload", value, kind=kind))
+
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """See `Round.download`."""
+        check_holder("download", value, Server)
+        return Agents(self._cross("download", value, kind=kind), self._links.only)
+
+    def average(self, value: Agents) -> Server:
+        """See `Round.average`."""
+        check_holder("average", value, Agents)
+        return self._mean(value.rows)
+
+    def _mean(self, rows: Tensor) -> Server:
+        """The mean over all agents, of the same rows in the same order on every rank."""
+        ranks, shares = self._links.ranks, self._links.agent_shares
+        every = rows if ranks is None else gather(rows, shares=shares, ranks=ranks)
+        return Server(every.contiguous().mean(dim=0, keepdim=True))
+
+    def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
+        """See `Round.sum_in`."""
+        check_holder("sum_in", value, Edges)
+        by = torch.ones_like(self._links.weights) if weights is None else weights.rows
+        return Agents(self._links.combine(value.base, by, value.pick))
+
+    def own(self, value: Edges) -> Agents:
+        """See `Round.own`."""
+        check_holder("own", value, Edges)
+        loops = self._links.loops
+        return Agents(value.base[loops if value.pick is None else value.pick[loops]])
+
+    def spread(self, value: Agents) -> Edges:
+        """See `Round.spread`."""
+        check_holder("spread", value, Agents)
+        return Edges(value.rows, self._links.holders)
+
+    def bounded(
+        self,
+        fn: Callable[..., Tensor],
+        secret: Agents,
+        *,
+        released: Sequence[Edges] = (),
+        private: Sequence[Agents] = (),
+        lipschitz: float,
+        blame: str,
+    ) -> Agents:
+        """See `Round.bounded`; bound and blame matter to the trace alone."""
+        del lipschitz, blame
+        check_holder("bounded", secret, Agents)
+        for value in released:
+            check_holder("bounded", value, Edges)
+        for held in private:
+            check_holder("bounded", held, Agents)
+        refuse_captured(fn, "bounded")
+        others, counts = self._links.others, [n - 1 for n in self._links.spans]
+        seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
+        own = _apart(secret)
+        held_fixed = [_apart(value) for value in private]
+        rows = [
+            fn(own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)) for i in range(len(own))
+        ]
+        result = of_agents("bounded", rows, width=secret.rows.shape[1])
+        if self._sources is not None:
+            self._sources.contributions.append(result.rows.clone())
+            self._sources.taken.append(None)
+        return result
+
+    def postprocess(
+        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
+    ) -> Agents:
+        """See `Round.postprocess`."""
+        for value in values:
+            check_holder("postprocess", value, Agents, Edges)
+        refuse_captured(fn, "postprocess")
+        parts = [self._links.blocks(v) if isinstance(v, Edges) else _apart(v) for v in values]
+        rows = [fn(*p) for p in zip(*parts, strict=True)]
+        return self._keep_known(of_agents("postprocess", rows, width=self._width(block)))
+
+    def _keep_known(self, value: Agents) -> Agents:
+        if self._sources is not None:
+            self._sources.known.append(value.rows.clone())
+        return value
+
+
+def _apart(value: Agents) -> list[Tensor]:
+    """The rows, each at an address of its own; see `Links.blocks`."""
+    return [row.clone() for row in value.rows]

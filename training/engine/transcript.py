@@ -1,0 +1,158 @@
+"""What crossed each link: messages as they were sent, and which of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError
+
+
+class MissingMessage(InputError, LookupError):
+    """A message was asked for that was not kept."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One sending operation of a round: a row for each sender or each link.
+
+    Attributes:
+        round: the number of the round; 0 is the start.
+        call: the number of the sending operation within the round.
+        kind: what is sent, such as "model" or "cross-gradient".
+        senders: (M,) the agent that sends each row; -1 is the server.
+        links: (L, 2) pairs (row, receiver) that cross a link; receiver -1 is the server.
+        rows: (M, D) what is sent; a row in no link stays with its agent.
+    """
+
+    round: int
+    call: int
+    kind: str
+    senders: Tensor
+    links: Tensor
+    rows: Tensor
+
+
+class Tap(Protocol):
+    """Called with every message before it is delivered."""
+
+    def __call__(self, message: Message) -> None:
+        """Take note of a message."""
+
+
+class Transcript:
+    """The messages of chosen rounds.
+
+    Args:
+        rounds: the rounds to keep; None keeps every one.
+        agents: keep only what these agents send or receive; None keeps all.
+    """
+
+    def __init__(
+        self, rounds: Sequence[int] | None = None, *, agents: Sequence[int] | None = None
+    ) -> None:
+        self._rounds = None if rounds is None else frozenset(rounds)
+        self._agents = None if agents is None else torch.tensor(sorted(set(agents)))
+        self._messages: list[Message] = []
+
+    def __call__(self, message: Message) -> None:
+        """Keep the message if its round is wanted; copies, so the run may go on in place."""
+        if self._rounds is not None and message.round not in self._rounds:
+            return
+        senders, links = message.senders.cpu(), message.links.cpu()
+        kept = torch.arange(len(senders))
+        if self._agents is not None:
+            touched = torch.isin(links[:, 1], self._agents)
+            mine = torch.isin(senders, self._agents)
+            mine[links[touched, 0]] = True
+            kept = torch.nonzero(mine).flatten()
+            links = links[mine[links[:, 0]]]
+            links = torch.stack(
+                [torch.searchsorted(kept, links[:, 0].contiguous()), links[:, 1]], 1
+            )
+        self._messages.append(
+            Message(
+                round=message.round,
+                call=message.call,
+                kind=message.kind,
+                senders=senders[kept],
+                links=links,
+                rows=message.rows.detach()[kept.to(message.rows.device)].to("cpu", copy=True),
+            )
+        )
+
+    def clear(self) -> None:
+        """Forget what was kept, once it is saved."""
+        self._messages.clear()
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def of(self, *, round: int, kind: str | None = None) -> list[Message]:
+        """The messages of a round, in the order of sending."""
+        return [m for m in self._messages if m.round == round and kind in (None, m.kind)]
+
+    def sent(self, *, round: int, kind: str, sender: int, receiver: int) -> Tensor:
+        """(D,) what one agent sent another in a round.
+
+        Raises:
+            LookupError: nothing of the kind was kept for that link and round.
+        """
+        for message in self.of(round=round, kind=kind):
+            rows, receivers = message.links.T
+            hit = (receivers == receiver) & (message.senders[rows] == sender)
+            if bool(hit.any()):
+                return message.rows[rows[hit][0]]
+        raise MissingMessage(
+            f"no {kind!r} from agent {sender} to {receiver} was kept in round {round}"
+        )
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write one safetensors file a round; never overwrites."""
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for number in sorted({m.round for m in self._messages}):
+            path = folder / f"round-{number:06d}.safetensors"
+            if path.exists():
+                raise FileExistsError(f"{path} exists; a transcript is never overwritten")
+            tensors: dict[str, Tensor] = {}
+            for m in self.of(round=number):
+                for name in ("senders", "links", "rows"):
+                    tensors[f"{m.call:03d}.{m.kind}.{name}"] = getattr(m, name).contiguous()
+            save_file(tensors, path, metadata={"round": str(number)})
+            written.append(path)
+        return written
+
+    @classmethod
+    def load(cls, folder: Path) -> Transcript:
+        """Read what `save` wrote."""
+        from safetensors import safe_open
+
+        transcript = cls()
+        for path in sorted(folder.glob("round-*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                number = int(file.metadata()["round"])
+                for key in sorted(k for k in file.keys() if k.endswith(".rows")):  # noqa: SIM118 - not a dict
+                    call, kind, _ = key.split(".")
+                    base = key.removesuffix(".rows")
+                    transcript(
+                        Message(
+                            round=number,
+                            call=int(call),
+                            kind=kind,
+                            senders=file.get_tensor(f"{base}.senders"),
+                            links=file.get_tensor(f"{base}.links"),
+                            rows=torch.as_tensor(file.get_tensor(key)),
+                        )
+                    )
+        return transcript

@@ -1,0 +1,1 @@
+"""From a trace to joint sensitivities and guarantees, for every adversary."""

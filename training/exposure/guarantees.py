@@ -1,0 +1,286 @@
+"""From exposures to guarantees: epsilon of what was released, and the noise that a target needs.
+
+All releases made from one batch act as one Gaussian of effective multiplier (noise multiplier) / J;
+batches are composed by the accountant, with amplification by Poisson sampling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from ...privacy.accounting import accountant as accounting
+from ...privacy.accounting.limits import scale_for
+from ...privacy.accounting.request import closed_form
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Bound, Guarantee, Sampling, Status, Unit
+from ...privacy.view.view import UnsupportedView
+from .joint_sensitivities import Exposure, Release
+
+_SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
+
+
+class UnsupportedMechanism(InputError):
+    """A composition for which no bound is known here."""
+
+
+def run_epsilon(
+    exposure: Exposure,
+    *,
+    noise_multiplier: float,
+    delta: float,
+    adjacency: str = "add-or-remove-one",
+    accountant: str = "pld",
+    rounds: int | Sequence[int] | None = None,
+) -> float:
+    """Epsilon of the planned run, or of `rounds` of it, for one exposure.
+
+    Args:
+        exposure: at noise multiplier 1.
+        noise_multiplier: of the run.
+        delta: of the statement.
+        adjacency: add-or-remove-one or replace-one.
+        accountant: how rounds are added up.
+        rounds: how many rounds were released, or the number of each; replayed ones count again.
+
+    Raises:
+        UnsupportedMechanism: rounds that differ, by another accountant than "pld".
+        UnsupportedView: more rounds than were traced, of rounds that differ.
+    """
+    if rounds is not None and not isinstance(rounds, int):
+        _check_replays(exposure, rounds)
+    releases = exposure.releases if rounds is None else _released(exposure.releases, rounds)
+    releases = _spent(releases)
+    if not releases:
+        return 0.0
+    if noise_multiplier == 0 or math.isinf(exposure.worst):
+        return math.inf
+    if len(releases) == 1:
+        (only,) = releases
+        return accounting.epsilon(
+            noise_multiplier=noise_multiplier / only.joint_sensitivity,
+            delta=delta,
+            rounds=only.rounds,
+            sampling_rate=only.sampling_rate,
+            adjacency=adjacency,
+            accountant=accountant,
+            contributions=_contributions(releases),
+        )
+    if accountant != "pld":
+        raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
+    return accounting.composed_epsilon(
+        _counted(releases, noise_multiplier),
+        delta=delta,
+        adjacency=adjacency,
+        contributions=_contributions(releases),
+    )
+
+
+def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
+    """The releases that cost anything."""
+    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
+
+
+def _contributions(releases: Sequence[Release]) -> int:
+    """The most that a record makes to a sampled batch; of full batches any number counts as one."""
+    return max((r.contributions for r in releases if r.sampling_rate < 1), default=1)
+
+
+def _counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tuple[float, float]]:
+    counts: Counter[tuple[float, float]] = Counter()
+    for r in releases:
+        counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
+    return counts
+
+
+def _released(releases: Sequence[Release], rounds: int | Sequence[int]) -> tuple[Release, ...]:
+    """The releases of the start and of so many rounds, or of the rounds of these numbers."""
+    if not isinstance(rounds, int):
+        return _replayed(releases, Counter(rounds))
+    last = max((r.first + r.rounds - 1 for r in releases), default=0)
+    if rounds > last:
+        of_rounds = {r.first for r in releases if r.first > 0}
+        if of_rounds - {1}:
+            raise UnsupportedView(f"{rounds} rounds of {last} that differ: the rest has no trace")
+        return tuple(r._replace(rounds=rounds) if r.first else r for r in releases)
+    begun = [r for r in releases if r.first <= rounds]
+    return tuple(r._replace(rounds=min(r.rounds, rounds - r.first + 1)) for r in begun)
+
+
+def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Release, ...]:
+    alike = {r.first for r in releases if r.first} <= {1}  # one trace stands for every round
+    last = max((r.first + r.rounds - 1 for r in releases), default=0)
+    if not alike and max(entries, default=0) > last:
+        raise UnsupportedView(f"round {max(entries)} was released, but only {last} were traced")
+    found = []
+    for r in releases:
+        end = math.inf if alike and r.first else r.first + r.rounds
+        counted = sum(n for number, n in entries.items() if r.first <= number < end)
+        found.append(r._replace(rounds=max(counted, int(r.first == 0))))
+    return tuple(r for r in found if r.rounds)
+
+
+def _check_replays(exposure: Exposure, entries: Sequence[int], *, torn: bool = False) -> None:
+    twice = [number for number, count in Counter(entries).items() if count > 1]
+    if exposure.whole_run and (twice or torn):
+        which = f"round {min(twice)}" if twice else "the round of a torn line"
+        raise UnsupportedView(
+            f"{which} may have been released twice, and for {exposure.adversary.name} all rounds "
+            "are one release in which none may repeat; give the run a closed state (form = "
+            '"repaired") to account for it'
+        )
+
+
+def accounted(exposure: Exposure, entries: Sequence[int], *, torn: bool = False) -> Exposure:
+    """The exposure with every planned round, and more of those that the ledger names more often.
+
+    A run that stopped early is accounted as planned, because what stopped it may depend on the
+    data. A torn line may be any round, all of its batches, so every release counts once more.
+
+    Args:
+        exposure: of the planned run.
+        entries: the number of each round in the ledger.
+        torn: whether the last line of the ledger was cut off.
+
+    Raises:
+        UnsupportedView: a round was released again where all rounds are one release.
+    """
+    _check_replays(exposure, entries, torn=torn)
+    counted = dict.fromkeys(exposure.releases, 0)
+    for r in _replayed(exposure.releases, Counter(entries)):
+        origin = next(o for o in exposure.releases if o._replace(rounds=r.rounds) == r)
+        counted[origin] = r.rounds
+    more = int(torn)
+    spent = (r._replace(rounds=max(r.rounds, counted[r]) + more) for r in exposure.releases)
+    return exposure._replace(releases=tuple(spent))
+
+
+def guarantee(
+    name: str,
+    exposure: Exposure,
+    *,
+    noise_multiplier: float,
+    delta: float,
+    adjacency: str = "add-or-remove-one",
+    accountant: str = "pld",
+) -> Guarantee:
+    """The statement for one adversary at a noise multiplier."""
+    joint = exposure.worst
+    effective = math.inf if joint == 0 else noise_multiplier / joint
+    because = exposure.because
+    if noise_multiplier == 0 and math.isfinite(joint) and joint > 0:
+        because = "the noise multiplier is 0: nothing hides the gradients"
+    bound = accounting.Accountant(accountant).kind == "upper bound"
+    status = exposure.status if bound else Status.HEURISTIC
+    return Guarantee(
+        adversary=name,
+        victim=exposure.victim,
+        worst_adversary=exposure.adversary.name if exposure.adversary.name != name else None,
+        joint_sensitivity=joint,
+        effective_noise_multiplier=effective,
+        mu_per_round=math.inf if effective == 0 else 1.0 / effective,
+        epsilon=run_epsilon(
+            exposure,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+        ),
+        delta=delta,
+        unit=Unit.RECORD,
+        adjacency=adjacency,
+        sampling=_sampling(exposure),
+        status=status,
+        because=because,
+        bound=_bound(exposure, noise_multiplier, adjacency=adjacency, accountant=accountant),
+    )
+
+
+def _sampling(exposure: Exposure) -> Sampling:
+    if exposure.whole_run:
+        return Sampling.ANY
+    full = all(r.sampling_rate == 1 for r in exposure.releases)
+    return Sampling.FULL if full else Sampling.POISSON
+
+
+def _bound(
+    exposure: Exposure, noise_multiplier: float, *, adjacency: str, accountant: str
+) -> Bound:
+    """How `run_epsilon` finds its figure."""
+    releases = _spent(exposure.releases)
+    trivial = not releases or noise_multiplier == 0 or math.isinf(exposure.worst)
+    if trivial or accountant == "pld":
+        settings = _counted(releases, noise_multiplier) if not trivial else ()
+        if all(closed_form(*setting) for setting in settings):
+            return Bound.CLOSED_FORM
+        several = adjacency == "replace-one" and _contributions(releases) > 1
+        return Bound.PROFILE if several else Bound.PLD
+    named = {"rdp": Bound.RENYI, "prv": Bound.PRV, "gdp-clt": Bound.CENTRAL_LIMIT}
+    return named[accountant]
+
+
+def calibrated_multiplier(
+    exposure: Exposure,
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: str = "add-or-remove-one",
+    accountant: str = "pld",
+) -> float:
+    """The noise multiplier at which an exposure costs at most `epsilon`.
+
+    Raises:
+        UnsupportedView: no noise reaches the target, or nothing is released.
+        UnsupportedMechanism: the accountant does not cover the rounds, or its answer to one
+            question contradicts its answer to the other.
+    """
+    releases = _spent(exposure.releases)
+    if math.isinf(exposure.worst):
+        raise UnsupportedView(
+            f"no noise multiplier reaches epsilon={epsilon:g} for {exposure.adversary.name}: "
+            f"{exposure.because}"
+        )
+    if not releases:
+        raise UnsupportedView(
+            f"nothing about the data is released to {exposure.adversary.name}, so epsilon is 0 at "
+            "every noise; give noise_multiplier in place of epsilon"
+        )
+    contributions = _contributions(releases)
+    if len(releases) == 1:
+        (only,) = releases
+        needed = only.joint_sensitivity * accounting.noise_multiplier(
+            epsilon=epsilon,
+            delta=delta,
+            rounds=only.rounds,
+            sampling_rate=only.sampling_rate,
+            adjacency=adjacency,
+            accountant=accountant,
+            contributions=contributions,
+        )
+    elif accountant != "pld":
+        raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
+    else:
+        needed = scale_for(
+            _counted(releases, 1.0),
+            epsilon=epsilon,
+            delta=delta,
+            adjacency=adjacency,
+            contributions=contributions,
+        )
+    spent = math.inf
+    for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding
+        multiplier = needed * (1.0 + slack)
+        spent = run_epsilon(
+            exposure,
+            noise_multiplier=multiplier,
+            delta=delta,
+            adjacency=adjacency,
+            accountant=accountant,
+        )
+        if spent <= epsilon:
+            return multiplier
+    raise UnsupportedMechanism(
+        f"accountant={accountant!r} answers noise_multiplier={needed:g} for epsilon={epsilon:g}, "
+        f"but spends {spent:g} with it; use accountant='pld'"
+    )

@@ -1,0 +1,327 @@
+"""What surrounds a victim in a view: the rows that its figure depends on, and no others.
+
+The view of one adversary is a large sparse matrix, and there are as many adversaries as agents.
+Two exact facts keep the work in proportion to what differs:
+
+    O_k = seen rows + messages that k sees,  over the noise that k does not know
+    M_v = sum over linked rows that hold v's columns
+
+1. Rows interact through shared unknown noise alone, so M_v needs the rows that hold v's columns and
+   those linked to them; all others may be left out.
+2. Adversary k differs from one who sees the closure alone by messages and by known noise. Only
+   victims in rows that these touch can fare otherwise; all others take the figure of the closure.
+
+Messages that the closure determines count as seen (`determined`): their rows are local, where the
+end states that they replace tie all agents together. Where linked rows span the graph, as with
+noise that every agent shares with its neighbours, the surroundings are the whole view.
+
+Equal surroundings, with columns named by first appearance, are factorised once. The key is the
+whole local problem, byte by byte, so nothing is taken to be equal that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.view.view import UnsupportedView, View
+from ..tracing.linear_forms import Messages, NoiseSources
+from ..tracing.round_trace import RoundTrace, Sensitivity, mu_by_batch
+from .implied_messages import Relations
+from .shared_view import Ground, Pairs, entries
+
+_FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them
+_MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it
+
+_Batches = Sequence[tuple[Sequence[int], Sequence[float]]]
+
+
+class Surroundings:
+    """Sensitivities of one traced round, for any adversary and victim.
+
+    Args:
+        trace: of the round.
+
+    >>> from overhear.privacy import EAVESDROPPER
+    >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
+    >>> known = ALGORITHMS["dpdl"]
+    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
+    ...     batch_size=1.0)
+    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 100), rounds=9)
+    >>> around = Surroundings(traces.rounds[0][0])
+    >>> (found,) = around.onlooker(EAVESDROPPER).sensitivities(0)
+    >>> round(found.mu, 6)
+    1.732051
+    """
+
+    def __init__(self, trace: RoundTrace) -> None:
+        self.trace = trace
+        self.problems: dict[Any, _Problem] = {}
+        self._relations = Relations(trace.record)
+        self._grounds: dict[bytes, Ground] = {}
+        self._batches: dict[int, list[tuple[list[int], list[float], float | None]]] = {}
+        self._seen_by, self._known_to = _seen_by(trace), _known_to(trace)
+
+    def onlooker(self, who: Adversary) -> Onlooker:
+        """The closed view of an adversary.
+
+        Raises:
+            UnsupportedView: it has none.
+        """
+        if who.sees is Sees.ONE_MESSAGE:
+            raise UnsupportedView(f"{who.name} has no closed view; use single_message")
+        seen = np.zeros(self.trace.columns, dtype=bool)
+        if who.sees is Sees.LINKS:
+            for g in self.trace.messages:
+                seen[g.start : g.start + g.size] = g.crossing
+        ground = self._ground(seen)
+        if who.sees is Sees.OWN_LINKS and ground.undetermined:
+            ground = self._settled(ground, self._seen_by.of(who.agents))
+        return self._on(ground, who)
+
+    def between(self, who: Adversary) -> tuple[Onlooker, Onlooker]:
+        """Of an adversary one who sees no more and one who sees no less, both of local rows.
+
+        Where blocks of hidden messages stay open, the first does without all rows that refer to
+        them, and the second sees them.
+        """
+        ground = self.onlooker(who).ground
+        if not ground.undetermined:
+            return self._on(ground, who), self._on(ground, who)
+        more = ground
+        while more.undetermined:
+            seen = more.seen.copy()
+            seen[np.concatenate([block.messages for block in more.undetermined])] = True
+            more = self._ground(seen)
+        key = b"without" + ground.seen.tobytes()
+        if key not in self._grounds:
+            without = more.seen & ~ground.seen
+            self._grounds[key] = Ground(self.trace, self._relations, ground.seen, without=without)
+        return self._on(self._grounds[key], who), self._on(more, who)
+
+    def _on(self, ground: Ground, who: Adversary) -> Onlooker:
+        if who.sees is not Sees.OWN_LINKS:
+            none = np.zeros(0, dtype=int)
+            return Onlooker(self, who, ground=ground, rows=none, known=none)
+        rows = ground.row_of_message[self._seen_by.of(who.agents)]
+        known = ground.source_of_column[self._known_to.of(who.agents)]
+        return Onlooker(self, who, ground=ground, rows=rows[rows >= 0], known=known)
+
+    def _settled(self, ground: Ground, own: np.ndarray) -> Ground:
+        """The ground with all blocks of hidden messages that the messages `own` settle."""
+        while True:
+            seen = ground.seen.copy()
+            seen[own] = True
+            blocks = [b.messages for b in ground.undetermined if b.is_settled_by(seen)]
+            if not blocks:
+                return ground
+            grown = ground.seen.copy()
+            grown[np.concatenate(blocks)] = True
+            ground = self._ground(grown)
+
+    def _ground(self, seen: np.ndarray) -> Ground:
+        key = seen.tobytes()
+        if key not in self._grounds:
+            self._grounds[key] = Ground(self.trace, self._relations, seen)
+        return self._grounds[key]
+
+    def local(self, ground: Ground, rows: np.ndarray, unknown: np.ndarray) -> _Local:
+        """Some rows of a ground as a problem, a known one where there is an equal one."""
+        A, columns, names = _renamed(ground.contributions, rows, None)
+        B, _, _ = _renamed(ground.noise, rows, unknown)
+        vectors = _by_appearance(ground.vectors[columns[np.argsort(names)]])[1]
+        key = tuple(part.tobytes() for part in (*A, *B, vectors))
+        problem = self.problems.get(key)
+        if problem is None:
+            view = View(contributions=_matrix(A), noise=_matrix(B), vectors=vectors.tolist())
+            problem = _Problem(view)
+            if len(A.data) + len(B.data) <= _MOST_KEPT:
+                self.problems[key] = problem
+        return _Local(rows, problem, columns, names)
+
+    def batches(self, victim: int) -> list[tuple[list[int], list[float], float | None]]:
+        """Positions among the contributions, bounds and sampling rate of a victim's batches."""
+        if victim not in self._batches:
+            self._batches[victim] = list(self.trace.of_victim(victim).values())
+        return self._batches[victim]
+
+
+class Onlooker:
+    """One adversary in one round.
+
+    Args:
+        around: the round.
+        who: the adversary.
+        ground: what it shares with others of its kind; where two share one, all victims that
+            neither touches have the same figures.
+        rows: rows of the ground that it sees besides.
+        known: noise sources that it knows.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        who: Adversary,
+        *,
+        ground: Ground,
+        rows: np.ndarray,
+        known: np.ndarray,
+    ) -> None:
+        self.ground = ground
+        self._around, self._who = around, who
+        self._rows, self._known = rows, known
+        self._spanning: list[_Local] = []
+
+    def touched(self) -> list[int]:
+        """Victims who may fare otherwise than against one who sees the ground alone."""
+        if not len(self._rows) and not len(self._known):
+            return []
+        owners = self.ground.touched(self._rows, self._known).tolist()
+        return [v for v in owners if v not in self._who.agents]
+
+    def sensitivities(self, victim: int) -> list[Sensitivity]:
+        """As `RoundTrace.sensitivities`, but `because` is empty where it would name messages.
+
+        Raises:
+            UnsupportedView: as there.
+        """
+        if victim in self._who.agents:
+            raise UnsupportedView(f"{self._who.name} contains the victim {victim}; choose another")
+        batches = self._around.batches(victim)
+        local = self._local(np.asarray([c for held, _, _ in batches for c in held], dtype=int))
+        mus = local.mus([(held, bounds) for held, bounds, _ in batches])
+        trace, found = self._around.trace, []
+        for mu, (held, bounds, rate) in zip(mus, batches, strict=True):
+            count = trace.count(held)
+            found.append(Sensitivity(mu, rate, count, trace.reason(mu, bounds, count=count)))
+        return found
+
+    @cached_property
+    def _masks(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows are seen, and which sources are unknown."""
+        seen, unknown = self.ground.is_seen.copy(), np.ones(self.ground.noise.shape[1], dtype=bool)
+        seen[self._rows], unknown[self._known] = True, False
+        return seen, unknown
+
+    def _local(self, contributions: np.ndarray) -> _Local:
+        seen, unknown = self._masks
+        rows = self.ground.rows_holding(contributions)
+        rows = rows[seen[rows]]
+        for local in self._spanning:
+            if np.isin(rows, local.rows, assume_unique=True).all():
+                return local
+        rows = self.ground.linked(rows, seen=seen, unknown=unknown)
+        owners = self.ground.owners_in(rows)
+        spans = len(owners) > max(_FEW_OWNERS, self._around.trace.record.agents // 4)
+        while spans:  # one problem for all whose rows are in it, instead of one each
+            held = self.ground.rows_holding(np.flatnonzero(np.isin(self.ground.owners, owners)))
+            rows = self.ground.linked(held[seen[held]], seen=seen, unknown=unknown)
+            more = self.ground.owners_in(rows)
+            if len(more) == len(owners):
+                break
+            owners = more
+        local = self._around.local(self.ground, rows, unknown)
+        if spans:
+            self._spanning.append(local)
+        return local
+
+
+class _Problem:
+    """A view over columns without names, and the figures that were asked of it."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._found: dict[Any, list[float]] = {}
+
+    def mus(self, batches: _Batches) -> list[float]:
+        key = tuple((tuple(columns), tuple(bounds)) for columns, bounds in batches)
+        if key not in self._found:
+            self._found[key] = mu_by_batch(self._view, batches)
+        return self._found[key]
+
+
+class _Local(NamedTuple):
+    """Linked rows of a ground as a problem, and what the columns are called there."""
+
+    rows: np.ndarray
+    problem: _Problem
+    contributions: np.ndarray  # ascending
+    names: np.ndarray  # of each, in the problem
+
+    def mus(self, batches: _Batches) -> list[float]:
+        """Mu of a victim's batches; contributions that are in no row add nothing."""
+        inside = []
+        for columns, bounds in batches:
+            at = np.searchsorted(self.contributions, columns)
+            at = np.minimum(at, max(len(self.contributions) - 1, 0))
+            held = self.contributions[at] == columns if len(self.contributions) else at < 0
+            kept = [b for b, is_held in zip(bounds, held.tolist(), strict=True) if is_held]
+            inside.append((self.names[at[held]].tolist() if kept else [], kept))
+        return self.problem.mus(inside)
+
+
+class _Parts(NamedTuple):
+    """What a compressed matrix consists of."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+
+
+def _renamed(
+    matrix: Any, rows: np.ndarray, keep: np.ndarray | None
+) -> tuple[_Parts, np.ndarray, np.ndarray]:
+    """Rows over the columns `keep`, named by first appearance; the columns used and their names."""
+    at = entries(matrix.indptr, rows)
+    columns, data = matrix.indices[at], matrix.data[at]
+    row = np.repeat(np.arange(len(rows)), matrix.indptr[rows + 1] - matrix.indptr[rows])
+    if keep is not None:
+        kept = keep[columns]
+        columns, data, row = columns[kept], data[kept], row[kept]
+    used, named, names = _by_appearance(columns)
+    indptr = np.r_[0, np.cumsum(np.bincount(row, minlength=len(rows)))]
+    return _Parts(data, named, indptr), used, names
+
+
+def _by_appearance(things: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The different ones ascending, each named by when it first appears, and those names."""
+    used, first, at = np.unique(things, return_index=True, return_inverse=True)
+    names = np.empty(len(used), dtype=int)
+    names[np.argsort(first)] = np.arange(len(used))
+    return used, names[at], names
+
+
+def _matrix(parts: _Parts) -> Any:
+    from scipy.sparse import csr_array
+
+    shape = (len(parts.indptr) - 1, int(parts.indices.max(initial=-1)) + 1)
+    return csr_array((parts.data, parts.indices, parts.indptr), shape=shape)
+
+
+def _seen_by(trace: RoundTrace) -> Pairs:
+    """Messages that cross a link, with their sender and their receivers."""
+    columns, agents = [np.zeros(0, dtype=int)], [np.zeros(0, dtype=int)]
+    for g in trace.groups:
+        if isinstance(g, Messages):
+            crossing = np.flatnonzero(g.crossing)
+            columns += [g.start + crossing, g.start + g.links[:, 0]]
+            agents += [g.senders[crossing], g.links[:, 1]]
+    shape = (trace.columns, trace.record.agents)
+    return Pairs(np.concatenate(columns), np.concatenate(agents), shape=shape)
+
+
+def _known_to(trace: RoundTrace) -> Pairs:
+    """Noise sources with those who know them."""
+    pairs = [
+        (g.start + i, agent)
+        for g in trace.groups
+        if isinstance(g, NoiseSources)
+        for i, knowers in enumerate(g.known_to)
+        for agent in knowers
+    ]
+    columns, agents = np.asarray(pairs, dtype=int).reshape(-1, 2).T
+    return Pairs(columns, agents, shape=(trace.columns, trace.record.agents))

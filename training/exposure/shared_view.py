@@ -1,0 +1,186 @@
+"""Ground: the rows that all onlookers of a kind see in a round, and those of messages still hidden.
+
+An onlooker adds some of the hidden messages' rows and knows some of the noise. Rows are linked by
+the noise that they share, so what an onlooker adds can change the figure of those victims alone
+that have contributions in linked rows.
+
+| symbol | name here     | shape                 | meaning                                      |
+|--------|---------------|-----------------------|----------------------------------------------|
+| A      | contributions | (rows, contributions) | rows that are seen, then those of messages   |
+| B      | noise         | (rows, sources)       | over all noise sources, known or not         |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from ..tracing.linear_forms import Contributions, Messages, NoiseSources, widened
+from ..tracing.round_trace import RoundTrace
+from .implied_messages import Relations
+
+
+class Ground:
+    """What every onlooker of a kind sees, closed under what it determines.
+
+    Args:
+        trace: of the round.
+        relations: between its messages.
+        seen: a mask over all columns of the messages that are seen.
+        without: a mask over all columns; rows that refer to one of them are left out, so that less
+            is seen.
+
+    Attributes:
+        seen: the mask with the messages that are determined.
+        undetermined: blocks of hidden messages that the relations leave open.
+        contributions: (rows, contributions) csr.
+        noise: (rows, sources) csr.
+        is_seen: (rows,) whether a row is seen; the others are the contents of hidden messages.
+        row_of_message: (columns,) the row of a hidden message, -1 where it holds nothing private.
+        source_of_column: (columns,) the position of a column among the sources, -1 elsewhere.
+        owners: (contributions,) whose data each is.
+        vectors: (contributions,) the clipped vector that each is a part of.
+    """
+
+    def __init__(
+        self,
+        trace: RoundTrace,
+        relations: Relations,
+        seen: np.ndarray,
+        *,
+        without: np.ndarray | None = None,
+    ) -> None:
+        from scipy.sparse import csr_array, vstack
+
+        self.seen, self.undetermined = relations.settle(seen)
+        width = trace.columns
+        closed = [rows for _, rows in (*trace.record.closure, *trace.record.end_state.items())]
+        hidden, of_hidden = list[Any](), list[np.ndarray]([np.zeros(0, dtype=int)])
+        for g in trace.messages:
+            mask = self.seen[g.start : g.start + g.size]
+            closed.append(g.rows[np.flatnonzero(mask)])
+            hidden.append(g.rows[np.flatnonzero(~mask)])
+            of_hidden.append(g.start + np.flatnonzero(~mask))
+        parts = [widened(csr_array(part), width) for part in (*closed, *hidden)]
+        rows = csr_array(vstack([csr_array((0, width)), *parts]))
+        message = np.full(rows.shape[0], -1)
+        message[len(message) - sum(map(len, of_hidden)) :] = np.concatenate(of_hidden)
+        if without is not None:
+            kept = np.flatnonzero((message >= 0) | (abs(rows) @ without.astype(float) == 0))
+            rows, message = rows[kept], message[kept]
+        rows = trace.expand(rows, unseen=self._is_hidden)
+        contributions = columns_of(trace, Contributions)
+        sources = columns_of(trace, NoiseSources)
+        private = np.flatnonzero(np.diff(rows[:, np.r_[contributions, sources]].indptr))
+        rows, message = rows[private], message[private]
+        self.contributions = csr_array(rows[:, contributions])
+        self.noise = csr_array(rows[:, sources])
+        self.is_seen = message < 0
+        self.row_of_message = np.full(width, -1)
+        self.row_of_message[message[message >= 0]] = np.flatnonzero(message >= 0)
+        self.source_of_column = np.full(width, -1)
+        self.source_of_column[sources] = np.arange(len(sources))
+        groups = [g for g in trace.groups if isinstance(g, Contributions)]
+        self.owners = np.concatenate([np.zeros(0, dtype=int), *(g.owners for g in groups)])
+        self.vectors = trace.vectors
+        self._rows_of_contribution = self.contributions.tocsc()
+        self._rows_of_source = self.noise.tocsc()
+        self._link()
+
+    def _is_hidden(self, messages: Messages) -> np.ndarray:
+        return ~self.seen[messages.start : messages.start + messages.size]
+
+    def _link(self) -> None:
+        """Label seen rows and sources by what links them, and list the owners in each label."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        count, sources = self.noise.shape
+        at, to = self.noise.tocoo().coords
+        at, to = at[self.is_seen[at]], to[self.is_seen[at]]
+        links = csr_array((np.ones(len(at)), (at, count + to)), shape=(count + sources,) * 2)
+        labels, self._label = connected_components(links, directed=False)
+        at, to = self.contributions.tocoo().coords
+        at, to = at[self.is_seen[at]], to[self.is_seen[at]]
+        pairs = np.unique(np.c_[self._label[at], self.owners[to]], axis=0)
+        self._first_owner = np.searchsorted(pairs[:, 0], np.arange(labels + 1))
+        self._owners_by_label = pairs[:, 1]
+
+    def touched(self, rows: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Owners whose figure may change when hidden rows are seen and sources are known."""
+        less_noisy = rows_at(self._rows_of_source, known)
+        labels = np.unique(
+            np.r_[
+                self._label[less_noisy[self.is_seen[less_noisy]]],
+                self._label[len(self.is_seen) + rows_at(self.noise, rows)],
+            ]
+        )
+        spans = entries(self._first_owner, labels)
+        mine = self.owners[rows_at(self.contributions, rows)]
+        return np.unique(np.r_[mine, self._owners_by_label[spans]])
+
+    def rows_holding(self, contributions: np.ndarray) -> np.ndarray:
+        """Rows, seen or not, that hold one of the contributions."""
+        return np.unique(rows_at(self._rows_of_contribution, contributions))
+
+    def owners_in(self, rows: np.ndarray) -> np.ndarray:
+        """Whose contributions some rows hold."""
+        return np.unique(self.owners[rows_at(self.contributions, rows)])
+
+    def linked(self, rows: np.ndarray, *, seen: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        """All rows of the mask `seen` that unknown sources link to some of it, in order."""
+        reached, passed = np.zeros(len(seen), dtype=bool), np.zeros(len(unknown), dtype=bool)
+        while len(rows):
+            reached[rows] = True
+            sources = rows_at(self.noise, rows)
+            sources = np.unique(sources[unknown[sources] & ~passed[sources]])
+            passed[sources] = True
+            rows = rows_at(self._rows_of_source, sources)
+            rows = np.unique(rows[seen[rows] & ~reached[rows]])
+        return np.flatnonzero(reached)
+
+
+class Pairs:
+    """Which agents go with which columns, for questions about few agents and about nearly all.
+
+    Args:
+        columns: the columns of the pairs.
+        agents: the agent of each pair; negative ones, such as the server, are no agents.
+        shape: numbers of columns and of agents.
+    """
+
+    def __init__(self, columns: np.ndarray, agents: np.ndarray, *, shape: tuple[int, int]) -> None:
+        from scipy.sparse import csc_array
+
+        kept = np.unique(np.c_[columns, agents][agents >= 0], axis=0)
+        self._columns = csc_array((np.ones(len(kept)), (kept[:, 0], kept[:, 1])), shape=shape)
+        self._agents = np.bincount(kept[:, 0], minlength=shape[0])
+
+    def of(self, agents: Collection[int]) -> np.ndarray:
+        """The columns that go with at least one of the agents, ascending."""
+        many = self._columns.shape[1]
+        if 2 * len(agents) <= many:
+            return np.unique(rows_at(self._columns, np.asarray(sorted(agents), dtype=int)))
+        outside = np.asarray(sorted(set(range(many)) - set(agents)), dtype=int)
+        others = np.bincount(rows_at(self._columns, outside), minlength=len(self._agents))
+        return np.flatnonzero(self._agents > others)
+
+
+def columns_of(trace: RoundTrace, kind: type) -> np.ndarray:
+    """The columns of all groups of a kind."""
+    ranges = [np.arange(g.start, g.start + g.size) for g in trace.groups if isinstance(g, kind)]
+    return np.concatenate([np.zeros(0, dtype=int), *ranges])
+
+
+def entries(start: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Positions start[i], ..., start[i + 1] - 1 for every i of `which`, one after the other."""
+    first, count = start[which], start[which + 1] - start[which]
+    before = np.cumsum(count) - count
+    return np.repeat(first - before, count) + np.arange(count.sum())
+
+
+def rows_at(matrix: Any, which: np.ndarray) -> np.ndarray:
+    """Where lines of a compressed matrix have entries: columns of rows, or rows of columns."""
+    return np.asarray(matrix.indices[entries(matrix.indptr, which)])

@@ -1,0 +1,368 @@
+"""Exposures over a whole run whose state is carried without noise: participation is stated.
+
+A round's closed view counts the state that the step returns as seen. Where records or noise stay in
+that state (a momentum or a recursion that is released only with noise on top), the round by itself
+costs infinity although the run may not. Here the state is carried from round to round as rows over
+everything that ever entered it, and only what is sent, the points at which gradients are taken and
+the final models count as seen.
+
+A record then acts through every batch that it was in, so batches cannot be accounted for one by
+one, and sampling does not amplify. What is stated instead is in how many rounds a record may take
+part:
+
+    "every"      all of them: what holds for Poisson batches, which may draw a record every time
+    k            at most k rounds, whichever they are: a promise about the sampler
+    (3, 7, ...)  exactly these rounds; 0 is the start
+
+The joint sensitivity is that of the run, so the epsilon of one release of multiplier (noise
+multiplier / joint sensitivity) is the epsilon of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Status
+from ...privacy.view.view import UnsupportedView
+from ...privacy.view.whole_run import Rows, StreamedView
+from ..tracing.linear_forms import Contributions, Known, widened
+from ..tracing.round_trace import RoundTrace
+from ..tracing.trace import AlgorithmTrace, state_column
+from .joint_sensitivities import Exposure, Release, candidates, single_message, worst
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Participation = str | int | Sequence[int]
+EVERY = "every"
+_MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
+_RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
+
+
+def all_rounds_exposures(
+    traces: AlgorithmTrace,
+    names: Sequence[str],
+    *,
+    participation: Participation,
+    sampling_rate: float,
+    victim: int | None = None,
+    encrypted: bool = False,
+) -> list[tuple[str, Exposure]]:
+    """The exposure of the whole run to each named adversary, of `victim` or else the worst agent.
+
+    Args:
+        traces: made at noise multiplier 1.
+        names: as in `exposures`.
+        participation: "every", a number of rounds, or the rounds themselves.
+        sampling_rate: of a single message's figure; the other figures do not depend on it.
+        victim: the agent whose record is at stake; None searches the worst one.
+        encrypted: the eavesdropper cannot read links and sees the released final models alone.
+
+    Raises:
+        ValueError: participation that is no number of rounds of the run.
+        UnsupportedView: the adversary contains the victim, or rounding hides whether noise cancels.
+    """
+    rounds = sum(count for _, count in traces.rounds)
+    _check_participation(participation, rounds)
+    found = []
+    for name in names:
+        every: list[Exposure] = []
+        for who, victims in candidates(traces, name, victim):
+            if who.sees is Sees.ONE_MESSAGE:
+                every += [single_message(traces, who, v, rate=sampling_rate) for v in victims]
+                continue
+            sight = who
+            if encrypted and who.sees is Sees.LINKS:
+                sight = Adversary(name=who.name, sees=Sees.END_STATES)
+            every += _of(traces, who, victims, sight=sight, participation=participation)
+        found.append((name, worst(every)))
+    return found
+
+
+def carried_exposures(
+    traces: AlgorithmTrace,
+    found: Sequence[tuple[str, Exposure]],
+    *,
+    sampling_rate: float,
+    victim: int | None = None,
+    encrypted: bool = False,
+) -> list[tuple[str, Exposure]]:
+    """Exposures with those that are infinite round by round replaced by the whole run's.
+
+    Every record may take part in every round, which holds for any sampler. An exposure stays as it
+    is where a contribution is unbounded, where the whole run is infinite too, and where the run is
+    too large for such a view or rounding hides what it shows; the last two are said.
+    """
+    settled = []
+    for name, exposure in found:
+        by_rounds = exposure.adversary.sees is not Sees.ONE_MESSAGE
+        if by_rounds and math.isinf(exposure.worst) and _bounded(traces):
+            settled.append(
+                (
+                    name,
+                    _together(
+                        traces,
+                        name,
+                        exposure,
+                        sampling_rate=sampling_rate,
+                        victim=victim,
+                        encrypted=encrypted,
+                    ),
+                )
+            )
+        else:
+            settled.append((name, exposure))
+    return settled
+
+
+def _together(
+    traces: AlgorithmTrace,
+    name: str,
+    exposure: Exposure,
+    *,
+    sampling_rate: float,
+    victim: int | None,
+    encrypted: bool,
+) -> Exposure:
+    """The exposure of all rounds together if it is finite, or else as it was, and why."""
+    if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
+        said = "the run is too large for a view of all its rounds together"
+        return exposure._replace(because=f"{exposure.because}; {said}")
+    try:
+        ((_, whole),) = all_rounds_exposures(
+            traces,
+            [name],
+            participation=EVERY,
+            sampling_rate=sampling_rate,
+            victim=victim,
+            encrypted=encrypted,
+        )
+    except UnsupportedView as reason:
+        return exposure._replace(because=f"{exposure.because}; of all rounds together: {reason}")
+    return whole if math.isfinite(whole.worst) else exposure
+
+
+def _bounded(traces: AlgorithmTrace) -> bool:
+    parts = [traces.start, *(part for part, _ in traces.rounds)]
+    groups = (g for part in parts for g in part.groups if isinstance(g, Contributions))
+    return all(np.isfinite(g.bounds).all() for g in groups)
+
+
+def _work(traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]]]) -> float:
+    """About how many multiplications the views of all rounds take."""
+    carried = sum(m.shape[0] for m in traces.start.record.end_state.values())
+    rounds = columns = 0
+    for part, count in traces.rounds:
+        width = sum(g.size for g in part.groups if isinstance(g, Contributions))
+        rounds, columns = rounds + count, columns + count * width
+    victims = sum(len(of) for _, of in asked) / traces.start.record.agents
+    return 0.5 * carried**2 * columns * rounds * victims
+
+
+def streamed_view(
+    traces: AlgorithmTrace,
+    adversary: Adversary,
+    *,
+    victims: Sequence[int],
+    until_leak: bool = False,
+) -> StreamedView:
+    """The view of all rounds, with the contributions of `victims`; other agents' are held fixed.
+
+    With `until_leak` it ends once a contribution of every victim was shown without noise.
+
+    >>> from overhear.privacy import EAVESDROPPER
+    >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
+    >>> known = ALGORITHMS["dp-dpsgd"]
+    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
+    ...     batch_size=1.0)
+    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 4), rounds=9)
+    >>> round(streamed_view(traces, EAVESDROPPER, victims=[0]).mu(0), 6)
+    3.0
+    """
+    view = StreamedView()
+    last: _DenseRound | None = None
+    for part, count in ((traces.start, 1), *traces.rounds):
+        last = _DenseRound.of(part, adversary, victims)
+        for _ in range(count):
+            view.advance(
+                last.seen,
+                last.carried,
+                owners=last.owners,
+                vectors=last.vectors,
+                messages=last.messages,
+            )
+            if until_leak and all(view.leaks(v) for v in victims):
+                return view
+    if last is not None:
+        size = len(last.carried.carried)
+        released = np.eye(size)[last.released]
+        none = np.zeros((size, 0))
+        view.advance(
+            Rows(released, none[: len(released)], none[: len(released)]),
+            Rows(np.eye(size), none, none),
+            owners=[],
+            messages=[f"final model, row {i}" for i in range(len(released))],
+        )
+    return view
+
+
+class _DenseRound(NamedTuple):
+    """One round of an adversary's view over carried | contributions | unknown noise."""
+
+    seen: Rows
+    carried: Rows
+    owners: list[int]
+    vectors: list[int]
+    messages: list[str]
+    released: list[int]  # positions of models and dual variables among the carried rows
+
+    @classmethod
+    def of(cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int]) -> _DenseRound:
+        rows, names, unseen = part.seen_rows(adversary, end_state=False)
+        at, owners, _, vectors = _contributions(part, victims)
+        columns = (_carried_columns(part), at, part.unknown_noise(adversary))
+        released: list[int] = []
+        ends: list[csr_array] = []
+        position = 0
+        for field, matrix in part.record.end_state.items():
+            if field in _RELEASED:
+                released += range(position, position + matrix.shape[0])
+            position += matrix.shape[0]
+            ends.append(widened(matrix, part.columns))
+        return cls(
+            _dense(part.expand(rows, unseen=unseen), columns),
+            _dense(part.expand(_stacked(ends, part.columns), unseen=unseen), columns),
+            owners,
+            vectors,
+            names,
+            released,
+        )
+
+
+def _dense(rows: csr_array, columns: tuple[np.ndarray, ...]) -> Rows:
+    return Rows(*(rows[:, chosen].toarray() for chosen in columns))
+
+
+def _stacked(parts: Sequence[csr_array], width: int) -> csr_array:
+    from scipy.sparse import csr_array, vstack
+
+    return csr_array(vstack([csr_array((0, width)), *parts]))
+
+
+def _carried_columns(part: RoundTrace) -> np.ndarray:
+    """The columns of the state that the round began with, in the order of its fields."""
+    known = {g.what: g for g in part.groups if isinstance(g, Known)}
+    at = [known.get(state_column(field)) for field in part.record.end_state]
+    ranges = [np.arange(g.start, g.start + g.size) for g in at if g is not None]
+    return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
+
+
+def _contributions(
+    part: RoundTrace, victims: Sequence[int]
+) -> tuple[np.ndarray, list[int], list[float], list[int]]:
+    """Columns, owners, bounds and vectors of the victims' contributions."""
+    columns, owners, bounds = list[int](), list[int](), list[float]()
+    positions = list[int]()
+    position = 0
+    for g in part.groups:
+        if isinstance(g, Contributions):
+            mine = np.flatnonzero(np.isin(g.owners, list(victims)))
+            columns += (g.start + mine).tolist()
+            owners += g.owners[mine].tolist()
+            bounds += g.bounds[mine].tolist()
+            positions += (position + mine).tolist()
+            position += g.size
+    return np.asarray(columns, dtype=int), owners, bounds, part.vectors[positions].tolist()
+
+
+def _of(
+    traces: AlgorithmTrace,
+    who: Adversary,
+    victims: Sequence[int],
+    *,
+    sight: Adversary,
+    participation: Participation,
+) -> list[Exposure]:
+    inside = sorted(set(victims) & who.agents)
+    if inside:
+        raise UnsupportedView(f"{who.name} contains the victim {inside[0]}; choose another")
+    every = participation == EVERY
+    view = streamed_view(traces, sight, victims=victims, until_leak=every)
+    parts = [traces.start, *(part for part, count in traces.rounds for _ in range(count))]
+    status = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
+    found = []
+    for victim in victims:
+        bounds = [b for part in parts for b in _contributions(part, [victim])[2]]
+        bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
+        mu = _joint_sensitivity(view, victim, bounds, participation)
+        release = Release(mu, 1.0, 1, len(bounds), 0)
+        because = _because(view, victim, mu, participation)
+        found.append(Exposure(who, victim, (release,), status, because, whole_run=True))
+    return found
+
+
+def _joint_sensitivity(
+    view: StreamedView, victim: int, bounds: Sequence[float], participation: Participation
+) -> float:
+    of = view.rounds(victim)
+    b = np.asarray(bounds)
+
+    def taking(rounds: Sequence[int]) -> float:
+        at = np.flatnonzero(np.isin(of, rounds))
+        return view.mu(victim, at.tolist(), bounds=b[at].tolist())
+
+    if participation == EVERY:
+        return taking(np.unique(of).tolist())
+    if not isinstance(participation, int):
+        return taking(list(participation))  # type: ignore[arg-type] # a string was refused before
+    used = np.unique(of)
+    if participation >= len(used):
+        return taking(used.tolist())
+    single = np.array([taking([round_]) for round_ in used.tolist()])
+    if participation == 1 or not np.isfinite(single).all():
+        return float(single.max(initial=0.0))
+    # Any k rounds: each row of |M| summed over its round and the k - 1 others that add most.
+    M = np.abs(view.information(victim)) * np.outer(b, b)
+    member = (of[None, :] == used[:, None]).astype(float)  # (rounds, columns)
+    blocks = member @ M @ member.T
+    own = np.minimum(single**2, np.diag(blocks))
+    others = np.sort(blocks - np.diag(np.diag(blocks)), axis=1)[:, ::-1]
+    rows = own + others[:, : participation - 1].sum(axis=1)
+    return min(math.sqrt(np.sort(rows)[::-1][:participation].sum()), taking(used.tolist()))
+
+
+def _because(view: StreamedView, victim: int, mu: float, participation: Participation) -> str:
+    if math.isinf(mu):
+        shown = view.leaks(victim)
+        return (
+            f"the noise cancels in {', '.join(shown)}" if shown else "a contribution is unbounded"
+        )
+    if participation == EVERY:
+        return "a record may take part in every round; all rounds are one release"
+    if isinstance(participation, int):
+        most = "one round" if participation == 1 else f"{participation} rounds"
+        return f"a record takes part in at most {most}; all rounds are one release"
+    return "a record takes part in the stated rounds; all rounds are one release"
+
+
+def _check_participation(participation: Participation, rounds: int) -> None:
+    remedy = f'use "every", a number from 1 to {rounds}, or a list of rounds in 0..{rounds}'
+    if isinstance(participation, str):
+        wrong = participation != EVERY
+    elif isinstance(participation, bool):
+        wrong = True
+    elif isinstance(participation, int):
+        wrong = participation < 1
+    else:
+        wrong = not participation or any(
+            isinstance(r, bool) or not isinstance(r, int) or not 0 <= r <= rounds
+            for r in participation
+        )
+    if wrong:
+        raise InputError(f"participation={participation!r} is no number of rounds; {remedy}")

@@ -1,0 +1,1 @@
+"""Per-example clipped gradient sums, in layouts that differ in speed alone."""

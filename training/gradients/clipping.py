@@ -1,0 +1,180 @@
+"""The clip factor of one example, and the passes in which stacked examples meet a model.
+
+A clip factor is ``min(1, clip_norm / (norm * (1 + slack)))``. The slack is 16 units of rounding of
+the working precision (1.9e-6 in float32, 3.6e-15 in float64), more than a norm loses by rounding,
+so rounding makes no clipped gradient longer than ``clip_norm``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError, NotFiniteError
+
+# Elements that per-example quantities of one pass may hold: 128 MiB in float32.
+ELEMENTS_AT_ONCE = 2**25
+
+Coefficient = float | Tensor  # of the gradient at a point, or (D,) of each of its coordinates
+
+# Below this bound the squares of a longer gradient's float32 entries may underflow to zero.
+_SMALLEST_CLIP_NORM = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examples:
+    """All data owners' batches in one stack: inputs (B, *shape), integer targets (B,).
+
+    ``patches`` (B, P, I), where a layout shares them, are what the first convolution multiplies.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    patches: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Consecutive stacked examples whose gradients belong to one output row."""
+
+    row: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    """Examples that meet one model together: one forward, one backward."""
+
+    owner: int
+    spans: tuple[Span, ...]
+
+
+def clip_factors(squared_norms: Tensor, clip_norm: float) -> Tensor:
+    """Factors that bring gradients of these squared norms within ``clip_norm``.
+
+    Args:
+        squared_norms: Squared Euclidean norms in the working precision, shape (B,).
+        clip_norm: Bound on the norm after clipping, in the gradient's unit.
+
+    Returns:
+        Factors in (0, 1], shape (B,). A norm that is not finite has the factor NaN, so that the
+        row it joins turns NaN and is reported; a factor of zero would drop the example silently.
+
+    Examples:
+        >>> clip_factors(torch.tensor([25.0, 0.25]).double(), 1.0).round(decimals=6).tolist()
+        [0.2, 1.0]
+    """
+    slack = 16 * torch.finfo(squared_norms.dtype).eps
+    factors = (clip_norm / (squared_norms.sqrt() * (1 + slack))).clamp(max=1.0)
+    return torch.where(squared_norms.isfinite(), factors, torch.nan)
+
+
+def clipped_rows(rows: Tensor, clip_norm: float | None) -> Tensor:
+    """Rows that are scaled down to at most ``clip_norm``; all as they are for None.
+
+    Args:
+        rows: (E, D).
+        clip_norm: Bound on a row's Euclidean norm, in the gradient's unit.
+
+    Raises:
+        ValueError: If the bound is not a finite number of at least 1e-12.
+        FloatingPointError: If a row's squared norm is not finite.
+
+    Examples:
+        >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+        >>> clipped_rows(rows, 1.0).norm(dim=1).round(decimals=4).tolist()
+        [1.0, 0.5]
+    """
+    check_clip_norm(clip_norm)
+    if clip_norm is None:
+        return rows
+    squares = rows.double().square().sum(dim=1).to(rows.dtype)
+    if not bool(squares.isfinite().all()):
+        raise NotFiniteError(
+            "the squared norm of a mean gradient overflows; check the inputs and the learning rate"
+        )
+    return rows * clip_factors(squares, clip_norm)[:, None]
+
+
+def check_clip_norm(clip_norm: float | None) -> None:
+    """Refuse a bound that cannot be kept.
+
+    Raises:
+        ValueError: If the bound is not a finite number of at least 1e-12.
+
+    Examples:
+        >>> check_clip_norm(0.0)
+        Traceback (most recent call last):
+            ...
+        overhear...InputError: clip_norm=0.0 must be finite and at least 1e-12; ...
+    """
+    if clip_norm is not None and not _SMALLEST_CLIP_NORM <= clip_norm < math.inf:
+        raise InputError(
+            f"clip_norm={clip_norm!r} must be finite and at least {_SMALLEST_CLIP_NORM}; "
+            "None means no clipping"
+        )
+
+
+def plan_passes(
+    senders: Sequence[int], receivers: Sequence[int], *, sizes: Sequence[int], limit: int
+) -> list[Pass]:
+    """Group pairs by model owner into passes of at most ``limit`` examples.
+
+    Args:
+        senders: Model owner of each row, shape (E,).
+        receivers: Data owner of each row, shape (E,).
+        sizes: Examples of each data owner; their batches are stacked in this order.
+        limit: Most examples of one pass; a longer batch is split over several passes.
+
+    Returns:
+        Passes ordered by model owner, then data owner. Empty batches appear in none.
+
+    Examples:
+        >>> passes = plan_passes([0, 1, 0], [0, 0, 1], sizes=[4, 3], limit=5)
+        >>> [(p.owner, sum(s.stop - s.start for s in p.spans)) for p in passes]
+        [(0, 5), (0, 2), (1, 4)]
+    """
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + size)
+    passes: list[Pass] = []
+    owner, spans, room = -1, list[Span](), limit
+
+    def close() -> None:
+        if spans:
+            passes.append(Pass(owner=owner, spans=tuple(spans)))
+            spans.clear()
+
+    for row in sorted(range(len(senders)), key=lambda e: (senders[e], receivers[e], e)):
+        if senders[row] != owner or room == 0:
+            close()
+            owner, room = senders[row], limit
+        start, end = starts[receivers[row]], starts[receivers[row] + 1]
+        while start < end:
+            if room == 0:
+                close()
+                room = limit
+            stop = min(end, start + room)
+            spans.append(Span(row=row, start=start, stop=stop))
+            room -= stop - start
+            start = stop
+    close()
+    return passes
+
+
+def joined(spans: Sequence[Span]) -> bool:
+    """Whether the spans follow one another in the stack."""
+    return all(one.stop == following.start for one, following in pairwise(spans))
+
+
+def gather(stacked: Tensor, spans: Sequence[Span]) -> Tensor:
+    """Rows of ``stacked`` under the spans: a view where they are joined, else a copy."""
+    if joined(spans):
+        return stacked[spans[0].start : spans[-1].stop]
+    return torch.cat([stacked[span.start : span.stop] for span in spans])

@@ -1,0 +1,344 @@
+"""Per-example clipped gradient sums for pairs of a model owner and a data owner.
+
+Row e of the result belongs to the pair (m, d) = (senders[e], receivers[e]):
+
+    S[e] = sum over b in batch(d) of  min(1, C / |g_b|) g_b
+    g_b  = sum over k of  coefficients[k] * gradient of loss_b at point k of m
+
+with one point (K = 1) unless an algorithm clips gradients at several points as one vector.
+
+| symbol | name here     | shape              | unit                                           |
+|--------|---------------|--------------------|------------------------------------------------|
+| x      | ``models``    | (A, D), (K, A, D)  | parameters, in the order of `models.flatten`   |
+| S      | returned      | (E, D)             | gradient of cross-entropy, summed over a batch |
+| C      | ``clip_norm`` | scalar             | gradient                                       |
+
+Four layouts compute the same sums. "loop" takes one example at a time; the others are tested
+against it. "vmap" stacks the data of a model's neighbours and takes per-example gradients by
+`torch.func`. "book-keeping" makes one pass to the layers' outputs for each model owner
+(`overhear.training.gradients.ghost`), and "grouped" one for many
+(`overhear.training.gradients.grouped`).
+`overhear.training.gradients.choice` says which one "auto" takes.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError, InputTypeError, NotFiniteError
+from ..models.parameters import validate_model
+from ..models.tasks import Task
+from .choice import BY_LAYER, disagreement, fastest, seconds, unknown_forward, worth_measuring
+from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
+from .layers import unsupported_layer
+from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
+from .precision import full_precision
+
+Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
+Indices = Sequence[int] | np.ndarray | Tensor
+Batch = tuple[Tensor, Tensor]
+
+# Calls whose sums may wait to be checked on a device.
+_UNCHECKED_CALLS = 64
+
+
+class ClippedSums(Protocol):
+    """What gives a round its gradients."""
+
+    def clipped_sums(
+        self,
+        models: Tensor,
+        pairs: tuple[Indices, Indices],
+        batches: Sequence[Batch],
+        *,
+        clip_norm: float | None,
+        coefficients: Sequence[Coefficient] = (1.0,),
+    ) -> Tensor:
+        """See `PairGradients.clipped_sums`."""
+        ...
+
+
+class PairGradients:
+    """Sums of clipped gradients on a model owner's parameters over a data owner's batch.
+
+    Args:
+        model: Network from inputs to logits (B, classes); copied, and its values are not read. Or a
+            task, whose loss takes the place of the cross-entropy and whose blocks make up D.
+        layout: "book-keeping", "grouped", "vmap" or "loop". "auto" is settled by the first work
+            whose gradients do not vanish. Book-keeping and grouped serve if examples cannot meet in
+            the network (`layout_choice.unknown_forward`), every layer with parameters has a rule
+            and they agree with the loop on first examples and probes; vmap serves otherwise. Of a
+            small work the first that serves is taken, of a larger one the fastest by a
+            measurement. To repeat a run bit by bit, give the name that its `layout` had. A layout
+            by layer that is asked for by name rests, for a network with a forward of its own, on
+            the comparison alone, and that a record changes a sum by at most C on the caller.
+        device: Where to compute; the model's device by default.
+        dtype: Working precision, float32 or float64; the model's by default. Products in float32
+            are full ones, see `overhear.training.gradients.precision`.
+        measures: Whether "auto" may choose by a measurement; without, the first that serves.
+
+    Attributes:
+        measured: Seconds by layout of the pairs that "auto" measured; empty where it did not.
+
+    Raises:
+        ValueError: If `validate_model` refuses the model, the layout is unknown, or a layout by
+            layer is asked for and has no rule for a layer.
+
+    Examples:
+        >>> engine = PairGradients(nn.Linear(2, 2), dtype=torch.float64)
+        >>> batch = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
+        >>> sums = engine.clipped_sums(torch.zeros(1, 6), ([0], [0]), [batch], clip_norm=1.0)
+        >>> round(float(sums.norm()), 6)
+        1.0
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Task,
+        layout: Layout = "auto",
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        measures: bool = True,
+    ) -> None:
+        network = model if isinstance(model, nn.Module) else None
+        if network is not None:
+            validate_model(network)
+        first = next(network.parameters()) if network is not None else _initial(model)
+        self.device = first.device if device is None else torch.device(device)
+        self.dtype = first.dtype if dtype is None else dtype
+        if self.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"dtype={self.dtype} must be torch.float32 or torch.float64")
+        if layout not in ("auto", *BY_LAYER, "vmap", "loop"):
+            raise InputError(
+                f"layout={layout!r} is unknown; choose auto, {', '.join(BY_LAYER)}, vmap or loop"
+            )
+        reason = "a task has no layers" if network is None else unsupported_layer(network)
+        if layout in BY_LAYER and reason is not None:
+            raise InputError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
+        self._asked, self._measures = layout, measures
+        if reason is None and network is not None and layout == "auto":
+            reason = unknown_forward(network)
+        self._settled = layout in ("vmap", "loop") or reason is not None
+        objective: OfModel | OfTask
+        if network is None:
+            objective = OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
+        else:
+            self._model = copy.deepcopy(network).to(self.device, self.dtype).requires_grad_(False)
+            objective = OfModel(self._model)
+        self.parameters = objective.size
+        self._combined: Kernel = Loop(objective) if layout == "loop" else Vmap(objective)
+        self._kernel: Kernel = self._combined
+        self._layout: Layout = "loop" if layout == "loop" else "vmap"
+        if layout in BY_LAYER:
+            self._layout, self._kernel = layout, BY_LAYER[layout](self._model)
+        self.measured: dict[str, float] = {}
+        self._deferred = self.device.type != "cpu"
+        self._unchecked: list[tuple[Tensor, list[int], list[int]]] = []
+
+    @property
+    def layout(self) -> Layout:
+        """The layout asked for; with "auto" the one in use, vmap until one is settled."""
+        return self._layout
+
+    @property
+    def settled(self) -> bool:
+        """Whether the layout is final; until then, sums are those of vmap."""
+        return self._settled
+
+    @torch.no_grad()
+    def clipped_sums(
+        self,
+        models: Tensor,
+        pairs: tuple[Indices, Indices],
+        batches: Sequence[Batch],
+        *,
+        clip_norm: float | None,
+        coefficients: Sequence[Coefficient] = (1.0,),
+    ) -> Tensor:
+        """Sums of clipped per-example gradients of the loss, one row a pair.
+
+        Args:
+            models: Flat parameters (A, D), or (K, A, D) for K points of each model owner.
+            pairs: Model owners (E,), rows of models, and data owners (E,), positions in batches;
+                on the host, since reading them from a device waits for it.
+            batches: Inputs (B_d, *shape) and integer targets (B_d,) of each data owner; B_d
+                differs from owner to owner and may be 0.
+            clip_norm: Bound on the norm of an example's gradient; None for no clipping.
+            coefficients: Weights of the K points, each a number or one for each coordinate (D,);
+                their sum is clipped as one vector.
+
+        Returns:
+            (E, D) in the working precision, in the order of the pairs; zeros for an empty batch.
+
+        Raises:
+            ValueError: If a shape, an index, clip_norm or a coefficient is out of range.
+            FloatingPointError: If a sum, a gradient or its squared norm is not finite. On a device
+                other than the CPU `check` raises it, and this function only after many calls
+                without one.
+        """
+        check_clip_norm(clip_norm)
+        if len(self._unchecked) >= _UNCHECKED_CALLS:
+            self.check()
+        points = models.detach().to(self.device, self.dtype)
+        points = points[None] if points.ndim == 2 else points  # (K, A, D)
+        if points.ndim != 3 or points.shape[2] != self.parameters:
+            raise InputError(
+                f"models has shape {tuple(models.shape)}, must be (A, D) or (K, A, D) with "
+                f"D={self.parameters}"
+            )
+        if len(coefficients) != len(points) or not all(map(self._fits, coefficients)):
+            raise InputError(
+                f"coefficients={tuple(coefficients)} must be {len(points)} finite numbers, one a "
+                f"point, or tensors ({self.parameters},) of them"
+            )
+        senders = _indices(pairs[0], "senders", bound=points.shape[1])
+        receivers = _indices(pairs[1], "receivers", bound=len(batches))
+        if len(senders) != len(receivers):
+            raise InputError(f"pairs name {len(senders)} senders but {len(receivers)} receivers")
+        out = torch.zeros(len(senders), self.parameters, device=self.device, dtype=self.dtype)
+        sizes = [len(targets) for _, targets in batches]
+        uses = sum(sizes[d] for d in receivers)
+        if not uses:
+            return out
+        examples = self._stack(batches)
+        with full_precision():
+            if not self._settled:
+                self._settle(
+                    points[:1],
+                    examples,
+                    senders=senders,
+                    receivers=receivers,
+                    sizes=sizes,
+                    clip_norm=clip_norm,
+                )
+            plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
+            kernel = self._kernel if plain and self._settled else self._combined
+            examples = kernel.prepare(examples, uses=uses)
+            kernel.add(
+                out,
+                points,
+                examples=examples,
+                passes=plan_passes(
+                    senders, receivers, sizes=sizes, limit=kernel.examples_at_once()
+                ),
+                coefficients=coefficients,
+                clip_norm=clip_norm,
+            )
+        if self._deferred:
+            largest = torch.linalg.vector_norm(out, math.inf, dim=1)  # (E,), NaN of a row with one
+            self._unchecked.append((largest.isfinite(), senders, receivers))
+        # An entry that is not finite makes its row's sum so, and the sum needs no mask of out's
+        # size.
+        elif not bool(out.sum(1).isfinite().all()):
+            _check_finite(out.isfinite().all(1), senders, receivers)
+        return out
+
+    def check(self) -> None:
+        """Wait for the device, and check the sums of all calls since the last check.
+
+        On the CPU every call has checked its own.
+
+        Raises:
+            FloatingPointError: If a sum, a gradient or its squared norm is not finite.
+        """
+        waiting, self._unchecked = self._unchecked, []
+        if waiting and not bool(torch.cat([finite for finite, _, _ in waiting]).all()):
+            for finite, senders, receivers in waiting:
+                _check_finite(finite, senders, receivers)
+
+    def _fits(self, coefficient: Coefficient) -> bool:
+        if isinstance(coefficient, Tensor):
+            right = coefficient.shape == (self.parameters,)
+            # On a device the sums that it enters are checked in its place.
+            held = coefficient.device.type == "cpu"
+            return right and not (held and not bool(coefficient.isfinite().all()))
+        return math.isfinite(coefficient)
+
+    def _stack(self, batches: Sequence[Batch]) -> Examples:
+        for d, (inputs, targets) in enumerate(batches):
+            if len(inputs) != len(targets):
+                raise InputError(f"batch {d} has {len(inputs)} inputs but {len(targets)} targets")
+        filled = [(x, y) for x, y in batches if len(y)]
+        inputs = torch.cat([x.detach().to(self.device) for x, _ in filled])
+        targets = torch.cat([y.detach().to(self.device) for _, y in filled])
+        return Examples(
+            inputs=inputs.to(self.dtype) if inputs.is_floating_point() else inputs,
+            targets=targets,
+        )
+
+    def _settle(
+        self,
+        points: Tensor,
+        examples: Examples,
+        *,
+        senders: list[int],
+        receivers: list[int],
+        sizes: list[int],
+        clip_norm: float | None,
+    ) -> None:
+        """Keep a layout by layer only if it agrees with the loop; let "auto" take the fastest."""
+        uses = sum(sizes[d] for d in receivers)
+        asked = self._measures and self._asked == "auto"
+        measure = asked and worth_measuring(uses, parameters=self.parameters)
+        kernels: dict[str, Kernel] = {}
+        names = tuple(BY_LAYER) if self._asked == "auto" else (self._asked,)
+        for name in names if measure else names[:1]:
+            settled, reason = disagreement(
+                BY_LAYER[name], self._model, point=points[0, senders[0]], examples=examples
+            )
+            if not settled:
+                return
+            if reason is None:
+                kernels[name] = BY_LAYER[name](self._model)
+            elif self._asked == name:
+                raise InputError(f"{name} fails: {reason}; use layout='vmap' or 'auto'")
+        self._settled = True
+        if self._asked != "auto":
+            return
+        kernels["vmap"] = self._combined
+        name = next(iter(kernels))
+        if measure and len(kernels) > 1:
+            self.measured = seconds(
+                kernels,
+                points,
+                examples=examples,
+                senders=senders,
+                receivers=receivers,
+                sizes=sizes,
+                clip_norm=clip_norm,
+            )
+            name = fastest(self.measured)
+        self._layout, self._kernel = name, kernels[name]  # type: ignore[assignment]  # a Layout
+
+
+def _initial(task: object) -> Tensor:
+    if not isinstance(task, Task):
+        raise InputTypeError(
+            f"model={type(task).__name__} must be an nn.Module or a task; see `Task`"
+        )
+    return task.initial()
+
+
+def _indices(values: Indices, name: str, *, bound: int) -> list[int]:
+    found: list[int] = torch.as_tensor(values, dtype=torch.int64).tolist()
+    if found and not (min(found) >= 0 and max(found) < bound):
+        raise InputError(f"{name} hold {min(found)}..{max(found)}, must lie in 0..{bound - 1}")
+    return found
+
+
+def _check_finite(finite: Tensor, senders: Sequence[int], receivers: Sequence[int]) -> None:
+    bad: list[int] = (~finite).nonzero().flatten().tolist()
+    if bad:
+        raise NotFiniteError(
+            f"{len(bad)} of {len(finite)} sums are not finite, the first on the model of agent "
+            f"{senders[bad[0]]} over the data of agent {receivers[bad[0]]}: a gradient or its "
+            "squared norm overflows; check the inputs and the learning rate"
+        )

@@ -1,0 +1,211 @@
+"""The two general layouts of per-example gradients: one example at a time, and vmap.
+
+They take any deterministic network, and any task. `overhear.training.gradients.ghost` and
+`overhear.training.gradients.grouped` are for networks of layers with a rule;
+`overhear.training.gradients.gradients` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..models.parameters import unflatten
+from ..models.tasks import Task
+from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors, gather
+
+# Per-example gradients of one vmap, 16 MiB in float32: measured, larger ones leave a CPU's cache.
+_GRADIENT_ELEMENTS = 2**22
+
+
+class Kernel(Protocol):
+    """A layout: it adds the clipped gradients of passes to the rows that their spans name."""
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:
+        """Do once what all passes share; ``uses`` counts the examples summed over all pairs."""
+        ...
+
+    def examples_at_once(self) -> int:
+        """Most examples of one pass."""
+        ...
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        passes: Sequence[Pass],
+        coefficients: Sequence[Coefficient],
+        clip_norm: float | None,
+    ) -> None:
+        """Add to out (E, D) the passes' clipped gradients at their owners' points (K, A, D)."""
+        ...
+
+
+class Objective(Protocol):
+    """What is differentiated: a loss of one example at a point that comes in pieces."""
+
+    size: int
+
+    def pieces(self, flat: Tensor) -> dict[str, Tensor]:
+        """The pieces of a point (D,), in its order."""
+        ...
+
+    def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """Scalar loss of inputs (*shape) and a target ()."""
+        ...
+
+
+class OfModel:
+    """The cross-entropy of a network; a piece is a parameter."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.size = sum(p.numel() for p in model.parameters())
+
+    def pieces(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters by name."""
+        return unflatten(self._model, flat)
+
+    def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """See `Objective.loss`."""
+        logits = torch.func.functional_call(self._model, pieces, (x.unsqueeze(0),))
+        return cross_entropy(logits, y.unsqueeze(0))
+
+
+class OfTask:
+    """The loss of a task, in one piece."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.size = sum(task.dimensions)
+
+    def pieces(self, flat: Tensor) -> dict[str, Tensor]:
+        """The whole point."""
+        return {"point": flat}
+
+    def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """See `Objective.loss`."""
+        return self._task.loss(pieces["point"], x, y)
+
+
+class Loop:
+    """One example, one backward pass."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
+        """Nothing is shared."""
+        return examples
+
+    def examples_at_once(self) -> int:
+        """Any number: examples are taken one by one."""
+        return ELEMENTS_AT_ONCE
+
+    def _gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        with torch.enable_grad():
+            point = flat.detach().requires_grad_()
+            loss = self._objective.loss(self._objective.pieces(point), x, y)
+            (gradient,) = torch.autograd.grad(loss, point)
+        return gradient
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        passes: Sequence[Pass],
+        coefficients: Sequence[Coefficient],
+        clip_norm: float | None,
+    ) -> None:
+        """Add clipped gradients one by one."""
+        for owner, span in ((work.owner, span) for work in passes for span in work.spans):
+            for b in range(span.start, span.stop):
+                gradient = torch.zeros_like(out[0])  # (D,)
+                for coefficient, point in zip(coefficients, points[:, owner], strict=True):
+                    found = self._gradient(point, examples.inputs[b], examples.targets[b])
+                    gradient += coefficient * found
+                if clip_norm is not None:
+                    gradient *= clip_factors(gradient.square().sum(), clip_norm)
+                out[span.row] += gradient
+
+
+class Vmap:
+    """Per-example gradients by `torch.func`, the data of a model's neighbours stacked."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
+        """Nothing is shared."""
+        return examples
+
+    def examples_at_once(self) -> int:
+        """As many as have a gradient each within the bound on memory."""
+        return max(_GRADIENT_ELEMENTS // self._objective.size, 1)
+
+    def add(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        passes: Sequence[Pass],
+        coefficients: Sequence[Coefficient],
+        clip_norm: float | None,
+    ) -> None:
+        """Add clipped gradients, all examples of a pass at once."""
+        for work in passes:
+            self._add_one(
+                out,
+                points[:, work.owner],
+                examples=examples,
+                work=work,
+                coefficients=coefficients,
+                clip_norm=clip_norm,
+            )
+
+    def _add_one(
+        self,
+        out: Tensor,
+        points: Tensor,
+        *,
+        examples: Examples,
+        work: Pass,
+        coefficients: Sequence[Coefficient],
+        clip_norm: float | None,
+    ) -> None:
+        spans = work.spans
+        x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
+        per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=(None, 0, 0))
+        gradients: list[Tensor] = []  # (B, d), one block a parameter
+        for coefficient, point in zip(coefficients, points, strict=True):
+            found = per_example(self._objective.pieces(point), x, y)
+            blocks = [g.flatten(1) for g in found.values()]
+            if isinstance(coefficient, Tensor):
+                parts = coefficient.split([block.shape[1] for block in blocks])
+                blocks = [part * block for part, block in zip(parts, blocks, strict=True)]
+            elif coefficient != 1:
+                blocks = [coefficient * block for block in blocks]
+            gradients = (
+                [a + b for a, b in zip(gradients, blocks, strict=True)] if gradients else blocks
+            )
+        factors = torch.ones(len(y), device=out.device, dtype=out.dtype)  # (B,)
+        if clip_norm is not None:
+            squares = torch.stack([g.square().sum(1) for g in gradients]).sum(0)
+            factors = clip_factors(squares, clip_norm)
+        begin = 0
+        for span in spans:
+            here = slice(begin, begin + span.stop - span.start)
+            at = 0
+            for block in gradients:
+                out[span.row, at : at + block.shape[1]].addmv_(block[here].T, factors[here])
+                at += block.shape[1]
+            begin = here.stop

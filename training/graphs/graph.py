@@ -1,0 +1,216 @@
+"""Graphs of agents with mixing weights, for all rounds or changing from round to round.
+
+A graph is its matrix W: ``weights[i, j]`` is the weight that agent i gives to the message of agent
+j, and a link j -> i exists exactly where it is not zero. Every agent keeps a share of its own
+value, so each has a self-loop.
+
+The topologies by name are in `topologies`, the weights themselves in `mixing`.
+
+======  ==========================================================  ============
+Symbol  Meaning                                                     Shape
+======  ==========================================================  ============
+A       agents                                                      scalar
+E       directed edges, self-loops included                         scalar
+W       ``Graph.weights``; rows, columns or both sum to 1 (`sums`)  (A, A)
+N_i     ``Graph.neighbours(i)``, includes i                         n_i = |N_i|
+======  ==========================================================  ============
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.errors import InputError
+from .mixing import Sums, check_mixing, name_pieces, pieces
+
+__all__ = ["Graph", "GraphSequence", "Topology"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Graph:
+    """A connected graph with mixing weights.
+
+    Args:
+        name: What the graph is called in reports.
+        weights: W, (A, A): W[i, j] is the weight agent i gives to agent j's message. Copied, and
+            read-only afterwards.
+        connected: Whether every agent must hear every other in the end; False for one of several
+            graphs that a `GraphSequence` takes in turn.
+
+    Attributes:
+        receivers: (E,) int64, the receiving agent of each directed edge.
+        senders: (E,) int64, the sending agent. Edges are sorted by (receiver, sender) and include
+            the self-loops.
+        sums: Which of W's rows and columns sum to 1.
+
+    Raises:
+        ValueError: If W is not square, finite and nonnegative, if neither its rows nor its columns
+            sum to 1 (to 1e-9), if an agent gives itself no weight, or if the graph falls into
+            pieces.
+
+    Examples:
+        >>> graph = Graph(name="pair", weights=np.array([[0.5, 0.25], [0.5, 0.75]]))
+        >>> graph.neighbours(0), graph.senders.size, str(graph.sums)
+        ((0, 1), 4, 'columns')
+    """
+
+    name: str
+    weights: NDArray[np.float64]
+    connected: bool = True
+    receivers: NDArray[np.int64] = field(init=False, repr=False)
+    senders: NDArray[np.int64] = field(init=False, repr=False)
+    sums: Sums = field(init=False)
+
+    def __post_init__(self) -> None:
+        weights = np.array(self.weights, dtype=np.float64)  # (A, A), a copy of its own
+        object.__setattr__(self, "sums", check_mixing(self.name, weights, connected=self.connected))
+        receivers, senders = np.nonzero(weights)  # row-major, so already (receiver, sender)
+        derived = {
+            "weights": weights,
+            "receivers": receivers.astype(np.int64),
+            "senders": senders.astype(np.int64),
+        }
+        for attribute, value in derived.items():
+            value.setflags(write=False)
+            object.__setattr__(self, attribute, value)
+
+    @property
+    def agents(self) -> int:
+        """A, the number of agents."""
+        return int(self.weights.shape[0])
+
+    @property
+    def edge_weights(self) -> NDArray[np.float64]:
+        """(E,) the weight of each directed edge, in the order of `receivers` and `senders`."""
+        return self.weights[self.receivers, self.senders]
+
+    @property
+    def degrees(self) -> NDArray[np.int64]:
+        """(A,) n_i: how many agents i hears, itself included."""
+        return np.bincount(self.receivers, minlength=self.agents).astype(np.int64)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every link is used in both directions; the weights may differ."""
+        support = self.weights != 0
+        return bool(np.array_equal(support, support.T))
+
+    @property
+    def graphs(self) -> tuple[Graph]:
+        """The graph itself: one for all rounds."""
+        return (self,)
+
+    @property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """Every (sender, receiver) between two agents, in the order of the edges."""
+        pairs = zip(self.senders.tolist(), self.receivers.tolist(), strict=True)
+        return tuple((j, i) for j, i in pairs if j != i)
+
+    def at(self, round: int) -> Graph:
+        """The graph of a round: itself."""
+        del round
+        return self
+
+    def neighbours(self, agent: int) -> tuple[int, ...]:
+        """N_i: the agents that agent i hears, itself included, ascending."""
+        self._check_agent(agent)
+        return tuple(np.flatnonzero(self.weights[agent]).tolist())
+
+    def degree(self, agent: int) -> int:
+        """n_i: the number of `neighbours`, the agent itself included."""
+        self._check_agent(agent)
+        return int(np.count_nonzero(self.weights[agent]))
+
+    def _check_agent(self, agent: int) -> None:
+        if not 0 <= agent < self.agents:  # a negative index would quietly name another agent
+            raise InputError(
+                f"agent={agent} must lie in [0, {self.agents - 1}]; agents count from 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GraphSequence:
+    """Graphs that take turns, one a round, again and again.
+
+    Args:
+        name: What the sequence is called in reports.
+        graphs: One period. Round 1 has the first; so has the start, round 0. Each may fall into
+            pieces, but not all of them together.
+
+    Attributes:
+        sums: Which sums are 1 in every graph.
+
+    Raises:
+        ValueError: If there is no graph, if the graphs differ in their agents, if neither rows nor
+            columns sum to 1 in all of them, or if all of them together fall into pieces.
+
+    Examples:
+        >>> there = Graph(name="there", weights=np.array([[0.5, 0.0], [0.5, 1.0]]), connected=False)
+        >>> back = Graph(name="back", weights=np.array([[1.0, 0.5], [0.0, 0.5]]), connected=False)
+        >>> both = GraphSequence(name="to and fro", graphs=(there, back))
+        >>> [both.at(number).name for number in (1, 2, 3)], both.neighbours(0)
+        (['there', 'back', 'there'], (0, 1))
+    """
+
+    name: str
+    graphs: tuple[Graph, ...]
+    sums: Sums = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "graphs", tuple(self.graphs))
+        if not self.graphs:
+            raise InputError(f"graphs of {self.name!r} is empty; give one graph for every round")
+        counts = [graph.agents for graph in self.graphs]
+        if len(set(counts)) > 1:
+            raise InputError(f"graphs of {self.name!r} have {counts} agents, must be equally many")
+        shared = [s for s in Sums if all(graph.sums.serve(s) for graph in self.graphs)]
+        if not shared:
+            raise InputError(
+                f"graphs of {self.name!r} differ: in some only rows sum to 1, in others only "
+                "columns; give all of them the same"
+            )
+        object.__setattr__(self, "sums", shared[0])
+        found = pieces(self._support(), both_ways=False)
+        if len(found) > 1:
+            raise InputError(
+                f"the graphs of {self.name!r} together fall into {len(found)} pieces "
+                f"({name_pieces(found)}) that do not hear each other both ways; join them, or run "
+                "them separately"
+            )
+
+    @property
+    def agents(self) -> int:
+        """A, the number of agents."""
+        return self.graphs[0].agents
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every link is used in both directions, in every round."""
+        return all(graph.symmetric for graph in self.graphs)
+
+    @property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """Every (sender, receiver) of a period, sorted by receiver and sender."""
+        receivers, senders = np.nonzero(self._support())
+        pairs = zip(senders.tolist(), receivers.tolist(), strict=True)
+        return tuple((j, i) for j, i in pairs if j != i)
+
+    def at(self, round: int) -> Graph:
+        """The graph of a round; rounds count from 1, and 0 is the start."""
+        if round < 0:
+            raise InputError(f"round={round} must be at least 0; rounds count from 1")
+        return self.graphs[max(round - 1, 0) % len(self.graphs)]
+
+    def neighbours(self, agent: int) -> tuple[int, ...]:
+        """The agents that an agent hears in some round, itself included, ascending."""
+        return tuple(sorted({j for graph in self.graphs for j in graph.neighbours(agent)}))
+
+    def _support(self) -> NDArray[np.bool_]:
+        return reduce(np.logical_or, [graph.weights != 0 for graph in self.graphs])  # (A, A)
+
+
+Topology = Graph | GraphSequence

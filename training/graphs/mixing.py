@@ -1,0 +1,206 @@
+"""Mixing matrices: weights from links, and what every mixing matrix must satisfy.
+
+Rows that sum to 1 average what arrives, columns that sum to 1 hand on all of what is sent. With
+both, mixing keeps the mean; with columns alone push-sum finds it (Kempe, Dobra, Gehrke:
+"Gossip-based computation of aggregate information", 2003)::
+
+    x <- P x,   w <- P w,   w_0 = 1;    x_i / w_i  ->  mean of x_0
+
+Metropolis-Hastings weights (Xiao, Boyd, Kim: "Distributed average consensus with least-mean-square
+deviation", 2007) make W symmetric and doubly stochastic on any undirected graph::
+
+    W[i, j] = 1 / (1 + max(deg_i, deg_j))      for neighbours i != j, deg without the self-loop
+    W[i, i] = 1 - sum_j W[i, j]
+
+======  ==============================================  ============
+Symbol  Meaning                                         Shape
+======  ==============================================  ============
+A       agents                                          scalar
+W, P    W[i, j] is agent i's weight on j's message      (A, A)
+deg_i   others that agent i hears                       scalar
+======  ==============================================  ============
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.errors import InputError
+
+__all__ = [
+    "Sums",
+    "WeightScheme",
+    "check_mixing",
+    "check_scheme",
+    "mixing_weights",
+    "name_pieces",
+    "pieces",
+    "push_weights",
+]
+
+WeightScheme = Literal["metropolis", "uniform"]
+
+_SUM_TOLERANCE = 1e-9
+
+
+class Sums(enum.StrEnum):
+    """Which sums of a mixing matrix are 1."""
+
+    BOTH = "rows and columns"
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+    def serve(self, needed: Sums) -> bool:
+        """Whether weights with these sums do for a step that needs `needed`.
+
+        >>> Sums.BOTH.serve(Sums.COLUMNS), Sums.COLUMNS.serve(Sums.BOTH)
+        (True, False)
+        """
+        return self in (Sums.BOTH, needed)
+
+
+def mixing_weights(
+    name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme
+) -> NDArray[np.float64]:
+    """Doubly stochastic weights (A, A) on undirected links.
+
+    Args:
+        name: What errors call the graph.
+        adjacency: (A, A); a link is one entry in either triangle, the diagonal is ignored.
+        scheme: "metropolis", or "uniform" (1/n_i, self-loop counted) where all degrees are equal.
+
+    Raises:
+        ValueError: If the scheme is unknown or uniform weights would not be doubly stochastic.
+
+    Examples:
+        >>> path = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=bool)
+        >>> mixing_weights("path", path, scheme="metropolis").round(3).tolist()
+        [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
+    """
+    check_scheme(scheme)
+    links = adjacency | adjacency.T
+    np.fill_diagonal(links, val=False)
+    degree = links.sum(axis=1)  # (A,), without the self-loop
+    if scheme == "uniform" and np.ptp(degree) > 0:
+        low, high = int(degree.argmin()), int(degree.argmax())
+        raise InputError(
+            f"weights='uniform' needs equal degrees, but in {name!r} agent {low} hears "
+            f"{degree[low]} others and agent {high} hears {degree[high]}, so columns would not sum "
+            "to 1 and mixing would move the mean; use weights='metropolis'"
+        )
+    # With equal degrees both schemes give 1/n_i.
+    weights: NDArray[np.float64] = links / (1.0 + np.maximum.outer(degree, degree))  # (A, A)
+    np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
+    return weights
+
+
+def check_scheme(scheme: str) -> None:
+    """Refuses a name that is no weight scheme.
+
+    Raises:
+        ValueError: If the scheme is unknown.
+    """
+    if scheme not in get_args(WeightScheme):
+        raise InputError(f"weights={scheme!r} must be one of {', '.join(get_args(WeightScheme))}")
+
+
+def push_weights(arcs: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Column-stochastic weights (A, A) on directed links: each sender splits what it has evenly.
+
+    Args:
+        arcs: (A, A); arcs[i, j] says that j sends to i. The diagonal is ignored: every agent keeps
+            a share.
+
+    Examples:
+        >>> push_weights(np.array([[0, 0, 1], [1, 0, 0], [1, 1, 0]], dtype=bool)).round(3).tolist()
+        [[0.333, 0.0, 0.5], [0.333, 0.5, 0.0], [0.333, 0.5, 0.5]]
+    """
+    links = arcs | np.eye(len(arcs), dtype=bool)
+    weights: NDArray[np.float64] = links / links.sum(axis=0)  # (A, A)
+    return weights
+
+
+def check_mixing(name: str, weights: NDArray[np.float64], *, connected: bool = True) -> Sums:
+    """Refuses a matrix that loses what is sent, an agent's own model, or a part of the graph.
+
+    Args:
+        name: What errors call the graph.
+        weights: (A, A).
+        connected: Whether every agent must hear every other in the end; a graph that is used in
+            turn with others need not.
+
+    Returns:
+        Which sums are 1.
+
+    Raises:
+        ValueError: If the matrix is not square, finite and nonnegative, if neither its rows nor
+            its columns sum to 1 (to 1e-9), if an agent gives itself no weight, or if the graph
+            falls into pieces.
+    """
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or weights.shape[0] == 0:
+        raise InputError(f"weights of {name!r} have shape {weights.shape}, must be square (A, A)")
+    for fault, where in (("not finite", ~np.isfinite(weights)), ("negative", weights < 0)):
+        if where.any():
+            i, j = np.argwhere(where)[0]
+            raise InputError(f"weights[{i}, {j}]={weights[i, j]} of {name!r} is {fault}")
+    sums = _sums(name, weights)
+    if (weights.diagonal() <= 0).any():
+        i = int(weights.diagonal().argmin())
+        raise InputError(
+            f"weights[{i}, {i}]=0 of {name!r} must be positive: agent {i} would drop its own model"
+        )
+    found = pieces(weights != 0, both_ways=False) if connected else []
+    if len(found) > 1:
+        raise InputError(
+            f"graph {name!r} falls into {len(found)} pieces ({name_pieces(found)}) that do not "
+            "hear each other both ways; join them, or run them separately"
+        )
+    return sums
+
+
+def _sums(name: str, weights: NDArray[np.float64]) -> Sums:
+    held, faults = [], []
+    for axis, word, sums_of in ((1, "row", Sums.ROWS), (0, "column", Sums.COLUMNS)):
+        sums = weights.sum(axis=axis)
+        worst = int(np.abs(sums - 1).argmax())
+        if abs(sums[worst] - 1) <= _SUM_TOLERANCE:
+            held.append(sums_of)
+        else:
+            faults.append(f"{word} {worst} of the weights of {name!r} sums to {sums[worst]:.12g}")
+    if not held:
+        raise InputError(
+            f"{faults[0]}, must be 1 (rows and columns alike to keep the mean, or columns alone "
+            'for push-sum); give a list of "edges" to get metropolis weights'
+        )
+    return held[0] if faults else Sums.BOTH
+
+
+def pieces(links: NDArray[np.bool_], *, both_ways: bool = True) -> list[list[int]]:
+    """The agents of each connected piece.
+
+    Args:
+        links: (A, A).
+        both_ways: Whether a link counts in both directions; otherwise the agents of a piece reach
+            each other along the links as they are.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    receivers, senders = np.nonzero(links)
+    edges = coo_array((np.ones(receivers.size), (receivers, senders)), shape=links.shape)
+    kind = "weak" if both_ways else "strong"
+    count, labels = connected_components(edges, directed=True, connection=kind)
+    return [np.flatnonzero(labels == piece).tolist() for piece in range(count)]
+
+
+def name_pieces(found: list[list[int]]) -> str:
+    """The pieces as text, cut short when there are many."""
+    shown = []
+    for piece in found[:4]:
+        more = f", ... {len(piece) - 6} more" if len(piece) > 6 else ""
+        shown.append("{" + ", ".join(map(str, piece[:6])) + more + "}")
+    return ", ".join(shown) + (", ..." if len(found) > 4 else "")

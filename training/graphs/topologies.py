@@ -1,0 +1,318 @@
+"""Topologies by name, with their mixing weights.
+
+============================  =====================================================  ============
+Name                          Links                                                  Sums to 1
+============================  =====================================================  ============
+``ring``, ``full``, ``star``  both ways                                              both
+``bipartite``, ``grid``       both ways                                              both
+``erdos-renyi``               both ways, drawn by a seed                             both
+``directed-ring``             i -> i + 1                                             both
+``directed-exponential``      i -> i + 2^k, another k in every round                 both
+``file``                      as the file says: see `graph_file`                     as it says
+============================  =====================================================  ============
+
+The directed exponential graph is that of stochastic gradient push (Assran et al., ICML 2019).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.errors import InputError
+from .graph import Graph, GraphSequence, Topology
+from .graph_file import FileKind, read_graph_file
+from .mixing import WeightScheme, check_scheme, mixing_weights, name_pieces, pieces, push_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = [
+    "GRAPH_NAMES",
+    "bipartite",
+    "build_graph",
+    "directed_exponential",
+    "directed_ring",
+    "erdos_renyi",
+    "from_file",
+    "full",
+    "grid",
+    "ring",
+    "star",
+]
+
+
+def ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
+    """Each agent joined to the one before and the one after; 2 agents are a pair, 1 is alone.
+
+    Examples:
+        >>> ring(4).weights[0].round(3).tolist()
+        [0.333, 0.333, 0.0, 0.333]
+    """
+    _check_agents("ring", agents, least=1)
+    one = np.arange(agents)
+    adjacency = np.zeros((agents, agents), dtype=bool)
+    adjacency[one, (one + 1) % agents] = True
+    return _weighted("ring", adjacency, scheme=weights)
+
+
+def full(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
+    """Every agent joined to every other: one mixing step is the mean.
+
+    Examples:
+        >>> full(4).weights[0].tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+    _check_agents("full", agents, least=1)
+    return _weighted("full", np.ones((agents, agents), dtype=bool), scheme=weights)
+
+
+def bipartite(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
+    """Agents 0..A-3 each joined to the last two, A-2 and A-1, and to nobody else.
+
+    The DPDL paper does not define its "bipartite" graph; this is the one of the cross-gradient
+    aggregation line (Esfandiari et al., ICML 2021). The last two are not joined to each other.
+
+    Examples:
+        >>> bipartite(5).neighbours(0), bipartite(5).neighbours(4)
+        ((0, 3, 4), (0, 1, 2, 4))
+    """
+    _check_agents("bipartite", agents, least=3)
+    adjacency = np.zeros((agents, agents), dtype=bool)
+    adjacency[:-2, -2:] = True
+    return _weighted("bipartite", adjacency, scheme=weights)
+
+
+def star(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
+    """Agent 0 joined to every other agent, the others only to it.
+
+    Examples:
+        >>> star(4).degree(0), star(4).degree(3)
+        (4, 2)
+    """
+    _check_agents("star", agents, least=2)
+    adjacency = np.zeros((agents, agents), dtype=bool)
+    adjacency[0, 1:] = True
+    return _weighted("star", adjacency, scheme=weights)
+
+
+def grid(agents: int, columns: int | None = None, *, weights: WeightScheme = "metropolis") -> Graph:
+    """Agents in rows, joined to those beside, above and below; the edges do not wrap around.
+
+    Args:
+        agents: A.
+        columns: Agents in a row; by default the most nearly square layout.
+        weights: Weight scheme.
+
+    Raises:
+        ValueError: If columns does not divide agents, or if only a line would be left.
+
+    Examples:
+        >>> grid(6).neighbours(4)  # two rows of three
+        (1, 3, 4, 5)
+    """
+    _check_agents("grid", agents, least=1)
+    if columns is None:
+        columns = next(c for c in range(math.isqrt(agents - 1) + 1, agents + 1) if agents % c == 0)
+        if columns == agents > 2:
+            raise InputError(
+                f"agents={agents} makes no grid, only a line; pass columns={agents} if a line is "
+                f"meant, or use {agents + 1} agents"
+            )
+    if columns < 1 or agents % columns:
+        raise InputError(f"columns={columns} must divide agents={agents} into full rows")
+    one = np.arange(agents)
+    adjacency = np.zeros((agents, agents), dtype=bool)
+    beside = one[(one + 1) % columns != 0]
+    adjacency[beside, beside + 1] = True
+    above = one[: agents - columns]
+    adjacency[above, above + columns] = True
+    return _weighted("grid", adjacency, scheme=weights)
+
+
+def erdos_renyi(
+    agents: int, edge_probability: float, *, seed: int = 0, weights: WeightScheme = "metropolis"
+) -> Graph:
+    """Each of the A(A-1)/2 links present with the same probability, as the seed decides.
+
+    Raises:
+        ValueError: If edge_probability is outside [0, 1] or the drawn graph is not connected.
+
+    Examples:
+        >>> graph = erdos_renyi(20, 0.3, seed=1)
+        >>> int(graph.degrees.sum() - 20) // 2  # links; 57 are expected
+        58
+    """
+    import networkx as nx
+
+    _check_agents("erdos-renyi", agents, least=1)
+    if not 0 <= edge_probability <= 1:
+        raise InputError(f"edge_probability={edge_probability} must lie in [0, 1]")
+    drawn = nx.gnp_random_graph(agents, edge_probability, seed=seed)
+    adjacency = np.zeros((agents, agents), dtype=bool)
+    for i, j in drawn.edges:
+        adjacency[i, j] = True
+    name = "erdos-renyi"
+    found = pieces(adjacency)
+    if len(found) > 1:
+        raise InputError(
+            f"{name} with agents={agents}, edge_probability={edge_probability}, seed={seed} falls "
+            f"into {len(found)} pieces ({name_pieces(found)}); raise edge_probability above "
+            f"ln(A)/A = {math.log(agents) / agents:.3f} or take another seed"
+        )
+    return _weighted(name, adjacency, scheme=weights)
+
+
+def directed_ring(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
+    """Each agent sends to the one after it alone; it keeps half of its value and passes on half.
+
+    Examples:
+        >>> directed_ring(4).weights[0].tolist(), directed_ring(4).symmetric
+        ([0.5, 0.0, 0.0, 0.5], False)
+    """
+    _check_agents("directed-ring", agents, least=2)
+    return _shifted("directed-ring", agents, shift=1, scheme=weights)
+
+
+def directed_exponential(agents: int, *, weights: WeightScheme = "metropolis") -> GraphSequence:
+    """In turn each agent sends to the one 1, 2, 4, ... places after it, and to no other.
+
+    After one period everybody has heard of everybody. A single graph may fall into pieces.
+
+    Args:
+        agents: A; the period is floor(log2(A - 1)) + 1.
+        weights: "metropolis" or "uniform": with one receiver both give 1/2.
+
+    Examples:
+        >>> graph = directed_exponential(6)
+        >>> [graph.at(k).neighbours(0) for k in (1, 2, 3, 4)]
+        [(0, 5), (0, 4), (0, 2), (0, 5)]
+    """
+    _check_agents("directed-exponential", agents, least=2)
+    return GraphSequence(
+        name="directed-exponential",
+        graphs=tuple(
+            _shifted(f"directed-exponential {2**k}", agents, shift=2**k, scheme=weights)
+            for k in range((agents - 1).bit_length())
+        ),
+    )
+
+
+def _shifted(name: str, agents: int, *, shift: int, scheme: WeightScheme) -> Graph:
+    """Agent i keeps half and sends half to i + shift; half of what it gets is a share of 1 too."""
+    check_scheme(scheme)
+    keep = 0.5 * np.eye(agents)
+    return Graph(name=name, weights=keep + np.roll(keep, shift, axis=0), connected=shift == 1)
+
+
+def from_file(path: str | Path, agents: int | None = None, *, weights: WeightScheme) -> Graph:
+    """A graph read from a file; see `overhear.training.graphs.graph_file` for the formats.
+
+    Args:
+        path: A matrix W (.npy, .csv, .txt or JSON "weights") or a JSON list of links: "edges" that
+            go both ways, or "arcs" from sender to receiver, whose weights are those of push-sum.
+        agents: If given, the number of agents the file must have.
+        weights: Weight scheme for a list of edges. A matrix brings its own weights and arcs have
+            only one kind: "uniform" is refused there and "metropolis", the default everywhere,
+            has no effect.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it cannot be read as described, or has another number of agents.
+    """
+    read = read_graph_file(path)
+    found = read.matrix.shape[0]
+    if agents is not None and found != agents:
+        raise InputError(
+            f"agents={agents} but {path} describes {found}; set agents={found} or use another file"
+        )
+    if read.kind is FileKind.EDGES:
+        return _weighted("file", read.matrix != 0, scheme=weights)
+    if weights != "metropolis":
+        raise InputError(
+            f"weights={weights!r} cannot apply to {path}, which brings its own weights; give a "
+            'JSON list of "edges", or leave weights out'
+        )
+    arcs = read.kind is FileKind.ARCS
+    return Graph(name="file", weights=push_weights(read.matrix != 0) if arcs else read.matrix)
+
+
+_TOPOLOGIES: dict[str, Callable[..., Topology]] = {
+    "ring": ring,
+    "full": full,
+    "bipartite": bipartite,
+    "grid": grid,
+    "star": star,
+    "erdos-renyi": erdos_renyi,
+    "directed-ring": directed_ring,
+    "directed-exponential": directed_exponential,
+    "file": from_file,
+}
+
+GRAPH_NAMES = tuple(_TOPOLOGIES)
+
+
+def build_graph(
+    name: str,
+    agents: int,
+    *,
+    weights: WeightScheme = "metropolis",
+    edge_probability: float | None = None,
+    seed: int = 0,
+    path: str | Path | None = None,
+    columns: int | None = None,
+) -> Topology:
+    """A topology by name.
+
+    Args:
+        name: "ring", "full", "bipartite", "grid", "star", "erdos-renyi", "directed-ring",
+            "directed-exponential" or "file".
+        agents: A; for "file" it must equal the file's.
+        weights: "metropolis", or "uniform" (1/n_i) on graphs where all degrees are equal.
+        edge_probability: For "erdos-renyi" only, and required there.
+        seed: Read by "erdos-renyi" only.
+        path: For "file" only, and required there.
+        columns: For "grid" only.
+
+    Returns:
+        One graph for all rounds, or a sequence of graphs that take turns.
+
+    Raises:
+        ValueError: If the name is unknown, an option is missing or belongs to another topology, or
+            the topology cannot be built on so many agents.
+
+    Examples:
+        >>> build_graph("bipartite", 10).at(1).degrees.tolist()
+        [3, 3, 3, 3, 3, 3, 3, 3, 9, 9]
+    """
+    if name not in _TOPOLOGIES:
+        raise InputError(f"graph name={name!r} is unknown; choose one of {', '.join(GRAPH_NAMES)}")
+    options: dict[str, Any] = {"weights": weights}
+    belongs = {
+        "edge_probability": ("erdos-renyi", edge_probability),
+        "path": ("file", path),
+        "columns": ("grid", columns),
+    }
+    for option, (owner, value) in belongs.items():
+        if value is not None and name != owner:
+            raise InputError(f"{option}={value!r} belongs to {owner!r} and not to {name!r}")
+        if value is None and name == owner and option != "columns":
+            raise InputError(f"graph {name!r} needs {option}")
+        if name == owner:
+            options[option] = value
+    if name == "erdos-renyi":
+        options["seed"] = seed
+    return _TOPOLOGIES[name](agents=agents, **options)
+
+
+def _weighted(name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme) -> Graph:
+    return Graph(name=name, weights=mixing_weights(name, adjacency, scheme=scheme))
+
+
+def _check_agents(name: str, agents: int, *, least: int) -> None:
+    if agents < least:
+        raise InputError(f"agents={agents} is too few for {name!r}; it needs at least {least}")

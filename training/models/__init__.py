@@ -1,0 +1,1 @@
+"""Networks, tasks, flat parameters, and their evaluation."""

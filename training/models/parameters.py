@@ -1,0 +1,218 @@
+"""Reference networks, and the flat vector of parameters that crosses a link.
+
+Every network maps inputs (B, *input_shape) to logits (B, classes); the loss is the cross-entropy.
+They are deterministic and treat the examples of a batch separately, so that a gradient can be
+clipped per example: no dropout, no BatchNorm. The networks themselves are in `networks`.
+
+A name "module:function" calls ``function(input_shape, classes)`` of an importable module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ...privacy.errors import InputError, InputTypeError
+from .networks import NETWORKS, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MODEL_NAMES", "build_model", "flatten", "unflatten", "validate_model"]
+
+MODEL_NAMES = tuple(NETWORKS)
+
+
+def build_model(
+    name: str, *, input_shape: Shape, classes: int, generator: torch.Generator
+) -> nn.Module:
+    """A network with freshly drawn weights.
+
+    Args:
+        name: "linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18" or
+            "module:function".
+        input_shape: Shape of one example, (channels, height, width) for the convolutional ones.
+        classes: Number of logits.
+        generator: Decides the weights, exactly as `torch.manual_seed` with its seed would, and is
+            advanced; torch's global generator is left as it was. On the CPU.
+
+    Returns:
+        The network, on the CPU.
+
+    Raises:
+        ValueError: If the name is unknown, the shape does not fit the network, or a network of
+            your own cannot be imported, is refused by `validate_model` or gives no logits.
+        TypeError: If "module:function" is no function or does not return a network.
+
+    Examples:
+        >>> lenet = build_model("lenet", input_shape=(1, 28, 28), classes=10,
+        ...                     generator=torch.Generator().manual_seed(0))
+        >>> flatten(lenet).numel()
+        61706
+    """
+    input_shape = tuple(int(side) for side in input_shape)
+    if not input_shape or min(input_shape) < 1:
+        raise InputError(f"input_shape={input_shape} must hold positive sides")
+    if classes < 2:
+        raise InputError(f"classes={classes} must be at least 2; a binary task has two logits")
+    own = ":" in name
+    if not own and name not in NETWORKS:
+        raise InputError(
+            f"model name={name!r} is unknown; choose one of {', '.join(MODEL_NAMES)}, or name "
+            'your own as "module:function"'
+        )
+    builder = _import_builder(name) if own else NETWORKS[name]
+    with _global_randomness_from(generator):
+        model = builder(input_shape, classes)
+        if own:
+            _check_own(name, model, input_shape, classes=classes)
+    return model
+
+
+def validate_model(model: nn.Module) -> None:
+    """Refuses what cannot be clipped per example or is not a function of its parameters.
+
+    BatchNorm and its like are found by opacus' ModuleValidator.
+
+    Raises:
+        ValueError: If a layer mixes the examples of a batch or keeps running statistics, if there
+            is dropout, or if parameters are missing or frozen.
+
+    Examples:
+        >>> validate_model(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        overhear...InputError: layer '1' (BatchNorm1d) mixes the examples of a batch ...
+    """
+    from opacus.validators import ModuleValidator
+
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise InputError("the model has no parameters; there is nothing to train")
+    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+    if frozen:
+        raise InputError(
+            f"parameter {frozen[0]!r} is frozen (requires_grad is False); register it as a buffer, "
+            "since only trained parameters are sent"
+        )
+    for name, layer in model.named_modules():
+        kind = type(layer).__name__
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            raise InputError(f"layer {name!r} ({kind}) is random; remove it or set p=0")
+        # Opacus passes over subclasses and layers without parameters, hence the first half.
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or (
+            isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
+        ):
+            raise InputError(
+                f"layer {name!r} ({kind}) mixes the examples of a batch or keeps statistics of "
+                "them, so no per-example gradient exists to clip; use nn.GroupNorm instead"
+            )
+        for error in ModuleValidator.VALIDATORS.get(type(layer), lambda _: [])(layer):
+            raise InputError(f"layer {name!r} ({kind}) is not supported: {error}")
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """All parameters as one vector (D,), in the order of ``named_parameters``, row-major.
+
+    The result is a detached copy.
+    """
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+
+
+def unflatten(model: nn.Module, flat: Tensor) -> dict[str, Tensor]:
+    """The inverse of `flatten`: views on flat by name, for ``torch.func.functional_call``.
+
+    Args:
+        model: Gives names and shapes; its own values are not read.
+        flat: (D,), or stacked (..., D).
+
+    Returns:
+        For each parameter its view, (*shape,) or (..., *shape).
+
+    Raises:
+        ValueError: If the last dimension is not D.
+
+    Examples:
+        >>> views = unflatten(nn.Linear(3, 2), torch.arange(8.0))
+        >>> views["bias"].tolist()
+        [6.0, 7.0]
+    """
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    sizes = [shape.numel() for shape in shapes.values()]
+    if flat.shape[-1:] != (sum(sizes),):
+        raise InputError(
+            f"flat has shape {tuple(flat.shape)}, but the model has D={sum(sizes)} parameters; "
+            "the last dimension must be D"
+        )
+    pieces = torch.split(flat, sizes, dim=-1)
+    return {
+        name: piece.reshape(*flat.shape[:-1], *shape)
+        for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+    }
+
+
+def _import_builder(name: str) -> Callable[..., Any]:
+    module_name, _, function_name = name.partition(":")
+    try:
+        builder = getattr(importlib.import_module(module_name), function_name)
+    except ImportError as error:
+        raise InputError(
+            f"model {name!r}: cannot import {module_name!r} ({error}); install it or put its "
+            "folder on PYTHONPATH"
+        ) from error
+    except (AttributeError, ValueError) as error:  # ValueError: an empty module name
+        raise InputError(
+            f'model {name!r} must name "module:function", and {module_name!r} has no '
+            f"{function_name!r}"
+        ) from error
+    if not callable(builder):
+        raise InputTypeError(
+            f"model {name!r} must name a function (input_shape, classes) -> nn.Module"
+        )
+    return builder
+
+
+def _check_own(name: str, model: object, input_shape: Shape, *, classes: int) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(
+            f"model {name!r} returned {type(model).__name__}, must be an nn.Module"
+        )
+    validate_model(model)
+    inputs = torch.rand(2, *input_shape)
+    with torch.no_grad():
+        logits = model(inputs)
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if shape != (2, classes):
+            raise InputError(
+                f"model {name!r} gives {shape} for 2 inputs {input_shape}, must be logits "
+                f"(2, {classes})"
+            )
+        # Catches what has no layer of its own: functional batch_norm and dropout.
+        alone = torch.cat([model(one[None]) for one in inputs])
+    if not torch.allclose(logits, alone, rtol=1e-3, atol=1e-4):
+        raise InputError(
+            f"model {name!r} gives other logits for 2 inputs together than one by one; it must be "
+            "deterministic and treat the examples of a batch separately"
+        )
+
+
+@contextmanager
+def _global_randomness_from(generator: torch.Generator) -> Iterator[None]:
+    """Lets layers that know only torch's global CPU generator draw from ours.
+
+    `torch.manual_seed` would reseed the accelerators as well, hence the state by hand.
+    """
+    if generator.device.type != "cpu":
+        raise InputError(f"generator is on {generator.device}, must be on the CPU")
+    before = torch.get_rng_state()
+    torch.set_rng_state(generator.get_state())
+    try:
+        yield
+        generator.set_state(torch.get_rng_state())
+    finally:
+        torch.set_rng_state(before)

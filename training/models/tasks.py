@@ -1,0 +1,164 @@
+"""Tasks: losses of one example at a point that may have several blocks of coordinates.
+
+Classification needs no task: its loss is the cross-entropy of a network. A task states another
+loss, such as that of a min-max problem over parameters x and dual variables y, whose point is
+(x, y) side by side. One example's gradients with respect to all blocks are clipped as one vector.
+
+`ClassWeights` is the distributionally robust form of any classification:
+
+    min over x  max over y in the simplex   sum_c y_c L_c(x) - strength |y - 1/C|^2 + R(x)
+
+    loss of one example (a, c) at (x, y) = C y_c l(x; a, c) - strength |y - 1/C|^2 + R(x)
+    R(x) = penalty sum_k s x_k^2 / (1 + s x_k^2)
+
+| symbol | name here            | shape  | meaning                                       |
+|--------|----------------------|--------|-----------------------------------------------|
+| x      | block 0 of a point   | (D_x,) | the network's parameters                      |
+| y      | block 1              | (C,)   | weights of the classes, a public dimension    |
+| L_c    |                      | scalar | mean cross-entropy over the examples of c     |
+| l      |                      | scalar | cross-entropy of one example                  |
+| R      |                      | scalar | penalty that is not convex: it levels off     |
+| s      | penalty_steepness    | scalar | how soon: half of it is reached at x_k^2 = 1/s |
+
+The mean of the examples' losses is the objective where classes are equally frequent; elsewhere L_c
+counts by its frequency, times C.
+
+Robust logistic regression is this task on a linear network with two classes. Its source, the paper
+of DPMixSGD (`algorithms.dpmixsgd`), takes strength 1/2, penalty .001 and steepness 10.
+
+Where we differ from the paper: its y has one weight for each example, and what an agent sends of y
+then shows how many records it has and which coordinate belongs to whom. A weight for each class is
+of a public dimension. The logistic loss of weights w is the cross-entropy of two logits that differ
+by w a. All of the loss is clipped with the example, the penalty too.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ...privacy.errors import InputError
+from .parameters import flatten, unflatten, validate_model
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A loss of one example at a flat point, and what a step needs to know of its blocks."""
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """Coordinates of each block, such as (D_x, D_y)."""
+        ...
+
+    def initial(self) -> Tensor:
+        """(D,) the public initial point, its blocks side by side."""
+        ...
+
+    def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
+        """Scalar loss at point (D,) of inputs (*shape) and a target (); runs under torch.func."""
+        ...
+
+    def project(self, value: Tensor) -> Tensor:
+        """The nearest feasible value of the last block, for `round.project`."""
+        ...
+
+
+class ClassWeights:
+    """Classification whose classes are weighted by an opponent.
+
+    Args:
+        model: network from inputs (B, *shape) to logits (B, classes); copied.
+        classes: C, the number of logits.
+        strength: of the pull towards equal weights.
+        penalty: most that one parameter's penalty can be.
+        penalty_steepness: how soon it is.
+
+    Raises:
+        ValueError: if `validate_model` refuses the model, or a number is out of range.
+
+    Examples:
+        >>> task = ClassWeights(nn.Linear(2, 4), classes=4)
+        >>> task.dimensions
+        (12, 4)
+        >>> point = torch.cat([torch.zeros(12), torch.tensor([0.4, 0.2, 0.2, 0.2])])
+        >>> round(float(task.loss(point, torch.ones(2), torch.tensor(0))), 4)  # 1.6 ln 4 - 0.03
+        2.1881
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        classes: int,
+        strength: float = 1.0,
+        penalty: float = 0.0,
+        penalty_steepness: float = 10.0,
+    ) -> None:
+        validate_model(model)
+        if classes < 2:
+            raise InputError(f"classes={classes} must be at least 2")
+        numbers = {
+            "strength": strength,
+            "penalty": penalty,
+            "penalty_steepness": penalty_steepness,
+        }
+        for name, value in numbers.items():
+            if not 0 <= value < float("inf"):
+                raise InputError(f"{name}={value} must be a finite number >= 0")
+        self._model = copy.deepcopy(model).requires_grad_(False)
+        self._classes, self._strength = classes, strength
+        self._penalty, self._steepness = penalty, penalty_steepness
+        self._parameters = sum(p.numel() for p in model.parameters())
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """(D_x, C)."""
+        return self._parameters, self._classes
+
+    def initial(self) -> Tensor:
+        """The network's parameters and equal weights."""
+        x = flatten(self._model)
+        return torch.cat([x, x.new_full((self._classes,), 1.0 / self._classes)])
+
+    def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
+        """See `Task.loss`."""
+        x, y = point.split(self.dimensions)
+        parameters = unflatten(self._model, x)
+        logits = torch.func.functional_call(self._model, parameters, (inputs.unsqueeze(0),))
+        error = cross_entropy(logits, target.unsqueeze(0))
+        every = torch.arange(self._classes, device=target.device)
+        own = (y * (every == target)).sum()  # y[target], which vmap(grad) does not take
+        apart = (y - 1.0 / self._classes).square().sum()
+        loss: Tensor = self._classes * own * error - self._strength * apart
+        if self._penalty:
+            steep = self._steepness * x.square()
+            loss = loss + self._penalty * (steep / (1.0 + steep)).sum()
+        return loss
+
+    def project(self, value: Tensor) -> Tensor:
+        """The nearest point of the simplex."""
+        return project_to_simplex(value)
+
+
+def project_to_simplex(value: Tensor) -> Tensor:
+    """The nearest vector of weights that are >= 0 and add up to 1.
+
+    J. Duchi et al., "Efficient projections onto the l1-ball for learning in high dimensions", ICML
+    2008.
+
+    Args:
+        value: (C,).
+
+    Examples:
+        >>> project_to_simplex(torch.tensor([0.9, 0.5, -1.0]).double()).round(decimals=4).tolist()
+        [0.7, 0.3, 0.0]
+    """
+    falling = value.sort(descending=True).values
+    count = torch.arange(1, len(value) + 1, device=value.device, dtype=value.dtype)
+    level = (falling.cumsum(0) - 1.0) / count  # what is subtracted if so many stay above zero
+    kept = int((falling > level).sum())
+    return (value - level[kept - 1]).clamp_min(0.0)

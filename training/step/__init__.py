@@ -1,0 +1,1 @@
+"""The operations that an algorithm's step may use, and the values that they act on."""

@@ -1,0 +1,172 @@
+"""Values of a step: rows with a holder, and the arithmetic that a step may do on them.
+
+A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
+
+Agents   (A, D) values, one row an agent, held by that agent
+Edges    (E, D) values, one row an edge, held by the edge's receiver
+Server   (1, D) value, held by a server that every agent can reach
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Self
+
+from torch import Tensor
+
+from ...privacy.errors import InputTypeError
+
+SERVER = -1  # stands for the server among the senders and receivers of messages
+
+
+class UndeclaredOperation(InputTypeError):
+    """A step did something to a private value that no operation declares."""
+
+
+REMEDY = (
+    "declare it: round.postprocess(fn, ...) for a function of released values, "
+    "round.bounded(fn, secret, ...) for one of a secret"
+)
+
+
+class Value:
+    """Rows with a holder; supports + - between equal holders and * / by public numbers.
+
+    A value keeps its rows as `base[pick]`, so that one row sent to many receivers stays one row.
+    """
+
+    __slots__ = ("base", "pick")
+
+    def __init__(self, base: Any, pick: Tensor | None = None) -> None:
+        self.base = base
+        self.pick = pick
+
+    @property
+    def rows(self) -> Any:
+        """The rows themselves; for the engine and the trace, not for a step."""
+        return self.base if self.pick is None else self.base[self.pick]
+
+    def _same(self, other: object, operation: str) -> Self:
+        if type(other) is not type(self):
+            kind, theirs = type(self).__name__, type(other).__name__
+            raise UndeclaredOperation(
+                f"{kind} {operation} {theirs}: both sides must be {kind}; a value of another "
+                "holder has to be sent first (round.broadcast, round.reply, round.mix, "
+                "round.upload, round.download)"
+            )
+        return other
+
+    def _scaled(self, factor: object, operation: str) -> Self:
+        if isinstance(factor, Value):
+            public, private = self._same(factor, operation), self
+            if not isinstance(public.base, Tensor) and isinstance(self.base, Tensor):
+                public, private = self, public  # the traced side is the private one
+            return type(self)(private.rows * public.rows)
+        if isinstance(factor, int | float):
+            return type(self)(self.base * factor, self.pick)
+        if isinstance(factor, Tensor):
+            return type(self)(self.rows * self._fitting(factor))
+        raise UndeclaredOperation(
+            f"{type(self).__name__} {operation} {type(factor).__name__}: {REMEDY}"
+        )
+
+    def _fitting(self, factor: Tensor) -> Tensor:
+        """A public tensor that is one number, or has a row for each row of the value."""
+        if not isinstance(self.base, Tensor) or factor.ndim == 0:
+            return factor  # rows of a trace look at the shape themselves
+        count = len(self.base if self.pick is None else self.pick)
+        if factor.ndim != 2 or len(factor) != count:
+            raise UndeclaredOperation(
+                f"scaling {count} rows of {type(self).__name__} by a tensor of shape "
+                f"{tuple(factor.shape)}: a public factor is a number or one number a row, "
+                f"({count}, 1); for a table of all agents use round.of_agents(table)"
+            )
+        return factor
+
+    def _addend(self, other: object, operation: str) -> tuple[Any, Any]:
+        mine, theirs = self.rows, self._same(other, operation).rows
+        if isinstance(mine, Tensor) and isinstance(theirs, Tensor) and mine.shape != theirs.shape:
+            raise UndeclaredOperation(
+                f"{operation} of rows of shapes {tuple(mine.shape)} and {tuple(theirs.shape)}: "
+                "both need the same width, nothing is broadcast over coordinates"
+            )
+        return mine, theirs
+
+    def __add__(self, other: object) -> Self:
+        mine, theirs = self._addend(other, "+")
+        return type(self)(mine + theirs)
+
+    def __sub__(self, other: object) -> Self:
+        mine, theirs = self._addend(other, "-")
+        return type(self)(mine - theirs)
+
+    def __neg__(self) -> Self:
+        return self * -1.0
+
+    def __mul__(self, factor: object) -> Self:
+        return self._scaled(factor, "*")
+
+    def __rmul__(self, factor: object) -> Self:
+        return self._scaled(factor, "*")
+
+    def __truediv__(self, divisor: object) -> Self:
+        if isinstance(divisor, Value):
+            self._same(divisor, "/")
+            if not isinstance(divisor.base, Tensor):
+                raise UndeclaredOperation(f"dividing by a private value: {REMEDY}")
+            return self * type(self)(1.0 / divisor.rows)
+        if isinstance(divisor, int | float | Tensor):
+            return self * (1.0 / divisor)
+        raise UndeclaredOperation(f"/ by {type(divisor).__name__}: {REMEDY}")
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UndeclaredOperation(
+            f"a step may not read, compare or iterate over {type(self).__name__}: {REMEDY}"
+        )
+
+    __bool__ = __float__ = __int__ = __iter__ = __len__ = __getitem__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __matmul__ = __abs__ = _refuse
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Let a public tensor scale a value; refuse every other torch function."""
+        del types, kwargs
+        name = getattr(func, "__name__", str(func))
+        if name in ("mul", "__mul__", "__rmul__") and len(args) == 2:
+            left, right = args
+            return right * left if isinstance(right, Value) else left * right
+        raise UndeclaredOperation(f"torch.{name} of {cls.__name__}: {REMEDY}")
+
+
+class Agents(Value):
+    """(A, D) values, one row an agent."""
+
+    __slots__ = ()
+
+
+class Edges(Value):
+    """(E, D) values, one row an edge, held by the receiver; sorted by (receiver, sender)."""
+
+    __slots__ = ()
+
+
+class Server(Value):
+    """(1, D) value, held by a server that every agent can reach."""
+
+    __slots__ = ()
+
+
+def check_holder(operation: str, value: object, *kinds: type[Value]) -> None:
+    """Refuse a value of another holder than one of `kinds`.
+
+    Raises:
+        UndeclaredOperation: `value` is none of them.
+    """
+    if not isinstance(value, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise UndeclaredOperation(
+            f"round.{operation} takes {names}, not {type(value).__name__}; a value of another "
+            "holder has to be sent first"
+        )

@@ -1,0 +1,229 @@
+"""Rounds that repeat an earlier one, exactly or but for how much noise there is.
+
+A schedule of clip bounds and noise makes every round a round of its own, and yet their views differ
+by two numbers alone:
+
+    other = base  with every bound times c, every noise coefficient times s,
+                  and each row that counts as seen times a public number of its own
+
+Scaling a seen row tells nobody more or less, and mu^2 = b^T G^T (N N^T)^+ G b is homogeneous in
+the bounds b and in the noise N, so that mu of `other` is c / s times mu of `base` for every
+adversary and every victim. Columns of known values enter no view; whether they agree is left open.
+
+| symbol | name here    | shape  | meaning                                                |
+|--------|--------------|--------|--------------------------------------------------------|
+| c      | `_of_bounds` | scalar | bounds of the other round over those of the base       |
+| s      | `_of_noise`  | scalar | noise coefficients likewise, in rows of the same scale |
+
+Coefficients that agree up to the rounding of a few products count as equal, as in the trace itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .linear_forms import Contributions, Group, Known, Messages, NoiseSources
+from .record import RoundRecord
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from ..graphs.graph import Graph
+    from .round_trace import RoundTrace
+
+__all__ = ["Earlier", "repeats", "scale_between"]
+
+_ROUNDING = 16 * np.finfo(float).eps
+
+
+def repeats(base: RoundRecord, other: RoundRecord) -> bool:
+    """Whether two rounds are the same, in every column, message, seen row and end state."""
+    if _layout(base) != _layout(other) or not _same_bounds(base, other):
+        return False
+    pairs = zip(_matrices(base), _matrices(other), strict=True)
+    return all(_same_matrix(a, b) for (_, a), (_, b) in pairs)
+
+
+def scale_between(base: RoundRecord, other: RoundRecord) -> float | None:
+    """The number by which mu of `other` is mu of `base`, for every adversary and victim.
+
+    Returns:
+        c / s, or None where the rounds differ by more than a scale.
+    """
+    if _layout(base) != _layout(other):
+        return None
+    bounds = _of_bounds(base, other)
+    pairs = list(zip(_private_rows(base), _private_rows(other), strict=True))
+    if bounds is None or not all(a.holds_where(b) for a, b in pairs):
+        return None
+    noise = _of_noise(pairs)
+    if not all(a.scaled_is(b, noise) for a, b in pairs):
+        return None
+    return bounds / noise
+
+
+class Earlier:
+    """The traced rounds so far to which later ones on the same graph are compared."""
+
+    def __init__(self) -> None:
+        self._latest: dict[Graph, RoundTrace] = {}  # the last that no earlier one stands for
+
+    def placed(self, one: RoundTrace, graph: Graph) -> RoundTrace:
+        """The round itself, with `scale_of` set where it has one, or the one that it repeats."""
+        base = self._latest.setdefault(graph, one)
+        if base is one:
+            return one
+        if repeats(base.record, one.record):
+            return base
+        factor = scale_between(base.record, one.record)
+        if factor is None:
+            self._latest[graph] = one
+        else:
+            one.scale_of = (base, factor)
+        return one
+
+
+class _Rows(NamedTuple):
+    """The entries of a matrix outside of known columns.
+
+    Attributes:
+        row, column, value: (entries,) of each.
+        is_noise: (entries,) whether the column is a noise source.
+        rows: the number of rows.
+        fixed: whether the rows are messages, which later rows refer to as they are.
+    """
+
+    row: NDArray[np.int64]
+    column: NDArray[np.int64]
+    value: NDArray[np.float64]
+    is_noise: NDArray[np.bool_]
+    rows: int
+    fixed: bool
+
+    def holds_where(self, other: _Rows) -> bool:
+        """Whether both have their entries at the same places, zero in the same ones."""
+        return (
+            np.array_equal(self.row, other.row)
+            and np.array_equal(self.column, other.column)
+            and np.array_equal(self.value == 0, other.value == 0)
+        )
+
+    def ratios(self, other: _Rows) -> NDArray[np.float64]:
+        """(entries,) other over self; 1 where both are zero."""
+        return np.divide(
+            other.value, self.value, out=np.ones_like(self.value), where=self.value != 0
+        )
+
+    def scales(self, other: _Rows, noise: float) -> NDArray[np.float64]:
+        """(rows,) the number by which each row of `other` is that of self."""
+        found = np.ones(self.rows)
+        if not self.fixed:
+            ratios = self.ratios(other) / np.where(self.is_noise, noise, 1.0)
+            found[self.row[::-1]] = ratios[::-1]  # the first entry of a row decides
+        return found
+
+    def scaled_is(self, other: _Rows, noise: float) -> bool:
+        """Whether `other` is self with its rows and its noise columns scaled."""
+        scales = self.scales(other, noise)
+        by = scales[self.row] * np.where(self.is_noise, noise, 1.0)
+        expected = self.value * by
+        close = np.abs(other.value - expected) <= _ROUNDING * np.abs(expected)
+        return bool(close.all() and np.isfinite(scales).all() and (scales != 0).all())
+
+
+def _of_bounds(base: RoundRecord, other: RoundRecord) -> float | None:
+    """c, or None where the bounds are not in one proportion."""
+    one, two = _bounds(base), _bounds(other)
+    finite = np.isfinite(one) & (one > 0)
+    if not np.array_equal(finite, np.isfinite(two) & (two > 0)):
+        return None
+    if not np.array_equal(one[~finite], two[~finite]):  # unclipped, or bounded by nothing
+        return None
+    ratios = two[finite] / one[finite]
+    if not ratios.size:
+        return 1.0
+    first = float(ratios[0])
+    return first if np.all(np.abs(ratios - first) <= _ROUNDING * first) else None
+
+
+def _of_noise(pairs: list[tuple[_Rows, _Rows]]) -> float:
+    """s, from a row whose scale is known; 1 where no noise is."""
+    for one, two in pairs:
+        ratios, held = one.ratios(two), one.value != 0
+        scale = np.ones(one.rows) if one.fixed else np.full(one.rows, math.nan)
+        plain = np.flatnonzero(held & ~one.is_noise)
+        if not one.fixed:
+            scale[one.row[plain[::-1]]] = ratios[plain[::-1]]
+        noisy = np.flatnonzero(held & one.is_noise & np.isfinite(scale[one.row]))
+        if len(noisy):
+            return abs(float(ratios[noisy[0]] / scale[one.row[noisy[0]]]))
+    return 1.0
+
+
+def _layout(record: RoundRecord) -> list[Any]:
+    """Everything about a round but numbers: columns, owners, knowers, senders, links, reasons."""
+    return [
+        *(_column_layout(group) for group in record.groups),
+        *(what for what, _ in record.closure),
+        *record.end_state,
+        *record.blames,
+        record.agents,
+    ]
+
+
+def _column_layout(group: Group) -> tuple[Any, ...]:
+    if isinstance(group, Contributions):
+        drawn = (group.batch, group.sampling_rate, group.first_vector)
+        return (Contributions, group.block, group.blame, *drawn, group.owners.tobytes())
+    if isinstance(group, NoiseSources):
+        return (NoiseSources, group.block, tuple(group.known_to))
+    if isinstance(group, Known):
+        return (Known, group.block, group.size, group.what)
+    return (Messages, group.block, group.kind, group.senders.tobytes(), group.links.tobytes())
+
+
+def _matrices(record: RoundRecord) -> Iterator[tuple[bool, csr_array]]:
+    """Every matrix of a round, and whether it holds messages."""
+    for group in record.groups:
+        if isinstance(group, Messages):
+            yield True, group.rows
+    for _, rows in record.closure:
+        yield False, rows
+    for rows in record.end_state.values():
+        yield False, rows
+
+
+def _private_rows(record: RoundRecord) -> Iterator[_Rows]:
+    width = sum(group.size for group in record.groups)
+    known, noise = np.zeros(width, dtype=bool), np.zeros(width, dtype=bool)
+    for group in record.groups:
+        if isinstance(group, Known | NoiseSources):
+            mask = known if isinstance(group, Known) else noise
+            mask[group.start : group.start + group.size] = True
+    for fixed, matrix in _matrices(record):
+        matrix.sort_indices()
+        row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        kept = ~known[matrix.indices]
+        column = matrix.indices[kept]
+        yield _Rows(row[kept], column, matrix.data[kept], noise[column], matrix.shape[0], fixed)
+
+
+def _bounds(record: RoundRecord) -> NDArray[np.float64]:
+    parts = [group.bounds for group in record.groups if isinstance(group, Contributions)]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _same_bounds(base: RoundRecord, other: RoundRecord) -> bool:
+    return bool(np.array_equal(_bounds(base), _bounds(other)))
+
+
+def _same_matrix(one: csr_array, two: csr_array) -> bool:
+    one.sort_indices()
+    two.sort_indices()
+    parts = ((one.indptr, two.indptr), (one.indices, two.indices), (one.data, two.data))
+    return one.shape == two.shape and all(np.array_equal(a, b) for a, b in parts)

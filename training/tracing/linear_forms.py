@@ -1,0 +1,250 @@
+"""Rows over sources: what a value is made of when a step runs on unit sources.
+
+A trace has columns of four kinds: contributions (a clipped sum, or a bounded function of one),
+noise sources, known values (public, or functions of what is seen), and messages (what was sent
+becomes a column of its own, to which later rows refer; a broadcast is one column with its
+receivers).
+
+Every column belongs to one block of coordinates. Parameters are block 0; further variables of a
+min-max problem are blocks of their own, and no row holds columns of two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from torch import Tensor
+
+from ..step.values import REMEDY, SERVER, UndeclaredOperation
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_ROUNDING = 4 * np.finfo(float).eps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contributions:
+    """Columns of data-dependent vectors: owner, bound on their norm, and batch of each.
+
+    Column i is the part in `block` of the clipped vector number `first_vector + i`; groups of
+    several blocks that name the same vectors hold parts of one vector, and the bound is the whole
+    vector's.
+    """
+
+    start: int
+    owners: np.ndarray
+    bounds: np.ndarray
+    batch: int
+    sampling_rate: float | None
+    first_vector: int
+    blame: str | None = None
+    block: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of columns."""
+        return len(self.owners)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSources:
+    """Columns of independent standard normal vectors, and who knows each."""
+
+    start: int
+    known_to: Sequence[frozenset[int]]
+    block: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of columns."""
+        return len(self.known_to)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """Columns of values that the closure counts as known.
+
+    `inputs` are the private values that a function made them of, as rows with the position of the
+    column that each row enters; none where they come from outside the round.
+    """
+
+    start: int
+    size: int
+    what: str
+    block: int = 0
+    inputs: Sequence[tuple[csr_array, np.ndarray]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages:
+    """Columns of what was sent: its definition over earlier columns, sender, receivers.
+
+    `links` holds (message, receiver) pairs of those that cross a link; a value that an agent keeps
+    for itself is in none. The server is sender or receiver -1.
+    """
+
+    start: int
+    kind: str
+    rows: csr_array
+    senders: np.ndarray
+    links: np.ndarray
+    block: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of columns."""
+        return len(self.senders)
+
+    @property
+    def crossing(self) -> np.ndarray:
+        """A mask of the messages that cross at least one link."""
+        mask = np.zeros(self.size, dtype=bool)
+        mask[self.links[:, 0]] = True
+        return mask
+
+    def seen_by(self, agents: frozenset[int]) -> np.ndarray:
+        """A mask of the messages sent to or by one of `agents`."""
+        mask = np.isin(self.senders, list(agents)) & self.crossing
+        mask[self.links[np.isin(self.links[:, 1], list(agents)), 0]] = True
+        return mask
+
+    def name(self, row: int) -> str:
+        """The message in words."""
+        to = sorted(self.links[self.links[:, 0] == row, 1].tolist())
+        some = ", ".join("the server" if r == SERVER else str(r) for r in to[:4])
+        sender = self.senders[row]
+        by = "the server" if sender == SERVER else f"agent {sender}"
+        return f"{self.kind} of {by}" + (f" to {some}{', ...' * (len(to) > 4)}" if to else "")
+
+
+Group = Contributions | NoiseSources | Known | Messages
+
+
+class SourceRows:
+    """Rows over the columns of one trace; linear operations only.
+
+    `trace` is the round that made them: columns of another round mean something else. `block` is
+    the block of coordinates that all their columns belong to.
+    """
+
+    __slots__ = ("block", "matrix", "trace")
+
+    def __init__(self, matrix: csr_array, trace: object, block: int = 0) -> None:
+        self.matrix = matrix
+        self.trace = trace
+        self.block = block
+
+    def _with(self, matrix: Any) -> SourceRows:
+        from scipy.sparse import csr_array
+
+        return SourceRows(csr_array(matrix), self.trace, self.block)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of rows; how many coordinates they have is not known in a trace."""
+        return (self.matrix.shape[0],)
+
+    def _combine(self, other: object, sign: float) -> SourceRows:
+        if not isinstance(other, SourceRows):
+            raise UndeclaredOperation(
+                f"adding {type(other).__name__} to a traced value: only values that the round's "
+                f"operations made can be added; {REMEDY}"
+            )
+        if other.trace is not self.trace:
+            raise UndeclaredOperation(
+                "adding a value of another round: carry it in the state that the step returns"
+            )
+        if other.block != self.block:
+            raise UndeclaredOperation(
+                f"adding rows of block {other.block} to rows of block {self.block}: blocks are "
+                "different coordinates; combine them by round.postprocess once they are released"
+            )
+        if self.shape[0] != other.shape[0]:
+            raise UndeclaredOperation(
+                f"adding {other.shape[0]} rows to {self.shape[0]}: both need one row each"
+            )
+        a = widened(self.matrix, other.matrix.shape[1])
+        b = widened(other.matrix, self.matrix.shape[1])
+        total = a + b if sign > 0 else a - b
+        return self.of(total, abs(a) + abs(b))
+
+    def of(self, matrix: csr_array, size: csr_array) -> SourceRows:
+        """Rows of the same trace and block, made by adding up entries of `size` in all.
+
+        Raises:
+            UndeclaredOperation: what is left of an entry is rounding of what was added.
+        """
+        # Differences that are rounding of equal coefficients are exactly zero.
+        kept = pruned(matrix, size)
+        if kept.nnz != matrix.count_nonzero():
+            raise UndeclaredOperation(
+                "coefficients cancel up to rounding, and a factor could bring the rest back: write "
+                "the step so that they cancel exactly or not at all"
+            )
+        return self._with(kept)
+
+    def __add__(self, other: object) -> SourceRows:
+        return self._combine(other, 1.0)
+
+    def __sub__(self, other: object) -> SourceRows:
+        return self._combine(other, -1.0)
+
+    def __mul__(self, factor: object) -> SourceRows:
+        from scipy.sparse import diags_array
+
+        if isinstance(factor, int | float):
+            return self._with(self.matrix * float(factor))
+        if isinstance(factor, Tensor):
+            by = factor.detach().cpu().double().numpy()
+            if by.ndim == 0:
+                return self._with(self.matrix * float(by))
+            if by.shape in ((self.shape[0], 1), (1, 1)):
+                column = np.broadcast_to(by[:, 0], (self.shape[0],))
+                return self._with(diags_array(column).tocsr() @ self.matrix)
+            raise UndeclaredOperation(
+                f"scaling {self.shape[0]} rows by a tensor of shape {tuple(factor.shape)}: a "
+                f"public factor is a number or one number a row, ({self.shape[0]}, 1)"
+            )
+        raise UndeclaredOperation(
+            f"multiplying a traced value by {type(factor).__name__}: a product of two private "
+            f"values is not linear; {REMEDY}"
+        )
+
+    def __getitem__(self, index: Any) -> SourceRows:
+        pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
+        return self._with(self.matrix[pick])
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UndeclaredOperation(f".{name} of a traced value: {REMEDY}")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
+        """Refuse torch functions on a traced value."""
+        del types, args, kwargs
+        name = getattr(func, "__name__", str(func))
+        raise UndeclaredOperation(f"torch.{name} of a traced value: {REMEDY}")
+
+
+def widened(matrix: csr_array, columns: int) -> csr_array:
+    """The same rows over at least `columns` columns."""
+    from scipy.sparse import csr_array
+
+    width = max(matrix.shape[1], columns)
+    return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
+
+
+def pruned(matrix: csr_array, size: csr_array) -> csr_array:
+    """The matrix with entries that are rounding relative to `size` set to zero."""
+    from scipy.sparse import csr_array
+
+    kept = csr_array(matrix.multiply(abs(matrix) > size * _ROUNDING))
+    kept.eliminate_zeros()
+    return kept

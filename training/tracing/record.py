@@ -1,0 +1,168 @@
+"""What a traced round writes down: its columns, what counts as seen, and the end state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ..step.values import Agents, UndeclaredOperation, Value
+from .linear_forms import Contributions, Group, SourceRows
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """What a round sent and returned, over its columns.
+
+    Attributes:
+        groups: the columns, in the order in which the step made them.
+        closure: rows that count as seen, each with the reason.
+        end_state: the rows of every value of the returned state, by field.
+        blames: why the view is heuristic; empty when it is not.
+        reads_index: whether the step looked at the number of the round.
+        agents: the number of agents.
+    """
+
+    groups: Sequence[Group]
+    closure: Sequence[tuple[str, csr_array]]
+    end_state: dict[str, csr_array]
+    blames: Sequence[str]
+    reads_index: bool
+    agents: int
+
+    def vectors(self) -> np.ndarray:
+        """For each contribution the number of the clipped vector that it is a part of."""
+        groups = [g for g in self.groups if isinstance(g, Contributions)]
+        numbers = [g.first_vector + np.arange(g.size) for g in groups]
+        return np.concatenate([np.zeros(0, dtype=int), *numbers])
+
+
+class Secret(NamedTuple):
+    """What a value is made of when it holds clipped sums of one batch and nothing else.
+
+    Attributes:
+        bounds: (A,) of the norm by which a record of the owner moves its row.
+        batch: the call of `draw`.
+        sampling_rate: of that batch; None is the run's.
+    """
+
+    bounds: np.ndarray
+    batch: int
+    sampling_rate: float | None
+
+
+class Recorder:
+    """The columns of a round so far, and what counts as seen."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.closure: list[tuple[str, csr_array]] = []
+        self.blames: list[str] = []
+        self.reads_index = False
+        self.width = 0
+        self._vectors = 0
+
+    def new_vectors(self, count: int) -> int:
+        """The number of the first of `count` clipped vectors that have none yet."""
+        first = self._vectors
+        self._vectors += count
+        return first
+
+    def add(self, group: Group) -> SourceRows:
+        """New columns, as rows that are one column each."""
+        from scipy.sparse import csr_array
+
+        self.groups.append(group)
+        self.width += group.size
+        ones, rows = np.ones(group.size), np.arange(group.size)
+        matrix = csr_array((ones, (rows, group.start + rows)), shape=(group.size, self.width))
+        return SourceRows(matrix, self, group.block)
+
+    def rows(self, value: Value, operation: str) -> SourceRows:
+        """The rows of a value that this round's operations made.
+
+        Raises:
+            UndeclaredOperation: the value is public, or of another round.
+        """
+        if not isinstance(value, Value) or not isinstance(value.rows, SourceRows):
+            raise UndeclaredOperation(
+                f"round.{operation} takes values that the round's operations made, not "
+                f"{type(value).__name__}"
+            )
+        if value.rows.trace is not self:
+            raise UndeclaredOperation(
+                f"round.{operation} of a value of another round: carry it in the state that the "
+                "step returns"
+            )
+        return value.rows
+
+    def is_private(self, value: Value, operation: str) -> bool:
+        """Whether a value is made of sources, of this round; public tensors need no closure."""
+        if isinstance(value.base, Tensor):
+            return False
+        self.rows(value, operation)
+        return True
+
+    def see(self, value: Value, why: str) -> None:
+        """Count a value as seen by everybody."""
+        if self.is_private(value, why):
+            self.closure.append((why, value.base.matrix))
+
+    def secret(self, value: Agents, operation: str) -> Secret:
+        """The bounds and the batch of a value that is made of clipped sums alone.
+
+        Raises:
+            UndeclaredOperation: it holds noise, messages, known values, several batches, or data
+                of another agent than the row's.
+        """
+        from scipy.sparse import csr_array
+
+        rows = self.rows(value, operation).matrix
+        bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, float | None]]()
+        explained = np.zeros(rows.shape[0])
+        for g in self.groups:
+            if isinstance(g, Contributions) and g.start < rows.shape[1]:
+                part = abs(rows[:, g.start : g.start + g.size])
+                if not part.nnz:
+                    continue
+                at = part.tocoo().coords
+                if (g.owners[at[1]] != at[0]).any():
+                    raise UndeclaredOperation(
+                        f"the secret of {operation} holds another agent's data"
+                    )
+                bounds += part @ g.bounds[: part.shape[1]]
+                explained += np.diff(csr_array(part).indptr)
+                batches.add((g.batch, g.sampling_rate))
+        if (explained != np.diff(rows.indptr)).any() or len(batches) != 1:
+            raise UndeclaredOperation(
+                f"the secret of {operation} must be made of clipped sums of one batch alone, "
+                "without noise, messages or known values"
+            )
+        ((batch, rate),) = batches
+        return Secret(bounds, batch, rate)
+
+    def finish(self, state: Any, *, agents: int) -> RoundRecord:
+        """The record of the round, once the step has returned its state."""
+        end: dict[str, csr_array] = {}
+        for name, value in state._asdict().items():
+            if isinstance(value, Agents):
+                end[name] = self.rows(value, "state").matrix
+            elif not isinstance(value, Tensor):
+                raise UndeclaredOperation(
+                    f"state field {name!r} holds {type(value).__name__}; a state is a NamedTuple "
+                    "of Agents and public tensors"
+                )
+        return RoundRecord(
+            groups=self.groups,
+            closure=self.closure,
+            end_state=end,
+            blames=list(dict.fromkeys(self.blames)),
+            reads_index=self.reads_index,
+            agents=agents,
+        )

@@ -1,0 +1,318 @@
+"""A traced round: its messages and end states as rows, and any adversary's view of them.
+
+The view is closed. Besides the messages that an adversary sees it holds every value through which
+the past acts on the future: the models at which gradients are taken, the inputs of `postprocess`,
+the released inputs of `bounded`, and the whole state that the step returns. Then rounds compose
+adaptively and other agents' contributions may be held fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.view.view import UnsupportedView, View
+from .linear_forms import Contributions, Messages, NoiseSources, pruned, widened
+from .record import RoundRecord
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+class Sensitivity(NamedTuple):
+    """mu of one batch's releases for one victim, and what decided it."""
+
+    mu: float
+    sampling_rate: float | None
+    contributions: int
+    because: str
+
+
+class RoundTrace:
+    """One round as any adversary sees it.
+
+    Args:
+        record: what the round sent and returned, over its columns.
+
+    Attributes:
+        scale_of: an earlier round and a number, where mu of this round is that number times mu of
+            the earlier one, for every adversary and victim.
+    """
+
+    def __init__(self, record: RoundRecord) -> None:
+        self.record = record
+        self.scale_of: tuple[RoundTrace, float] | None = None
+        self.groups = record.groups
+        self.blames = record.blames
+        self.vectors = record.vectors()
+        self._alone_by_kind: dict[str | None, list[tuple[float, str]]] = {}
+
+    @property
+    def columns(self) -> int:
+        """The number of columns."""
+        return sum(group.size for group in self.groups)
+
+    @property
+    def messages(self) -> list[Messages]:
+        """The messages, in the order of sending."""
+        return [g for g in self.groups if isinstance(g, Messages)]
+
+    @property
+    def has_contributions(self) -> bool:
+        """Whether the round touches data at all."""
+        return any(isinstance(g, Contributions) for g in self.groups)
+
+    def expand(self, rows: csr_array, *, unseen: Callable[[Messages], np.ndarray]) -> csr_array:
+        """Replace references to messages that `unseen` masks by what the messages hold."""
+        from scipy.sparse import csr_array
+
+        width = self.columns
+        rows = widened(rows, width)
+        for group in reversed(self.messages):
+            hidden = np.flatnonzero(unseen(group))
+            if not len(hidden):
+                continue
+            columns = group.start + hidden
+            weight = csr_array(rows[:, columns])
+            if not weight.nnz:
+                continue
+            mask = np.ones(width)
+            mask[columns] = 0.0
+            rest = csr_array(rows.multiply(mask[None, :]))
+            held = widened(csr_array(group.rows[hidden]), width)
+            total = csr_array(rest + weight @ held)
+            rows = pruned(total, csr_array(abs(rest) + abs(weight) @ abs(held)))
+        return rows
+
+    def view(self, adversary: Adversary) -> View:
+        """The closed view of an adversary, over all agents' contributions."""
+        rows, names, unseen = self.seen_rows(adversary)
+        rows = self.expand(rows, unseen=unseen)
+        keep = np.flatnonzero(np.diff(rows[:, self._private_columns(adversary)].indptr))
+        rows = rows[keep]
+        return View(
+            contributions=rows[:, self._contribution_columns()],
+            noise=rows[:, self.unknown_noise(adversary)],
+            messages=[names[i] for i in keep],
+            vectors=self.vectors,
+        )
+
+    def seen_rows(
+        self, adversary: Adversary, *, end_state: bool = True
+    ) -> tuple[csr_array, list[str], Callable[[Messages], np.ndarray]]:
+        """Rows that an adversary sees, their names, and a mask of the messages that it does not.
+
+        Without `end_state` the state that the step returns counts as carried on, not as seen.
+        """
+        from scipy.sparse import csr_array, vstack
+
+        if adversary.sees is Sees.LINKS:
+            masks = {g.start: g.crossing for g in self.messages}
+        elif adversary.sees is Sees.OWN_LINKS:
+            masks = {g.start: g.seen_by(adversary.agents) for g in self.messages}
+        elif adversary.sees is Sees.END_STATES:
+            masks = {g.start: np.zeros(g.size, dtype=bool) for g in self.messages}
+        else:
+            raise UnsupportedView(f"{adversary.name} has no closed view; use single_message")
+        parts: list[Any] = [csr_array((0, self.columns))]
+        names: list[str] = []
+        for g in self.messages:
+            seen = np.flatnonzero(masks[g.start])
+            parts.append(widened(csr_array(g.rows[seen]), self.columns))
+            names += [g.name(int(i)) for i in seen] if len(seen) <= 10_000 else [g.kind] * len(seen)
+        closed = list(self.record.closure)
+        if end_state:
+            closed += [
+                (f"state {field} at the end of the round", matrix)
+                for field, matrix in self.record.end_state.items()
+            ]
+        for what, matrix in closed:
+            parts.append(widened(matrix, self.columns))
+            names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
+        return csr_array(vstack(parts)), names, lambda g: ~masks[g.start]
+
+    def _contribution_columns(self) -> np.ndarray:
+        return _columns(g for g in self.groups if isinstance(g, Contributions))
+
+    def unknown_noise(self, adversary: Adversary) -> np.ndarray:
+        """The columns of noise sources that an adversary does not know."""
+        unknown = [
+            g.start + i
+            for g in self.groups
+            if isinstance(g, NoiseSources)
+            for i, knowers in enumerate(g.known_to)
+            if not knowers & adversary.agents
+        ]
+        return np.asarray(unknown, dtype=int)
+
+    def _private_columns(self, adversary: Adversary) -> np.ndarray:
+        return np.r_[self._contribution_columns(), self.unknown_noise(adversary)]
+
+    def of_victim(self, victim: int) -> dict[int, tuple[list[int], list[float], float | None]]:
+        """Positions among the contributions, bounds and sampling rate, by batch."""
+        batches: dict[int, tuple[list[int], list[float], float | None]] = {}
+        position = 0
+        for g in self.groups:
+            if isinstance(g, Contributions):
+                columns, bounds, _ = batches.setdefault(g.batch, ([], [], g.sampling_rate))
+                mine = np.flatnonzero(g.owners == victim)
+                columns += (position + mine).tolist()
+                bounds += g.bounds[mine].tolist()
+                position += g.size
+        return batches
+
+    def sensitivities(self, adversary: Adversary, victim: int) -> list[Sensitivity]:
+        """Give mu of a record of `victim` for an adversary, one entry per batch drawn in the round.
+
+        Raises:
+            UnsupportedView: the victim is one of the adversary's agents, or the releases of two
+                batches share noise, so that they cannot be accounted for one by one.
+        """
+        return self.sensitivities_in(self.view(adversary), adversary, victim)
+
+    def sensitivities_in(self, view: View, adversary: Adversary, victim: int) -> list[Sensitivity]:
+        """As `sensitivities`, in a view that was already formed."""
+        if victim in adversary.agents:
+            raise UnsupportedView(f"{adversary.name} contains the victim {victim}; choose another")
+        batches = list(self.of_victim(victim).values())
+        mus = mu_by_batch(view, [(columns, bounds) for columns, bounds, _ in batches])
+        found = []
+        for mu, (columns, bounds, rate) in zip(mus, batches, strict=True):
+            count = self.count(columns)
+            because = self.reason(mu, bounds, count=count) or _cancelled(view.leaks(columns))
+            found.append(Sensitivity(mu, rate, count, because))
+        return found
+
+    def count(self, columns: Sequence[int]) -> int:
+        """How many clipped vectors contributions are parts of."""
+        return len(np.unique(self.vectors[list(columns)]))
+
+    def reason(self, mu: float, bounds: Sequence[float], *, count: int) -> str:
+        """What decided the figure of one batch; empty where it takes the messages' names."""
+        if math.isinf(mu):
+            if any(math.isinf(b) for b in bounds):
+                return "gradients are not clipped, so one record's influence has no bound"
+            return ""
+        if self.blames:
+            return "; ".join(self.blames)
+        return (
+            "one contribution of the batch is released"
+            if count == 1
+            else f"{count} contributions of one batch are released, counted jointly"
+        )
+
+    def single_message(self, victim: int, *, kind: str | None = None) -> tuple[float, str]:
+        """The largest mu of one message alone, and the kind of that message.
+
+        Messages that hold a `bounded` contribution are passed over unless `kind` asks for them.
+        Where no message of the round touches the victim's data, the end state is looked at, which
+        is what the next round sends; and where that is a function of what counts as seen, this.
+        """
+        if kind not in self._alone_by_kind:
+            self._alone_by_kind[kind] = self._single_messages(kind)
+        return self._alone_by_kind[kind][victim]
+
+    def _single_messages(self, kind: str | None) -> list[tuple[float, str]]:
+        sent = [
+            (self._alone(rows), name)
+            for name, rows in self._sent_rows(kind)
+            if kind is not None or not self._holds_bounded(rows)
+        ]
+        kept = [(self._alone(rows), name) for name, rows in self._end_rows()]
+        seen = [
+            (self._alone(self.expand(rows, unseen=_every)), name)
+            for name, rows in self.record.closure
+        ]
+        found = []
+        for victim in range(self.record.agents):
+            touching = (of for of in (sent, kept) if any(mus[victim] for mus, _ in of))
+            of = [(float(mus[victim]), name) for mus, name in next(touching, seen)]
+            found.append(max(of, default=(0.0, "none")))
+        return found
+
+    def _sent_rows(self, kind: str | None) -> Iterator[tuple[str, csr_array]]:
+        for g in self.messages:
+            if kind in (None, g.kind):
+                yield g.kind, self.expand(g.rows[np.flatnonzero(g.crossing)], unseen=_every)
+
+    def _end_rows(self) -> Iterator[tuple[str, csr_array]]:
+        for field, rows in self.record.end_state.items():
+            yield f"state {field} at the end of the round", self.expand(rows, unseen=_every)
+
+    def _holds_bounded(self, rows: csr_array) -> bool:
+        blamed = _columns(g for g in self.groups if isinstance(g, Contributions) and g.blame)
+        return bool(rows[:, blamed].nnz)
+
+    def _alone(self, rows: csr_array) -> np.ndarray:
+        """(A,) for each victim the largest mu among rows of which only one is seen.
+
+        Batches that meet in one row count as if the record were in all of them.
+        """
+        owners, bounds = np.zeros(self.columns, dtype=int), np.zeros(self.columns)
+        agents = self.record.agents
+        for g in self.groups:
+            if isinstance(g, Contributions):
+                owners[g.start : g.start + g.size] = g.owners
+                bounds[g.start : g.start + g.size] = g.bounds
+        columns = np.flatnonzero(bounds)
+        noise = _columns(g for g in self.groups if isinstance(g, NoiseSources))
+        touched = abs(rows[:, columns]).tocoo()
+        row, column = touched.coords[0], columns[touched.coords[1]]
+        pairs, at = np.unique(row * agents + owners[column], return_inverse=True)
+        moved = np.zeros(len(pairs))
+        np.add.at(moved, at, touched.data * bounds[column])
+        of_row, victim = np.divmod(pairs, agents)
+        hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())[of_row]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mu = np.where(moved > 0, moved / hidden, 0.0)
+        largest = np.zeros(agents)
+        np.maximum.at(largest, victim, mu)
+        return largest
+
+
+def _every(messages: Messages) -> np.ndarray:
+    return np.ones(messages.size, dtype=bool)
+
+
+def _columns(groups: Any) -> np.ndarray:
+    ranges = [np.arange(g.start, g.start + g.size) for g in groups]
+    return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
+
+
+def mu_by_batch(
+    view: View, batches: Sequence[tuple[Sequence[int], Sequence[float]]]
+) -> list[float]:
+    """Mu of a victim's batches, each by its columns and their bounds.
+
+    Raises:
+        UnsupportedView: the releases of two batches share noise.
+    """
+    if len(batches) > 1:
+        moved = [[c for c, b in zip(*batch, strict=True) if b > 0] for batch in batches]
+        # A batch that leaks is infinite by itself, whatever the others share with it.
+        _check_blocks(view, [columns for columns in moved if not view.leaks(columns)])
+    return [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
+
+
+def _cancelled(leaks: Sequence[str]) -> str:
+    if len(leaks) > 1:
+        return f"the noise cancels between: {'; '.join(leaks)}"
+    return f"sent or kept without noise that the onlooker does not know: {', '.join(leaks)}"
+
+
+def _check_blocks(view: View, blocks: Sequence[Sequence[int]]) -> None:
+    columns = [c for block in blocks for c in block]
+    information = view.information(columns)
+    own = np.sqrt(np.diag(information))
+    share = np.abs(information) / np.maximum(np.outer(own, own), np.finfo(float).tiny)
+    of = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
+    across = of[:, None] != of[None, :]
+    if across.any() and share[across].max() > 1e-9:
+        raise UnsupportedView(
+            "the releases of two batches of one round share noise, so they cannot be accounted "
+            "for batch by batch; give each batch its own noise"
+        )

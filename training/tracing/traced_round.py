@@ -1,0 +1,290 @@
+"""A round on unit sources: every operation as rows over what was drawn, known or sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError
+from ..graphs.graph import Graph
+from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
+from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
+from .linear_forms import Contributions, Known, Messages, NoiseSources, SourceRows
+from .record import Recorder, RoundRecord
+
+__all__ = ["RoundRecord", "TracedRound"]
+
+
+class TracedRound(Round):
+    """A round on unit sources."""
+
+    def __init__(self, graph: Graph, *, index: int = 1) -> None:
+        self._graph, self._index = graph, index
+        self._receivers, self._senders = graph.receivers, graph.senders
+        self.agents = graph.agents
+        self.weights = Edges(torch.from_numpy(graph.edge_weights.copy())[:, None])
+        self._record = Recorder()
+        self._drawn: list[Batch] = []
+
+    @property
+    def index(self) -> int:
+        """The number of the round; reading it is noted."""
+        self._record.reads_index = True
+        return self._index
+
+    def known(self, what: str, *, block: int = 0, made_of: Sequence[Value] = ()) -> Agents:
+        """A value that the closure counts as known, one row an agent."""
+        start = self._record.width
+        inputs = [
+            (value.rows.matrix, self._holders(value))
+            for value in made_of
+            if self._record.is_private(value, what)
+        ]
+        return Agents(
+            self._record.add(
+                Known(start=start, size=self.agents, what=what, block=block, inputs=inputs)
+            )
+        )
+
+    def initial(self, *, block: int = 0) -> Agents:
+        """See `Round.initial`."""
+        return self.known("initial model", block=block)
+
+    def of_agents(self, table: Tensor) -> Agents:
+        """See `Round.of_agents`; public, so it is no source."""
+        check_table(table, agents=self.agents)
+        return Agents(table.detach().double())
+
+    def draw(self, sampling_rate: float | None = None) -> Batch:
+        """See `Round.draw`."""
+        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
+        self._drawn.append(batch)
+        return batch
+
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> tuple[P, ...]:
+        del coefs  # public; the bound is on the combination, whatever they are
+        blocks = self._blocks(points)
+        for point in points:
+            for value in point:
+                self._record.see(value, "model at which gradients are taken")
+        kind, owners = type(points[0][0]), self._holders(points[0][0])
+        first = self._record.new_vectors(len(owners))
+        bounds = np.full(len(owners), math.inf if clip_norm is None else float(clip_norm))
+        parts = [
+            Contributions(
+                start=self._record.width + i * len(owners),
+                owners=owners,
+                bounds=bounds,
+                batch=batch.call,
+                sampling_rate=batch.sampling_rate,
+                first_vector=first,
+                block=block,
+            )
+            for i, block in enumerate(blocks)
+        ]
+        return tuple(kind(self._record.add(part)) for part in parts)
+
+    def _clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        del batch_size
+        reach = None if clip_norm is None else 2.0 * clip_norm  # from one clipped vector to another
+        (mean,) = self._clipped_sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=reach)
+        return mean
+
+    def _blocks(self, points: Sequence[tuple[P, ...]]) -> list[int]:
+        """The blocks of a point, the same for every point and each of them once."""
+        every = [[self._record.rows(v, "clipped_sums").block for v in point] for point in points]
+        if any(blocks != every[0] for blocks in every) or len(set(every[0])) < len(every[0]):
+            raise UndeclaredOperation(
+                f"round.clipped_sums at points of blocks {every}: every point has the same "
+                "blocks, each of them once"
+            )
+        return every[0]
+
+    def noise(
+        self,
+        like: V,
+        *,
+        std: float,
+        factor: Tensor | None = None,
+        known_to: Sequence[frozenset[int]] | None = None,
+    ) -> V:
+        """See `Round.noise`."""
+        rows = self._record.rows(like, "noise")
+        count, holders = rows.shape[0], self._holders(like)
+        mixing = None if factor is None else factor.detach().cpu().double().numpy()
+        if known_to is None:
+            if mixing is None:
+                known_to = [frozenset({holder}) - {SERVER} for holder in holders.tolist()]
+            else:
+                makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
+                known_to = [frozenset(of) - {SERVER} for of in makers]
+        start = self._record.width
+        unit = self._record.add(
+            NoiseSources(start=start, known_to=list(known_to), block=rows.block)
+        )
+        if mixing is None:
+            return type(like)(unit * std)
+        if mixing.shape != (count, len(known_to)):
+            raise InputError(f"factor of shape {mixing.shape} must be ({count}, {len(known_to)})")
+        return type(like)(_combined(mixing, unit) * std)
+
+    def _holders(self, value: Value) -> np.ndarray:
+        """Who holds each row."""
+        if isinstance(value, Server):
+            return np.array([SERVER])
+        return self._receivers if isinstance(value, Edges) else np.arange(self.agents)
+
+    def _send(
+        self, rows: SourceRows, *, kind: str, senders: np.ndarray, links: np.ndarray
+    ) -> SourceRows:
+        return self._record.add(
+            Messages(
+                start=self._record.width,
+                kind=kind,
+                rows=rows.matrix,
+                senders=senders,
+                links=links,
+                block=rows.block,
+            )
+        )
+
+    def broadcast(self, value: Agents, *, kind: str) -> Edges:
+        """See `Round.broadcast`."""
+        check_holder("broadcast", value, Agents)
+        crosses = self._receivers != self._senders
+        links = np.c_[self._senders[crosses], self._receivers[crosses]]
+        rows = self._record.rows(value, "broadcast")
+        sent = self._send(rows, kind=kind, senders=np.arange(self.agents), links=links)
+        return Edges(sent, torch.from_numpy(self._senders.copy()))
+
+    def reply(self, value: Edges, *, kind: str) -> Edges:
+        """See `Round.reply`."""
+        check_holder("reply", value, Edges)
+        crosses = np.flatnonzero(self._receivers != self._senders)
+        links = np.c_[crosses, self._senders[crosses]]
+        rows = self._record.rows(value, "reply")
+        sent = self._send(rows, kind=kind, senders=self._receivers, links=links)
+        return Edges(sent, reply_order(self._graph))
+
+    def mix(self, value: Agents, *, kind: str) -> Agents:
+        """See `Round.mix`."""
+        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
+
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """See `Round.upload`."""
+        check_holder("upload", value, Agents)
+        every = np.arange(self.agents)
+        links = np.c_[every, np.full(self.agents, SERVER)]
+        rows = self._record.rows(value, "upload")
+        return self._mean(self._send(rows, kind=kind, senders=every, links=links))
+
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """See `Round.download`."""
+        check_holder("download", value, Server)
+        every = np.arange(self.agents)
+        links = np.c_[np.zeros_like(every), every]
+        rows = self._record.rows(value, "download")
+        sent = self._send(rows, kind=kind, senders=np.array([SERVER]), links=links)
+        return Agents(sent, torch.zeros(self.agents, dtype=torch.int64))
+
+    def average(self, value: Agents) -> Server:
+        """See `Round.average`."""
+        check_holder("average", value, Agents)
+        return self._mean(self._record.rows(value, "average"))
+
+    def _mean(self, rows: SourceRows) -> Server:
+        return Server(_combined(np.full((1, self.agents), 1.0 / self.agents), rows))
+
+    def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
+        """See `Round.sum_in`."""
+        from scipy.sparse import csr_array
+
+        check_holder("sum_in", value, Edges)
+        rows = self._record.rows(value if weights is None else value * weights, "sum_in")
+        edges = np.arange(len(self._receivers))
+        return Agents(_combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
+
+    def own(self, value: Edges) -> Agents:
+        """See `Round.own`."""
+        check_holder("own", value, Edges)
+        return Agents(value.rows[np.flatnonzero(self._receivers == self._senders)])
+
+    def spread(self, value: Agents) -> Edges:
+        """See `Round.spread`."""
+        check_holder("spread", value, Agents)
+        return Edges(value.rows, torch.from_numpy(self._receivers.copy()))
+
+    def bounded(
+        self,
+        fn: Callable[..., Tensor],
+        secret: Agents,
+        *,
+        released: Sequence[Edges] = (),
+        private: Sequence[Agents] = (),
+        lipschitz: float,
+        blame: str,
+    ) -> Agents:
+        """See `Round.bounded`."""
+        check_holder("bounded", secret, Agents)
+        refuse_captured(fn, "bounded")
+        for held in private:
+            check_holder("bounded", held, Agents)
+            self._record.is_private(held, "bounded")
+        others = np.flatnonzero(self._receivers != self._senders)
+        for value in released:
+            check_holder("bounded", value, Edges)
+            if self._record.is_private(value, "bounded"):
+                seen = value.rows[others].matrix
+                self._record.closure.append(("released input of bounded", seen))
+        found = self._record.secret(secret, "bounded")
+        self._record.blames.append(blame)
+        return Agents(
+            self._record.add(
+                Contributions(
+                    start=self._record.width,
+                    owners=np.arange(self.agents),
+                    bounds=lipschitz * found.bounds,
+                    batch=found.batch,
+                    sampling_rate=found.sampling_rate,
+                    first_vector=self._record.new_vectors(self.agents),
+                    blame=blame,
+                    block=secret.rows.block,
+                )
+            )
+        )
+
+    def postprocess(
+        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
+    ) -> Agents:
+        """See `Round.postprocess`."""
+        refuse_captured(fn, "postprocess")
+        for value in values:
+            check_holder("postprocess", value, Agents, Edges)
+            self._record.see(value, "input of postprocess")
+        return self.known("result of postprocess", block=block, made_of=values)
+
+    def finish(self, state: Any) -> RoundRecord:
+        """The record of the round, once the step has returned its state."""
+        return self._record.finish(state, agents=self.agents)
+
+
+def _combined(weights: Any, rows: SourceRows) -> SourceRows:
+    """Public combinations of rows, weights (combinations, rows)."""
+    from scipy.sparse import csr_array
+
+    public = csr_array(weights)
+    return rows.of(csr_array(public @ rows.matrix), csr_array(abs(public) @ abs(rows.matrix)))
