@@ -1,29 +1,47 @@
-"""Which layout serves a network, and which of several is the fastest here.
+"""Which layout serves a network, and which of those that serve a run takes.
 
 A layout by layer runs examples together, so it bounds what one record changes only if they do not
 meet in the network. No finite number of examples shows that of a forward that may branch on a
 whole batch; hence "auto" offers these layouts only where `unknown_forward` finds nothing. They
 serve if they also agree with the loop: the network's list of layers does not show parameters that
 are used outside their layer's call, layers that are called twice and overwritten outputs; a
-comparison does. Which of those that serve is the fastest depends on the network, the graph and the
-device; a measurement shows it. Layouts differ in rounding, so what is chosen belongs to the record
-of a run, and a run is repeated bit by bit by asking for the layout by its name.
+comparison does. Of those that serve, `choose` takes one by a rule. Layouts differ in rounding, so
+the rule reads no clock and no batch that was drawn: the same run takes the same layout every time,
+and on every rank.
+
+The rule weighs what a pass of its own costs each model owner against what grouping costs instead:
+
+    grouped, where  (1 - 3 / A) L c  >  D (1 + E / (2 A)) + B M,    else book-keeping
+
+| symbol | name here       | unit                                                                  |
+|--------|-----------------|-----------------------------------------------------------------------|
+| A      | ``owners``      | model owners; one grouped pass costs about as much as 3 of their own  |
+| E      | ``pairs``       | pairs of a model owner and a data owner                               |
+| B      | ``examples``    | examples that meet one model: E / A batches                           |
+| L      | ``layers``      | layers with parameters                                                |
+| c      | `_LAYER_CALL`   | entries that are moved in the time that a layer's calls in one pass take |
+| D      | ``parameters``  | entries; a group copies each model, and half as dearly each sum       |
+| M      | ``convolved``   | entries that convolutions read as patches and return for one example; models of their own convolve slower side by side |
+
+c was fitted to the CPU (`benchmarks/engine.py`). On an accelerator the right-hand side is left out:
+what a pass costs there is the host's calls.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from . import networks
 from .bookkeeping import BookKeeping
-from .clipping import Examples, Pass, Span, plan_passes
+from .clipping import Examples, Pass, Span
 from .grouped import Grouped
+from .layers import find_layers
 from .layouts import Kernel, Loop, OfModel
 
 # Layouts by layer, in the order of preference.
@@ -56,11 +74,23 @@ _ALONG = {
 # Of probes, in units of the data's largest number: there, what a batch's statistics decide changes.
 _PROBES = (8.0, 4096.0)
 
-# Examples times parameters, over all pairs: below, any layout takes less than about .05 s.
-_WORTH_MEASURING = 2**22
-_MEASURED_PAIRS, _MEASURED_WORK = 64, 2**26
-# A later layout must take less than this share of the first one's time: noise shall not choose.
-_SHARE = 0.8
+# A group's own cost in passes of one owner, and what a layer's calls cost in entries moved.
+_GROUP_PASSES, _LAYER_CALL = 3, 2**18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkSize:
+    """What the rule reads of a network.
+
+    Attributes:
+        layers: layers with parameters.
+        parameters: D.
+        convolved: entries that convolutions read as patches and return for one example.
+    """
+
+    layers: int
+    parameters: int
+    convolved: int
 
 
 def unknown_forward(model: nn.Module) -> str | None:
@@ -166,85 +196,62 @@ def _probes(inputs: Tensor) -> Tensor:
     return (scale * (1 + drawn)).to(inputs.device) * inputs.abs().amax().clamp(min=1.0)
 
 
-def worth_measuring(uses: int, *, parameters: int) -> bool:
-    """Whether a round is long enough for the choice to matter.
+@torch.no_grad()
+def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
+    """Count a network's layers and entries by one call.
 
     Args:
-        uses: Examples summed over all pairs.
-        parameters: D.
+        model: A network that `unsupported_layer` lets pass.
+        example: (1, *shape), of which the shape and the type matter.
 
     Examples:
-        >>> worth_measuring(24_000, parameters=2_410)  # 1,000 agents on a ring, 8 examples each
-        True
+        >>> network_size(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4))  # 4 patches of 9, 4 times 2
+        NetworkSize(layers=1, parameters=20, convolved=44)
     """
-    return uses * parameters >= _WORTH_MEASURING
+    counts: list[int] = []
+
+    def count(module: nn.Module, _inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+        positions = outputs[0, 0].numel()
+        counts.append(positions * (module.get_parameter("weight")[0].numel() + outputs.shape[1]))
+
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    hooks = [module.register_forward_hook(count) for module in convolutions]
+    try:
+        model(torch.zeros_like(example))  # a copy, which a layer may overwrite
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return NetworkSize(
+        layers=len(find_layers(model)),
+        parameters=sum(p.numel() for p in model.parameters()),
+        convolved=sum(counts),
+    )
 
 
-def seconds(
-    kernels: Mapping[str, Kernel],
-    points: Tensor,
-    *,
-    examples: Examples,
-    senders: Sequence[int],
-    receivers: Sequence[int],
-    sizes: Sequence[int],
-    clip_norm: float | None,
-) -> dict[str, float]:
-    """Seconds of each layout for some of a round's pairs, at most 64; the better of two.
-
-    On the CPU they are the process's own, which other processes do not lengthen; wall seconds
-    elsewhere.
+def choose(
+    size: NetworkSize, *, owners: int, pairs: int, examples: float, device: str
+) -> tuple[str, ...]:
+    """The layouts by layer in the order in which a run tries them; see the rule above.
 
     Args:
-        kernels: The layouts, by name.
-        points: (1, A, D).
-        examples: All batches stacked; `clipping.plan_passes` has the other arguments.
-        senders: Model owner of each pair.
-        receivers: Data owner of each pair.
-        sizes: Examples of each data owner.
-        clip_norm: As in the round.
-    """
-    rows, work = list[int](), 0
-    for row in sorted(range(len(senders)), key=lambda e: (senders[e], receivers[e], e)):
-        if not sizes[receivers[row]]:
-            continue
-        work += sizes[receivers[row]] * points.shape[2]
-        if rows and (len(rows) == _MEASURED_PAIRS or work > _MEASURED_WORK):
-            break
-        rows.append(row)
-    chosen = [senders[row] for row in rows], [receivers[row] for row in rows]
-    uses = sum(sizes[receiver] for receiver in chosen[1])
-    clock = time.process_time if points.device.type == "cpu" else time.perf_counter
-    found = {}
-    for name, kernel in kernels.items():
-        times = []
-        for _ in range(3):  # the first warms up
-            start = clock()
-            ready = kernel.prepare(examples, uses=uses)
-            out = torch.zeros(len(rows), points.shape[2], device=points.device, dtype=points.dtype)
-            kernel.add(
-                out,
-                points,
-                examples=ready,
-                passes=plan_passes(*chosen, sizes=sizes, limit=kernel.examples_at_once()),
-                coefficients=(1.0,),
-                clip_norm=clip_norm,
-            )
-            float(out[-1, -1])  # waits for the device
-            times.append(clock() - start)
-        found[name] = min(times[1:])
-    return found
-
-
-def fastest(measured: Mapping[str, float]) -> str:
-    """The layout to take: the first, unless another takes less than .8 of its seconds.
+        size: Of the network.
+        owners: Model owners of the whole run.
+        pairs: Pairs of a model owner and a data owner in a round of the whole run.
+        examples: Expected examples that meet one model in a round.
+        device: Where the run computes, such as "cpu".
 
     Examples:
-        >>> fastest({"book-keeping": 1.0, "grouped": 0.9, "vmap": 2.0})
-        'book-keeping'
-        >>> fastest({"book-keeping": 1.0, "grouped": 0.3, "vmap": 0.5})
-        'grouped'
+        >>> digits = NetworkSize(layers=2, parameters=2_410, convolved=0)
+        >>> choose(digits, owners=1_000, pairs=3_000, examples=24.0, device="cpu")
+        ('grouped', 'book-keeping')
+        >>> choose(digits, owners=1, pairs=1, examples=4_096.0, device="cpu")
+        ('book-keeping', 'grouped')
+        >>> lenet = NetworkSize(layers=5, parameters=61_706, convolved=40_904)
+        >>> choose(lenet, owners=10, pairs=30, examples=96.0, device="cpu")
+        ('book-keeping', 'grouped')
     """
-    first = next(iter(measured))
-    best = min(measured, key=lambda name: measured[name])
-    return best if measured[best] < _SHARE * measured[first] else first
+    saved = (owners - _GROUP_PASSES) * size.layers * _LAYER_CALL
+    moved = size.parameters * (owners + pairs / 2) + owners * examples * size.convolved
+    if saved > (moved if device == "cpu" else 0):
+        return "grouped", "book-keeping"
+    return "book-keeping", "grouped"
