@@ -9,22 +9,26 @@ comparison does. Of those that serve, `choose` takes one by a rule. Layouts diff
 the rule reads no clock and no batch that was drawn: the same run takes the same layout every time,
 and on every rank.
 
-The rule weighs what a pass of its own costs each model owner against what grouping costs instead:
+The rule weighs the calls that a group saves against the entries that it moves:
 
-    grouped, where  (1 - 3 / A) L c  >  D (1 + E / (2 A)) + B M,    else book-keeping
+    calls   = (A - 2) L - 3               # those of a group alone are 2 L + 3 calls of a layer
+    entries = A D + (E D + A B M) / 2
+    take grouped where calls * c > entries, else book-keeping
 
-| symbol | name here       | unit                                                                  |
-|--------|-----------------|-----------------------------------------------------------------------|
-| A      | ``owners``      | model owners; one grouped pass costs about as much as 3 of their own  |
-| E      | ``pairs``       | pairs of a model owner and a data owner                               |
-| B      | ``examples``    | examples that meet one model: E / A batches                           |
-| L      | ``layers``      | layers with parameters                                                |
-| c      | `_LAYER_CALL`   | entries that are moved in the time that a layer's calls in one pass take |
-| D      | ``parameters``  | entries; a group copies each model, and half as dearly each sum       |
-| M      | ``convolved``   | entries that convolutions read as patches and return for one example; models of their own convolve slower side by side |
+| symbol | name here         | unit                                                               |
+|--------|-------------------|--------------------------------------------------------------------|
+| A      | ``owners``        | model owners                                                       |
+| E      | ``pairs``         | pairs of a model owner and a data owner                            |
+| B      | ``examples``      | expected examples that meet one model                              |
+| L      | ``layers``        | layers with parameters                                             |
+| D      | ``parameters``    | entries of a model, and of a sum                                   |
+| M      | ``per_example``   | entries that layers read and return for one example; twice those   |
+|        |                   | of convolutions, with the input as patches: they take longer under |
+|        |                   | models of their own                                                |
+| c      | `_CALL`           | entries that a group moves in the time of one call                 |
 
-c was fitted to the CPU (`benchmarks/engine.py`). On an accelerator the right-hand side is left out:
-what a pass costs there is the host's calls.
+2, 3, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries count as
+0: there a pass costs what the host takes to call it.
 """
 
 from __future__ import annotations
@@ -74,8 +78,10 @@ _ALONG = {
 # Of probes, in units of the data's largest number: there, what a batch's statistics decide changes.
 _PROBES = (8.0, 4096.0)
 
-# A group's own cost in passes of one owner, and what a layer's calls cost in entries moved.
-_GROUP_PASSES, _LAYER_CALL = 3, 2**18
+# What a group costs by itself, in passes of one owner and in calls of a layer.
+_PASSES, _CALLS = 2, 3
+# Entries that a group moves in the time of a layer's calls in one pass.
+_CALL = 2**18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,12 +91,12 @@ class NetworkSize:
     Attributes:
         layers: layers with parameters.
         parameters: D.
-        convolved: entries that convolutions read as patches and return for one example.
+        per_example: entries that layers read and return for one example, a convolution's twice.
     """
 
     layers: int
     parameters: int
-    convolved: int
+    per_example: int
 
 
 def unknown_forward(model: nn.Module) -> str | None:
@@ -205,26 +211,31 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
         example: (1, *shape), of which the shape and the type matter.
 
     Examples:
-        >>> network_size(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4))  # 4 patches of 9, 4 times 2
-        NetworkSize(layers=1, parameters=20, convolved=44)
+        >>> network_size(nn.Linear(3, 2), torch.zeros(1, 3))
+        NetworkSize(layers=1, parameters=8, per_example=5)
+        >>> network_size(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4))  # 4 patches of 9 give 4 of 2
+        NetworkSize(layers=1, parameters=20, per_example=88)
     """
     counts: list[int] = []
 
-    def count(module: nn.Module, _inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-        positions = outputs[0, 0].numel()
-        counts.append(positions * (module.get_parameter("weight")[0].numel() + outputs.shape[1]))
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            patches = outputs[0, 0].numel() * module.weight[0].numel()
+            counts.append(2 * (patches + outputs.numel()))
+        else:
+            counts.append(inputs[0].numel() + outputs.numel())
 
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    hooks = [module.register_forward_hook(count) for module in convolutions]
+    layers = find_layers(model)
+    hooks = [layer.module.register_forward_hook(count) for layer in layers]
     try:
         model(torch.zeros_like(example))  # a copy, which a layer may overwrite
     finally:
         for hook in hooks:
             hook.remove()
     return NetworkSize(
-        layers=len(find_layers(model)),
+        layers=len(layers),
         parameters=sum(p.numel() for p in model.parameters()),
-        convolved=sum(counts),
+        per_example=sum(counts),
     )
 
 
@@ -241,17 +252,18 @@ def choose(
         device: Where the run computes, such as "cpu".
 
     Examples:
-        >>> digits = NetworkSize(layers=2, parameters=2_410, convolved=0)
+        >>> digits = NetworkSize(layers=2, parameters=2_410, per_example=138)
         >>> choose(digits, owners=1_000, pairs=3_000, examples=24.0, device="cpu")
         ('grouped', 'book-keeping')
         >>> choose(digits, owners=1, pairs=1, examples=4_096.0, device="cpu")
         ('book-keeping', 'grouped')
-        >>> lenet = NetworkSize(layers=5, parameters=61_706, convolved=40_904)
+        >>> lenet = NetworkSize(layers=5, parameters=61_706, per_example=82_626)
         >>> choose(lenet, owners=10, pairs=30, examples=96.0, device="cpu")
         ('book-keeping', 'grouped')
     """
-    saved = (owners - _GROUP_PASSES) * size.layers * _LAYER_CALL
-    moved = size.parameters * (owners + pairs / 2) + owners * examples * size.convolved
-    if saved > (moved if device == "cpu" else 0):
+    calls = (owners - _PASSES) * size.layers - _CALLS
+    entries = size.parameters * owners + (size.parameters * pairs) / 2
+    entries += owners * examples * size.per_example / 2
+    if calls * _CALL > (entries if device == "cpu" else 0):
         return "grouped", "book-keeping"
     return "book-keeping", "grouped"
