@@ -6,8 +6,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from overhear.training.distributed import Ranks
 from overhear.training.links import Links
+from overhear.training.randomness import SecretRandomness
+from overhear.training.tensor_round import TensorRound
 from overhear.training.topologies import directed_ring, erdos_renyi, full, ring, star
-from overhear.training.values import Edges
+from overhear.training.values import Agents, Edges
 from tests.training.contract import bound_to, setting
 
 CPU = torch.device("cpu")
@@ -147,3 +149,47 @@ def test_gradients_that_put_off_their_check_are_asked_at_the_end_of_a_round():
     with pytest.raises(FloatingPointError, match="not finite"):
         engine.advance()
     assert engine.round == 0
+
+
+def test_a_rank_names_the_pairs_of_the_whole_run_beside_its_own():
+    class Asked(Still):
+        def __init__(self):
+            self.pairs = []
+
+        def clipped_sums(self, models, pairs, batches, *, pairs_of_run, **rest):
+            self.pairs.append((len(pairs[0]), pairs_of_run))
+            return super().clipped_sums(models, pairs, batches, **rest)
+
+    graph = ring(7)
+    for rank in range(3):
+        asked, here = Asked(), links(graph, rank=rank, size=3)
+        one = TensorRound(
+            here,
+            index=1,
+            initial=torch.zeros(4),
+            gradients=asked,
+            draw=lambda *_: [],
+            randomness=SecretRandomness(1),
+        )
+        batch = one.draw()
+        for value in (Agents(rows(len(here.mine), width=4)), Edges(rows(len(here.edges), width=4))):
+            one.clipped_sums(value, batch=batch, clip_norm=1.0)
+        assert asked.pairs == [(len(here.mine), 7), (len(here.edges), 21)]
+
+
+def test_an_engine_tells_its_gradients_of_the_whole_run(monkeypatch):
+    from overhear.training import engine
+
+    told = {}
+
+    def gradients(*_, **given):
+        told.update(given)
+        return Still()
+
+    monkeypatch.setattr(engine, "PairGradients", gradients)
+    graph = ring(5)
+    of = setting(graph)
+    engine.Engine(of, bound_to("dp-dpsgd", graph))
+    records = sum(len(shard.targets) for shard in of.shards)
+    assert told["agents"] == 5
+    assert told["batch_size"] == pytest.approx(of.sampling_rate * records / 5)
