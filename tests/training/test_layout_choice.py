@@ -214,6 +214,7 @@ DIGITS = ("mlp", (1, 8, 8))
         (size_of(*DIGITS), 3, 3, 8, "book-keeping"),
         (size_of(*DIGITS), 1000, 3000, 8, "grouped"),  # a thousand calls in one
         (size_of("mlp"), 10, 10, 32, "grouped"),
+        (size_of("linear"), 30, 900, 8, "grouped"),  # book-keeping adds each pair's sums by itself
         (size_of("lenet"), 10, 10, 1, "grouped"),
         (size_of("lenet"), 10, 30, 32, "book-keeping"),  # convolutions of models of their own
         (size_of("conv4", (3, 32, 32)), 10, 10, 8, "book-keeping"),
