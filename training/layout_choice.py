@@ -6,8 +6,8 @@ whole batch; hence "auto" offers these layouts only where `unknown_forward` find
 serve if they also agree with the loop: the network's list of layers does not show parameters that
 are used outside their layer's call, layers that are called twice and overwritten outputs; a
 comparison does. Of those that serve, `choose` takes one by a rule. Layouts differ in rounding, so
-the rule reads no clock and no batch that was drawn: the same run takes the same layout every time,
-and on every rank.
+the rule reads no clock, and of a run the whole graph and the expected batch: the same run takes the
+same layout every time, and on every rank.
 
 The rule weighs the calls that a group saves against the entries that it moves:
 
@@ -27,8 +27,8 @@ The rule weighs the calls that a group saves against the entries that it moves:
 |        |                   | models of their own                                                |
 | c      | `_CALL`           | entries that a group moves in the time of one call                 |
 
-2, 3, 1 / 16, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries count as
-0: there a pass costs what the host takes to call it.
+2, 3, 1 / 16, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries
+count as 0: there a pass costs what the host takes to call it.
 """
 
 from __future__ import annotations
