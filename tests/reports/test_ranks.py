@@ -377,7 +377,7 @@ def test_every_rank_on_cuda_needs_a_device_of_its_own(monkeypatch):
 
 @pytest.mark.parametrize(
     ("held_layout", "layout"),
-    [("vmap", "vmap"), ("auto", "book-keeping")],  # with "auto" nothing was settled
+    [("vmap", "vmap"), ("auto", "grouped")],  # with "auto" nothing was settled
 )
 def test_a_resumed_run_keeps_the_layout_of_its_rounds(held_layout, layout, run_file, tmp_path):
     def cut_off(at: int, *_: object) -> None:
@@ -389,7 +389,7 @@ def test_a_resumed_run_keeps_the_layout_of_its_rounds(held_layout, layout, run_f
         train_run(config, out, progress=cut_off)
     path = out / "checkpoints/round-000004.safetensors"
     held = load_checkpoint(path)
-    assert held.facts["layout"] == "book-keeping"
+    assert held.facts["layout"] == "grouped"
     older = {"layout": held_layout, "measured": '{"vmap": 0.1, "book-keeping": 0.2}'}
     save_checkpoint(path, replace(held, facts={**held.facts, **older}))
     resume_run(config, out)
