@@ -11,7 +11,7 @@ same layout every time, and on every rank.
 
 The rule weighs the calls that a group saves against the entries that it moves:
 
-    calls   = (A - 2) L - 3 + (E - A) L / 16     # a group alone: 2 L + 3; a further pair: L / 16
+    calls   = (A - 2) L - 3 + (E - A) L / 32     # a group alone: 2 L + 3; a further pair: L / 32
     entries = A D + (E D + A B M) / 2
     take grouped where calls * c > entries, else book-keeping
 
@@ -27,7 +27,7 @@ The rule weighs the calls that a group saves against the entries that it moves:
 |        |                   | models of their own                                                |
 | c      | `_CALL`           | entries that a group moves in the time of one call                 |
 
-2, 3, 1 / 16, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries
+2, 3, 1 / 32, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries
 count as 0: there a pass costs what the host takes to call it.
 """
 
@@ -81,7 +81,7 @@ _PROBES = (8.0, 4096.0)
 # What a group costs by itself, in passes of one owner and in calls of a layer.
 _PASSES, _CALLS = 2, 3
 # Pairs whose sums book-keeping adds, one by one, in the time of a pass.
-_PAIRS = 16
+_PAIRS = 32
 # Entries that a group moves in the time of a layer's calls in one pass.
 _CALL = 2**18
 
