@@ -163,11 +163,6 @@ class LedEngine:
         """The gradient layout in use on rank 0."""
         return self._engine.layout
 
-    @property
-    def measured(self) -> Mapping[str, float]:
-        """No seconds: over ranks a layout is settled by rule."""
-        return self._engine.measured
-
     def start(self) -> None:
         """See `Engine.start`."""
         with self._lead.together("start"):
