@@ -349,7 +349,6 @@ def _save(session: Session, engine: Engine, *, writes: bool) -> None:
         "run": session.run,
         "run_file": run_folder.digest(session.out / run_folder.RUN),
         "layout": engine.layout if engine.settled else "auto",
-        "measured": json.dumps(dict(engine.measured)),
     }
     found = Checkpoint(round=engine.round, state=state, facts=facts)
     save_checkpoint(run_folder.checkpoint(session.out, engine.round), found)

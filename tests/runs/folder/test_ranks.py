@@ -254,7 +254,11 @@ def test_every_rank_on_cuda_needs_a_device_of_its_own(monkeypatch):
         take_device("auto", place)
 
 
-def test_a_resumed_run_keeps_the_layout_of_its_rounds(run_file, tmp_path):
+@pytest.mark.parametrize(
+    ("held_layout", "layout"),
+    [("vmap", "vmap"), ("auto", "grouped")],  # with "auto" nothing was settled
+)
+def test_a_resumed_run_keeps_the_layout_of_its_rounds(held_layout, layout, run_file, tmp_path):
     def cut_off(at: int, *_: object) -> None:
         if at == 4:
             raise KeyboardInterrupt
@@ -264,12 +268,13 @@ def test_a_resumed_run_keeps_the_layout_of_its_rounds(run_file, tmp_path):
         train_run(config, out, progress=cut_off)
     path = out / "checkpoints/round-000004.safetensors"
     held = load_checkpoint(path)
-    assert held.facts["layout"] == "book-keeping"
-    save_checkpoint(path, replace(held, facts={**held.facts, "layout": "vmap"}))
+    assert held.facts["layout"] == "grouped"
+    older = {"layout": held_layout, "measured": '{"vmap": 0.1, "book-keeping": 0.2}'}
+    save_checkpoint(path, replace(held, facts={**held.facts, **older}))
     resume_run(config, out)
     assert is_finished(out)
-    assert json.loads((out / "environment.json").read_text())["layout"] == "vmap"
-    assert load_checkpoint(out / "checkpoints/round-000008.safetensors").facts["layout"] == "vmap"
+    assert json.loads((out / "environment.json").read_text())["layout"] == layout
+    assert load_checkpoint(out / "checkpoints/round-000008.safetensors").facts["layout"] == layout
 
 
 def test_hardened_noise_is_other_noise_of_the_same_plan(run_file, alone, tmp_path):
