@@ -8,8 +8,8 @@ What is on the disk when is the order that a crash may break at any place:
                      its transcript, the checkpoint after it, its metrics
     the sums, which make the run a finished one
 
-Over ranks (`overhear.runs.folder.ranks`) every rank goes through the same rounds, and rank 0 alone has
-a ledger and writes; all meet between the line in the ledger and the round.
+Over ranks (`ranks.py`) every rank goes through the same rounds, and rank 0 alone has a ledger and
+writes; all meet between the line in the ledger and the round.
 """
 
 from __future__ import annotations
