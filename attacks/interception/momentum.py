@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from ...training.algorithms.algorithm import Form
 from ...training.algorithms.dpdl import Settings as DpdlSettings
-from ...training.algorithms.form import Form
 from ...training.engine.transcript import Transcript
 from ...training.graphs.graph import Graph, Topology
 from ..problem.observation import Observation

@@ -2,9 +2,8 @@
 
 from ..graphs.mixing import Sums
 from . import dp_cga, dp_dpsgd, dp_netfleet, dpdl, dsgd, dyn_d2p, muffliato
-from .algorithm import Algorithm, bind
+from .algorithm import Algorithm, Form, bind
 from .correlated import cdp_dsgd, decor, ldp_dsgd, whisper
-from .form import Form
 from .min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -1,7 +1,8 @@
-"""Algorithm: what the registry knows of one, and how its numbers are bound."""
+"""Algorithm: what the registry knows of one, its two forms, and how its numbers are bound."""
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 from collections.abc import Callable
@@ -11,7 +12,13 @@ from typing import Any, NamedTuple
 from ...privacy.errors import InputError, InputTypeError
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
-from .form import Form
+
+
+class Form(enum.StrEnum):
+    """Which of the two forms of an algorithm is meant: as published, or repaired to be proven."""
+
+    REPAIRED = "repaired"
+    PUBLISHED = "published"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,8 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ..step.round import Agents, Batch, Edges, Round
+from ..step.round import Round
+from ..step.values import Agents, Batch, Edges
 
 _MOST_STEPS = 100  # of the active-set solver, for each row; it needs about one
 

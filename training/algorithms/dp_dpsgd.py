@@ -26,7 +26,8 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
 
 
 class Order(enum.StrEnum):

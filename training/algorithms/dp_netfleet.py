@@ -42,7 +42,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...privacy.errors import InputError
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
 
 
 class Batches(enum.StrEnum):

@@ -41,8 +41,9 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ..step.round import Agents, Edges, Round
-from .form import Form
+from ..step.round import Round
+from ..step.values import Agents, Edges
+from .algorithm import Form
 
 _SEARCH = 20_001
 

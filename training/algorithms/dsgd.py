@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
 
 
 class State(NamedTuple):

@@ -48,7 +48,8 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.noise.schedule import Schedule
 from ..graphs.graph import Topology
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

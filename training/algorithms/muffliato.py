@@ -44,7 +44,8 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..graphs.graph import Topology
 from ..graphs.spectral_gap import spectral_gap
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
 
 # Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose
 # one, and final models look as if they did not hold it, where in real numbers they show y^0.

@@ -33,9 +33,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...step.round import Agents, Round
-from .first_batch import FirstBatch, check_initial_batch
-from .shared_step import check_rate, check_weight, mixed, stepped
+from ...step.round import Round
+from ...step.values import Agents
+from .shared_step import FirstBatch, check_initial_batch, check_rate, check_weight, mixed, stepped
 
 __all__ = ["Settings", "State", "init", "step"]
 

@@ -48,10 +48,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....privacy.errors import InputError
-from ...step.round import Agents, Round
-from ..form import Form
-from .first_batch import FirstBatch, check_initial_batch
-from .shared_step import Pair, check_rate, check_weight, mixed, stepped
+from ...step.round import Round
+from ...step.values import Agents
+from ..algorithm import Form
+from .shared_step import (
+    FirstBatch,
+    Pair,
+    check_initial_batch,
+    check_rate,
+    check_weight,
+    mixed,
+    stepped,
+)
 
 __all__ = ["Settings", "State", "init", "step"]
 

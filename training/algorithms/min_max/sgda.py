@@ -26,7 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...step.round import Agents, Round
+from ...step.round import Round
+from ...step.values import Agents
 from .shared_step import check_rate, stepped
 
 __all__ = ["Settings", "State", "init", "step"]
