@@ -175,9 +175,10 @@ def dpmixsgd_theorem_3(
     epsilon: float | None = None,
     delta: float,
     rounds: int,
-    examples: int,
+    examples: float,
     batch_size: float,
     start_batch_size: float,
+    start_noise_std: float | None = None,
     gradient_bound: float = 1.0,
     repaired: bool = False,
     c: float = 1.0,
@@ -189,9 +190,10 @@ def dpmixsgd_theorem_3(
         epsilon: what is to be claimed, > 0. Give one of the two.
         delta: strictly between 0 and 1.
         rounds: T, the start not counted.
-        examples: n of one agent.
+        examples: n of one agent, or of the average agent.
         batch_size: expected size of a round's batch, above 0, at most `examples`.
         start_batch_size: of the first, large batch, at most `examples`; 0 releases nothing there.
+        start_noise_std: noise on the mean gradient of that batch; None is as printed, the same.
         gradient_bound: G, assumed bound on one example's gradient, > 0.
         repaired: whether one example's step is clipped to G and the recursion runs on released
             values; False is the published form.
@@ -235,7 +237,8 @@ def dpmixsgd_theorem_3(
         caveats = (*caveats[:2], "the start with its large batch is not in the claim")
         counts = {(per_example * batch_size, batch_size / examples): rounds}
         if start_batch_size > 0:
-            start = (per_example * start_batch_size, start_batch_size / examples)
+            on_start = std if start_noise_std is None else start_noise_std
+            start = (on_start / gradient_bound * start_batch_size, start_batch_size / examples)
             counts[start] = counts.get(start, 0) + 1
         proven = composed_epsilon(counts, delta=delta)
         proven_by = f"{_PLD} of the rounds and the start, add-or-remove-one"

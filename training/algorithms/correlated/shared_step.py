@@ -1,7 +1,7 @@
 """Noise whose sources are shared by agents, and the step that hides gradients in it.
 
-    v = F z,  z ~ N(0, s^2 C^2 I),  R = F F^T          for each coordinate alike
-    x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
+    1  v = F z,  z ~ N(0, s^2 C^2 I),  R = F F^T          for each coordinate alike
+    2  x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
 
 | symbol | name here     | shape        | meaning                                            |
 |--------|---------------|--------------|----------------------------------------------------|
@@ -167,7 +167,8 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round: step, then mix."""
+    """One round: step, then mix; the numbers are the steps above."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
-    noise = round.noise(sums, std=noise_std, factor=factor, known_to=known_to)
-    return State(round.mix(state.x - learning_rate * (sums + noise) / batch_size, kind="model"))
+    noise = round.noise(sums, std=noise_std, factor=factor, known_to=known_to)  # 1
+    x = state.x - learning_rate * (sums + noise) / batch_size
+    return State(round.mix(x, kind="model"))  # 2
