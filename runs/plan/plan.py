@@ -10,7 +10,7 @@ from typing import Any
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
-from ...privacy.published.dpdl import PublishedClaim
+from ...privacy.published.claim import PublishedClaim
 from ...privacy.view.view import UnsupportedView
 from ...training.algorithms import ALGORITHMS, Form, bind
 from ...training.algorithms.algorithm import PlannedRun

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Status
-from ...privacy.published.dpdl import PublishedClaim
+from ...privacy.published.claim import PublishedClaim
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
 

@@ -42,7 +42,8 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ...privacy.published.dpdl import PublishedClaim, dpdl_theorem_1
+from ...privacy.published.claim import PublishedClaim
+from ...privacy.published.dpdl import dpdl_theorem_1
 from ..step.round import Round
 from ..step.values import Agents, Edges
 from .algorithm import Algorithm, Form, OwnGradient, PlannedRun

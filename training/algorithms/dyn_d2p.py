@@ -47,7 +47,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ...privacy.noise.schedule import Schedule
-from ...privacy.published.dpdl import PublishedClaim
+from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums

@@ -42,7 +42,7 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ...privacy.published.dpdl import PublishedClaim
+from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
 from ..graphs.graph import Topology
 from ..graphs.spectral_gap import spectral_gap

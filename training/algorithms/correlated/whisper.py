@@ -48,7 +48,7 @@ import numpy as np
 from ....privacy.errors import InputError
 from ....privacy.noise.correlated import factor as covariance_factor
 from ....privacy.noise.correlated import whisper_covariance
-from ....privacy.published.dpdl import PublishedClaim
+from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.whisper import whisper_theorem_2
 from ...graphs.graph import Topology
 from ..algorithm import Algorithm, PlannedRun

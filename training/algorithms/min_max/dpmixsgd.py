@@ -49,7 +49,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....privacy.errors import InputError
-from ....privacy.published.dpdl import PublishedClaim, dpmixsgd_theorem_3
+from ....privacy.published.claim import PublishedClaim
+from ....privacy.published.dpmixsgd import dpmixsgd_theorem_3
 from ...step.round import Round
 from ...step.values import Agents
 from ..algorithm import Algorithm, Form, PlannedRun
