@@ -71,6 +71,7 @@ def _docstrings(tree: ast.AST) -> set[int]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
+        and isinstance(node.body[0].value, ast.Constant)
     }
 
 
