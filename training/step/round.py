@@ -241,7 +241,7 @@ class Round(ABC):
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
-        """A function of values that count as seen by whoever may see the result.
+        """A function of values that count as seen by every adversary that may see the result.
 
         `fn` runs once per agent on its (D,) rows of Agents and (n_i, D) rows of Edges, and returns
         all coordinates of the block that is named.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
 
-SERVER = -1  # stands for the server among the senders and receivers of messages
+SERVER = -1  # the server among the senders and receivers of messages
 
 _EXPECTED_SIZE = (
     "its records and their number are secret; divide a sum by batch_size, the public expected size"

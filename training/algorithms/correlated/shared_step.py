@@ -99,7 +99,7 @@ def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]
         Noise behind which an eavesdropper sees the worst agent as behind its own unit noise.
 
     Raises:
-        ValueError: some combination of messages is free of noise, which no scale mends.
+        ValueError: some combination of messages is free of noise, which no scale repairs.
 
     >>> pair = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, -2.0]])  # two agents that share a seed
     >>> found = shared_noise(pair, [frozenset({0}), frozenset({1}), frozenset({0, 1})])
