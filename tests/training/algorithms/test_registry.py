@@ -17,7 +17,7 @@ import pytest
 
 import overhear.training
 from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
-from overhear.training.algorithms.algorithm import hyper_parameters, prepared
+from overhear.training.algorithms.algorithm import hyper_parameters
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace
 
@@ -164,18 +164,6 @@ def _step(state, round):
 def test_every_hyper_parameter_of_the_registry_is_taken(name):
     algorithm = ALGORITHMS[name]
     hyper_parameters(algorithm, algorithm.settings())
-
-
-def test_what_is_prepared_is_what_the_step_takes():
-    def prepare(*, graph):
-        return {"clip_norm": 1.0}
-
-    def step(state, round, *, clip_norm):
-        return state
-
-    own = Algorithm(name="own", init=_start, step=step, prepare=prepare)
-    with pytest.raises(TypeError, match="gives 'clip_norm'"):
-        prepared(own, own.settings(), graph=ring(3), rounds=2)
 
 
 @pytest.mark.parametrize("name", [name for name, of in ALGORITHMS.items() if not of.private])
