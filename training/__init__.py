@@ -17,7 +17,8 @@ from .models.auroc import auroc
 from .models.evaluation import Metrics, evaluate
 from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .models.tasks import ClassWeights, Task
-from .step.round import Agents, Batch, Edges, Round, Server, UndeclaredOperation
+from .step.round import Round
+from .step.values import Agents, Batch, Edges, Server, UndeclaredOperation
 from .tracing.round_trace import RoundTrace
 from .tracing.trace import AlgorithmTrace, trace
 

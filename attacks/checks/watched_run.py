@@ -14,7 +14,7 @@ from ...training.engine.engine import Engine, Setting
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Sources
 from ...training.engine.transcript import Transcript
-from ...training.step.round import Agents
+from ...training.step.values import Agents
 from ...training.tracing.trace import trace
 from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound

@@ -10,12 +10,10 @@ from typing import Any
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
-from ...privacy.noise.schedule import Schedule
-from ...privacy.published.dpdl import PublishedClaim, dpdl_theorem_1
-from ...privacy.published.dyn_d2p import dyn_d2p_clt
+from ...privacy.published.claim import PublishedClaim
 from ...privacy.view.view import UnsupportedView
 from ...training.algorithms import ALGORITHMS, Form, bind
-from ...training.algorithms.dyn_d2p import Settings as DynD2PSettings
+from ...training.algorithms.algorithm import PlannedRun
 from ...training.exposure.guarantees import calibrated_multiplier, guarantee
 from ...training.exposure.joint_sensitivities import (
     CLEAR_DEFAULT,
@@ -32,7 +30,6 @@ from .by_agent import epsilon_by_agent, exposures_by_agent
 
 SCHEMA = 1
 _SOME_BATCH = 37.5
-_PUBLISHED = {"dpdl": dpdl_theorem_1}  # algorithms whose paper has a bound of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,7 +179,9 @@ def make_plan(
         rounds=rounds,
         message_kinds=kinds,
         warnings=_warnings(config, every),
-        published_bound=_published_bound(config, every, multiplier=multiplier, rate=rate),
+        published_bound=_published_bound(
+            config, graph, every, multiplier=multiplier, rate=rate, records=records
+        ),
         victims={
             name: epsilon_by_agent(
                 of,
@@ -283,6 +282,7 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
         mend = (
             ' Use form = "repaired" for a proven figure.'
             if Form(config.algorithm.form) is Form.PUBLISHED
+            and Form.PUBLISHED in ALGORITHMS[config.algorithm.name].forms
             else ""
         )
         said.append(f"Heuristic: {blame}.{mend}")
@@ -308,33 +308,34 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
 
 
 def _published_bound(
-    config: RunFile, guarantees: Sequence[Guarantee], *, multiplier: float, rate: float
+    config: RunFile,
+    graph: Topology,
+    guarantees: Sequence[Guarantee],
+    *,
+    multiplier: float,
+    rate: float,
+    records: float | None,
 ) -> PublishedClaim | None:
-    """What the paper claims, with the largest joint sensitivity of the adversaries as its K."""
-    bound, settings = _PUBLISHED.get(config.algorithm.name), config.algorithm.settings()
-    if isinstance(settings, DynD2PSettings) and config.privacy is not None and multiplier > 0:
-        schedule = Schedule(
-            rounds=config.training.rounds,
-            sampling_rate=rate,
-            clip_decay=settings.clip_decay,
-            budget_growth=settings.budget_growth,
-        )
-        p = config.privacy
-        return dyn_d2p_clt(
-            schedule, noise_multiplier=multiplier, delta=p.delta, adjacency=p.adjacency
-        )
-    if bound is None or config.privacy is None:
+    """What the algorithm's own paper claims."""
+    bound, p = ALGORITHMS[config.algorithm.name].published_bound, config.privacy
+    if bound is None or p is None:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
-    if worst.joint_sensitivity == 0.0:  # nothing is released that a bound could be about
-        return None
     return bound(
-        noise_multiplier=multiplier,
-        delta=worst.delta,
-        rounds=config.training.rounds,
-        sampling_rate=rate,
-        sensitivity_factor=worst.joint_sensitivity,
-        sensitivity_status=worst.status,
+        PlannedRun(
+            settings=config.algorithm.settings(),
+            form=Form(config.algorithm.form),
+            graph=graph,
+            noise_multiplier=multiplier,
+            clip_norm=clip_norm_of(config),
+            delta=worst.delta,
+            adjacency=p.adjacency,
+            rounds=config.training.rounds,
+            sampling_rate=rate,
+            records=records,
+            joint_sensitivity=worst.joint_sensitivity,
+            status=worst.status,
+        )
     )
 
 

@@ -95,9 +95,11 @@ def _model(run: RunFile) -> tuple[ModelTable, list[str]]:
     if task in (None, wanted):
         return run.model.model_copy(update={"task": wanted}), []
     reason = "ascends in dual variables" if has_dual else "has no dual variables"
+    min_max = next(other for other, of in ALGORITHMS.items() if of.blocks > 1 and of.private)
+    instead = "another algorithm" if has_dual else f"a min-max algorithm such as {min_max}"
     return run.model, [
         f'[model] task="{task}" cannot be learned by {name}, which {reason}; use "{wanted}", or '
-        f"choose {'another algorithm' if has_dual else 'a min-max algorithm such as dpmixsgd'}"
+        f"choose {instead}"
     ]
 
 

@@ -22,7 +22,7 @@ from overhear.training.engine.tensor_round import Examples, Sources, TensorRound
 from overhear.training.engine.transcript import Message, Tap, Transcript
 from overhear.training.graphs.graph import Graph
 from overhear.training.models.tasks import ClassWeights
-from overhear.training.step.round import Agents
+from overhear.training.step.values import Agents
 from overhear.training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace

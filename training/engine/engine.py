@@ -19,7 +19,7 @@ from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
 from ..models.parameters import flatten
 from ..models.tasks import Task
-from ..step.round import Agents
+from ..step.values import Agents
 from .exchange import check_same_root, gather, share_root, warm_up
 from .messages import Gathered
 from .randomness import Purpose, SecretRandomness

@@ -18,8 +18,19 @@ from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
-from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
-from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
+from ..step.closures import refuse_captured
+from ..step.round import Coef, P, Round, V, reply_order
+from ..step.values import (
+    SERVER,
+    Agents,
+    Batch,
+    Edges,
+    Server,
+    UndeclaredOperation,
+    Value,
+    check_holder,
+    check_table,
+)
 from .exchange import Arrivals, fetch, gather
 from .links import Links, Route
 from .messages import Gathered, whole_message
@@ -298,10 +309,6 @@ class TensorRound(Round):
             reply_order(self._links.graph)
         rows = self._cross("reply", value, kind=kind)
         return Edges(self._arrived(rows, self._links.replies), self._links.back)
-
-    def mix(self, value: Agents, *, kind: str) -> Agents:
-        """See `Round.mix`."""
-        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""

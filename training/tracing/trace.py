@@ -16,7 +16,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, Topology
-from ..step.round import Agents
+from ..step.values import Agents
 from .equivalent_rounds import Earlier, repeats
 from .round_trace import RoundTrace
 from .traced_round import TracedRound

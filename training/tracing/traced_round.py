@@ -12,8 +12,19 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..graphs.graph import Graph
-from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
-from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
+from ..step.closures import refuse_captured
+from ..step.round import Coef, P, Round, V, reply_order
+from ..step.values import (
+    SERVER,
+    Agents,
+    Batch,
+    Edges,
+    Server,
+    UndeclaredOperation,
+    Value,
+    check_holder,
+    check_table,
+)
 from .linear_forms import Contributions, Known, Messages, NoiseSources, SourceRows
 from .record import Recorder, RoundRecord
 
@@ -179,10 +190,6 @@ class TracedRound(Round):
         rows = self._record.rows(value, "reply")
         sent = self._send(rows, kind=kind, senders=self._receivers, links=links)
         return Edges(sent, reply_order(self._graph))
-
-    def mix(self, value: Agents, *, kind: str) -> Agents:
-        """See `Round.mix`."""
-        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""

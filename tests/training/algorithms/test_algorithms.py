@@ -190,7 +190,7 @@ def test_what_is_added_to_a_message_has_the_declared_deviation(dtype):
 
 
 def test_a_batch_of_another_round_is_refused_in_a_run_too():
-    from overhear.training.step.round import UndeclaredOperation
+    from overhear.training.step.values import UndeclaredOperation
 
     def draws(*_):
         return Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
@@ -202,7 +202,7 @@ def test_a_batch_of_another_round_is_refused_in_a_run_too():
 
 
 def test_nothing_is_broadcast_over_coordinates():
-    from overhear.training.step.round import Agents, UndeclaredOperation
+    from overhear.training.step.values import Agents, UndeclaredOperation
 
     one = _bare_round()
     narrow = Agents(torch.zeros(5, 1, dtype=torch.float64))

@@ -285,6 +285,10 @@ def test_a_prepared_value_that_the_step_does_not_take_is_refused():
     from dataclasses import replace
 
     for prepared in ({"typo": 1.0}, {"clip_norm": 2.0}):
-        wrong = replace(ALGORITHMS["dyn-d2p"], prepare=lambda *_, given=prepared, **__: given)
+
+        def prepare(*, clip_decay, budget_growth, given=prepared):
+            return given
+
+        wrong = replace(ALGORITHMS["dyn-d2p"], prepare=prepare)
         with pytest.raises(TypeError, match=f"prepare of 'dyn-d2p' gives '{next(iter(prepared))}'"):
             bind(wrong, CONST, clip_norm=1.0, noise_std=1.0, graph=ring(5), rounds=3, **NUMBERS)

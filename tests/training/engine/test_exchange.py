@@ -9,7 +9,7 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import Arrivals, _batches, _ordered
 from overhear.training.engine.ranks import Ranks
 from overhear.training.engine.tensor_round import Sources
-from overhear.training.step.round import Agents, UndeclaredOperation
+from overhear.training.step.values import Agents, UndeclaredOperation
 from tests.training.contract import bound_to, setting
 
 NOTHING = torch.empty(0)

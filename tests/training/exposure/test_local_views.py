@@ -25,7 +25,8 @@ from overhear.training.exposure.local_views import Surroundings
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import bipartite, erdos_renyi, full, ring, star
-from overhear.training.step.round import Agents, Round
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
 

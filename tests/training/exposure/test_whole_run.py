@@ -29,7 +29,8 @@ from overhear.training.exposure.whole_run import (
     carried_exposures,
     streamed_view,
 )
-from overhear.training.step.round import Agents, Round
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
 from overhear.training.tracing import trace
 
 BETA = 0.01

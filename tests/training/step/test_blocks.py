@@ -16,7 +16,8 @@ from overhear.training.exposure.joint_sensitivities import exposures
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
-from overhear.training.step.round import Agents, Round, UndeclaredOperation
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents, UndeclaredOperation
 from overhear.training.tracing.linear_forms import Messages
 from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, joint, setting, traced

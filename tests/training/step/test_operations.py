@@ -16,7 +16,8 @@ from overhear.training.engine.tensor_round import Sources
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.parameters import flatten
-from overhear.training.step.round import SERVER, Agents, Round, Server, UndeclaredOperation
+from overhear.training.step.round import Round
+from overhear.training.step.values import SERVER, Agents, Server, UndeclaredOperation
 from overhear.training.tracing.linear_forms import Contributions, NoiseSources
 from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, joint, setting, traced

@@ -13,7 +13,8 @@ from overhear.training.exposure.joint_sensitivities import exposures
 from overhear.training.graphs.graph import Graph, GraphSequence
 from overhear.training.graphs.mixing import push_weights
 from overhear.training.graphs.topologies import directed_exponential, full, ring, star
-from overhear.training.step.round import Agents, Round
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
 

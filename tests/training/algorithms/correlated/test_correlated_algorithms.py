@@ -9,6 +9,7 @@ from torch import nn
 
 from overhear.privacy import noise_floor
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd
+from overhear.training.algorithms.algorithm import prepared
 from overhear.training.algorithms.correlated import whisper
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
@@ -26,7 +27,7 @@ ETA, B, STD, ROUNDS = 0.3, 4.5, 0.4, 30
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
     algorithm = ALGORITHMS[name]
     settings = algorithm.settings(**given)
-    return algorithm.prepare(settings, graph=graph, rounds=rounds, clip_norm=None)["factor"].numpy()
+    return prepared(algorithm, settings, graph=graph, rounds=rounds)["factor"].numpy()
 
 
 def covariance_of(name: str, graph: Graph, **given) -> np.ndarray:

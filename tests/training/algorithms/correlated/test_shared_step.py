@@ -13,6 +13,7 @@ from overhear.privacy import noise_floor, victim_information
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.training.algorithms import ALGORITHMS, bind
+from overhear.training.algorithms.algorithm import prepared
 from overhear.training.algorithms.correlated import decor, whisper
 from overhear.training.algorithms.correlated import shared_step as correlated_noise
 from overhear.training.exposure.joint_sensitivities import exposures
@@ -39,7 +40,7 @@ GOLDEN = Path(__file__).parents[4] / "../shared/golden/whisper.json"
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
     algorithm = ALGORITHMS[name]
     settings = algorithm.settings(**given)
-    return algorithm.prepare(settings, graph=graph, rounds=rounds, clip_norm=None)["factor"].numpy()
+    return prepared(algorithm, settings, graph=graph, rounds=rounds)["factor"].numpy()
 
 
 def covariance_of(name: str, graph: Graph, **given) -> np.ndarray:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
-from overhear.training.algorithms.min_max.first_batch import FirstBatch
+from overhear.training.algorithms.min_max.shared_step import FirstBatch
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.tensor_round import Examples, Sources
