@@ -42,8 +42,7 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ..graphs.graph import Topology
-from ..graphs.spectral_gap import spectral_gap
+from ..graphs.graph import Topology, spectral_gap
 from ..step.round import Agents, Round
 
 # Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose

@@ -21,9 +21,8 @@ from ..gradients.gradients import ClippedSums
 from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
 from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
 from .exchange import Arrivals, fetch, gather
-from .links import Links, Route
+from .links import Links, Route, of_agents, same_pick, stacked
 from .messages import Gathered, whole_message
-from .points import of_agents, same_pick, stacked
 from .randomness import SecretRandomness
 from .recording import Sources, Taken, makers
 from .transcript import Message, Tap
