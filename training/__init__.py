@@ -13,8 +13,7 @@ from .exposure.whole_run import all_rounds_exposures, streamed_view
 from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph
-from .models.auroc import auroc
-from .models.evaluation import Metrics, evaluate
+from .models.evaluation import Metrics, auroc, evaluate
 from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .models.tasks import ClassWeights, Task
 from .step.round import Agents, Batch, Edges, Round, Server, UndeclaredOperation
