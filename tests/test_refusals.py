@@ -40,9 +40,9 @@ from overhear.privacy import (
 from overhear.privacy.accounting import risk, trade_off
 from overhear.training import Agents, UndeclaredOperation, exposures
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.exposure.guarantees import calibrated_multiplier
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, validate_model

@@ -5,7 +5,7 @@ from .data.dataset import Examples
 from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
 from .engine.engine import Engine, Setting
 from .engine.randomness import SecretRandomness
-from .engine.tensor_round import Sources
+from .engine.recording import Recorded
 from .engine.transcript import Message, Transcript
 from .exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
 from .exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
@@ -41,12 +41,12 @@ __all__ = [
     "Message",
     "Metrics",
     "PairGradients",
+    "Recorded",
     "Round",
     "RoundTrace",
     "SecretRandomness",
     "Server",
     "Setting",
-    "Sources",
     "Task",
     "Topology",
     "Transcript",

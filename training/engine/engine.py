@@ -20,12 +20,14 @@ from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
 from ..models.parameters import flatten
 from ..models.tasks import Task
-from ..step.round import Agents
+from ..step.round import Agents, Round
 from .exchange import check_same_root, gather, share_root, warm_up
+from .links import Links
 from .messages import Gathered
 from .randomness import Purpose, SecretRandomness
 from .ranks import Ranks
-from .tensor_round import Links, Sources, TensorRound
+from .recording import KeptNoise, Recorded, Recording
+from .tensor_round import TensorRound
 from .transcript import Tap
 
 __all__ = ["Engine", "Setting", "keep_freed_memory"]
@@ -171,13 +173,15 @@ class Engine:
         index: int,
         *,
         planted: Mapping[int, Examples],
-        sources: Sources | None,
+        recorded: Recorded | None,
         heard: bool = True,
-    ) -> TensorRound:
-        if sources is not None and self.ranks is not None:
+    ) -> Round:
+        if recorded is not None and self.ranks is not None:
             raise InputError(
-                "sources hold what all agents drew, which no rank has; leave out sources, or ranks"
+                "recorded holds what all agents drew, which no rank has; leave out recorded, or "
+                "ranks"
             )
+        randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
         def draw(call: int, rate: float | None) -> list[Examples]:
             drawn = {
@@ -185,25 +189,28 @@ class Engine:
                 for agent in self._mine
                 if agent not in planted
             }
+            if recorded is not None:
+                recorded.batches.append([drawn.get(agent) for agent in self._mine])
             at = dict(zip(drawn, self._moved(list(drawn.values())), strict=True))
-            batches = [self._batch(agent, planted=planted, at=at) for agent in self._mine]
-            if sources is not None:
-                sources.batches.append([drawn.get(agent) for agent in self._mine])
-            return batches
+            return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
-        return TensorRound(
-            self._links[self.setting.graph.at(index)],
+        links, task = self._links[self.setting.graph.at(index)], self.setting.task
+        sizes = task.dimensions if task else (len(self._initial),)
+        made = TensorRound(
+            links,
             index=index,
             initial=self._initial,
             gradients=self._gradients,
             draw=draw,
-            randomness=self._randomness,
-            sizes=self.setting.task.dimensions if self.setting.task else None,
-            projection=self.setting.task.project if self.setting.task else None,
+            randomness=randomness,
+            sizes=sizes,
+            projection=task.project if task else None,
             taps=self.taps if heard else (),
             gathered=self.gathered if heard else None,
-            sources=sources,
         )
+        if recorded is None:
+            return made
+        return Recording(made, recorded=recorded, links=links, sizes=sizes)
 
     def _batch(
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
@@ -233,17 +240,17 @@ class Engine:
         moved = joined.to(self.setting.device, non_blocking=True)
         return list(moved.split([len(at) for at in positions]))
 
-    def start(self, *, sources: Sources | None = None) -> None:
+    def start(self, *, recorded: Recorded | None = None) -> None:
         """Run the algorithm's `init`; started again, it draws fresh noise."""
-        self._start(sources=sources, heard=True)
+        self._start(recorded=recorded, heard=True)
 
-    def _start(self, *, sources: Sources | None, heard: bool) -> None:
+    def _start(self, *, recorded: Recorded | None, heard: bool) -> None:
         if self.state is not None:
             self._randomness = self._fresh() if self._own_root else self._randomness.renewed()
         if self.ranks is not None:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
         nothing = {} if heard else {a: self._nothing(a) for a in self._mine}
-        current = self._make_round(0, planted=nothing, sources=sources, heard=heard)
+        current = self._make_round(0, planted=nothing, recorded=recorded, heard=heard)
         self._failed = True
         self.state = self._checked(self._bound.init(current))
         self._failed = False
@@ -257,13 +264,13 @@ class Engine:
         return state
 
     def advance(
-        self, *, planted: Mapping[int, Examples] | None = None, sources: Sources | None = None
+        self, *, planted: Mapping[int, Examples] | None = None, recorded: Recorded | None = None
     ) -> None:
         """Run one round.
 
         Args:
             planted: agents whose batch is given instead of drawn, for attacks and audits.
-            sources: filled with what the round drew.
+            recorded: filled with what the round draws and computes, for checks and attacks.
 
         Raises:
             RuntimeError: the round failed before, after some of its messages may have left: once
@@ -276,7 +283,7 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
-        current = self._make_round(self.round + 1, planted=planted or {}, sources=sources)
+        current = self._make_round(self.round + 1, planted=planted or {}, recorded=recorded)
         self._failed = True
         self.state = self._checked(self._bound.step(self.state, current))
         self._failed = False
@@ -324,7 +331,7 @@ class Engine:
         Raises:
             ValueError: fields or shapes that are not those of the algorithm's state.
         """
-        self._start(sources=None, heard=False)  # for the kind and the shapes of the state
+        self._start(recorded=None, heard=False)  # for the kind and the shapes of the state
         held, agents = self.state._asdict(), self.setting.graph.agents
         shapes = {
             name: (agents, *value.rows.shape[1:])

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..graphs.graph import Graph
-from ..step.round import reply_order
+from ..step.round import Coef, reply_order
 from ..step.values import SERVER, Agents, Edges, UndeclaredOperation, Value
 from .exchange import Arrivals
 from .ranks import Ranks
 
-__all__ = ["Links", "Route", "Routes", "of_agents", "same_pick", "stacked"]
+__all__ = ["Links", "Route", "Routes", "by_coordinate", "of_agents", "stacked"]
 
 _ALIGNMENT = 64  # bytes: a vector register, and what memory is allocated at
 
@@ -240,25 +240,64 @@ def of_agents(operation: str, rows: list[Tensor], *, width: int) -> Agents:
     return Agents(torch.stack(rows))
 
 
-def stacked(points: Sequence[Value]) -> tuple[Tensor, Tensor | None]:
-    """The points as models (K, M, D), and for each row its position in M; None where they agree.
+def stacked(
+    points: Sequence[tuple[Value, ...]], *, sizes: Sequence[int], links: Links
+) -> tuple[Tensor, list[int]]:
+    """The points at which gradients are taken as models, and whose model is which.
 
     Each model starts at the same alignment, by which products round, so its gradients do not depend
     on which models come before it.
+
+    Args:
+        points: of K points the blocks.
+        sizes: coordinates of each block of the run.
+        links: of the round.
+
+    Returns:
+        Models (K, M, D), the blocks side by side, and for each row of the values its position in M.
+
+    Raises:
+        UndeclaredOperation: a point without all blocks, or with them in another order.
     """
-    first = points[0]
-    shared = all(same_pick(point, first) for point in points)
-    models = [point.base if shared else point.rows for point in points]
-    pick = first.pick if shared else None
+    values = [_joined(point, sizes) for point in points]
+    first = values[0]
+    shared = all(_same_pick(value, first) for value in values)
+    models = [value.base if shared else value.rows for value in values]
     width = models[0].shape[1]
     step = _ALIGNMENT // models[0].element_size()
     padded = models[0].new_empty(len(models), len(models[0]), -(-width // step) * step)
     for into, model in zip(padded, models, strict=True):
         into[:, :width] = model
-    return padded[:, :, :width], pick
+    if shared and first.pick is not None:
+        return padded[:, :, :width], links.on_host(first.pick)
+    return padded[:, :, :width], list(range(len(models[0])))
 
 
-def same_pick(one: Value, other: Value) -> bool:
+def _joined(point: tuple[Value, ...], sizes: Sequence[int]) -> Value:
+    """The blocks of a point side by side, (rows, D)."""
+    widths = tuple(value.base.shape[1] for value in point)
+    if widths != tuple(sizes):
+        raise UndeclaredOperation(
+            f"round.clipped_sums at a point of blocks of widths {widths}: the gradient is clipped "
+            f"with respect to all of {tuple(sizes)}, in this order"
+        )
+    if len(point) == 1:
+        return point[0]
+    if all(_same_pick(value, point[0]) for value in point):
+        return Value(torch.cat([value.base for value in point], dim=1), point[0].pick)
+    return Value(torch.cat([value.rows for value in point], dim=1))
+
+
+def by_coordinate(coef: Coef, *, sizes: Sequence[int], like: Tensor) -> float | Tensor:
+    """A coefficient as one number, or as (D,) like another tensor where its blocks differ."""
+    if not isinstance(coef, tuple):
+        return coef
+    if len(set(coef)) == 1:
+        return coef[0]
+    return torch.cat([like.new_full((n,), c) for n, c in zip(sizes, coef, strict=True)])
+
+
+def _same_pick(one: Value, other: Value) -> bool:
     """Whether two values keep their rows in the same order, as far as that costs nothing to see."""
     if len(one.base) != len(other.base):
         return False

@@ -19,15 +19,14 @@ from ..data.dataset import Examples
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
 from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
-from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
+from ..step.values import Agents, Edges, Server, Value, check_holder
 from .exchange import Arrivals, fetch, gather
-from .links import Links, Route, of_agents, same_pick, stacked
+from .links import Links, Route, by_coordinate, of_agents, stacked
 from .messages import Gathered, whole_message
-from .randomness import SecretRandomness
-from .recording import Sources, Taken, makers
+from .randomness import NoiseMaker
 from .transcript import Message, Tap
 
-__all__ = ["DrawBatch", "Links", "Sources", "Taken", "TensorRound"]
+__all__ = ["DrawBatch", "TensorRound"]
 
 
 # (call, sampling rate) -> a batch for each agent that is here
@@ -48,7 +47,6 @@ class TensorRound(Round):
         projection: the task's, for `round.project`; None where there is no task.
         taps: called with every message before it is delivered.
         gathered: rounds whose messages rank 0 hears whole.
-        sources: filled with what was drawn, where given; without ranks alone.
     """
 
     def __init__(
@@ -59,18 +57,17 @@ class TensorRound(Round):
         initial: Tensor,
         gradients: ClippedSums,
         draw: DrawBatch,
-        randomness: SecretRandomness,
+        randomness: NoiseMaker,
         sizes: Sequence[int] | None = None,
         projection: Callable[[Tensor], Tensor] | None = None,
         taps: Sequence[Tap] = (),
         gathered: Gathered | None = None,
-        sources: Sources | None = None,
     ) -> None:
         self._links, self._index = links, index
         self._sizes = (len(initial),) if sizes is None else tuple(sizes)
         self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
-        self._taps, self._sources = taps, sources
+        self._taps = taps
         wanted = gathered is not None and index in gathered.rounds
         self._gathered = gathered if wanted else None
         if projection is not None:
@@ -89,7 +86,7 @@ class TensorRound(Round):
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
         self._width(block)
-        return self._keep_known(Agents(self._initial[block].expand(len(self._links.mine), -1)))
+        return Agents(self._initial[block].expand(len(self._links.mine), -1))
 
     def _width(self, block: int) -> int:
         if not 0 <= block < len(self._sizes):
@@ -121,44 +118,7 @@ class TensorRound(Round):
         kind = type(points[0][0])
         sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         parts = sums.split(self._sizes, dim=1)
-        if self._sources is not None:
-            self._sources.contributions += [part.clone() for part in parts]
-            taken = self._taken(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
-            self._sources.taken += [taken] * len(parts)
         return tuple(kind(part) for part in parts)
-
-    def _taken(
-        self,
-        points: Sequence[tuple[P, ...]],
-        *,
-        batch: Batch,
-        coefs: Sequence[Coef],
-        clip_norm: float | None,
-    ) -> Taken:
-        models, owners = self._stacked(points)
-        return Taken(
-            models=models.clone(),
-            owners=torch.tensor(owners, device=models.device),
-            holders=self._holders(points[0][0]),
-            coefs=tuple(self._by_coordinate(coef) for coef in coefs),
-            batch=batch.call,
-            clip_norm=clip_norm,
-        )
-
-    def _stacked(self, points: Sequence[tuple[P, ...]]) -> tuple[Tensor, list[int]]:
-        """The points as models (K, M, D), and for each row of their values its position in M."""
-        models, pick = stacked([self._joined(point) for point in points])
-        owners = range(models.shape[1]) if pick is None else self._links.on_host(pick)
-        return models, list(owners)
-
-    def _holders(self, value: Value) -> Tensor:
-        """(rows,) who holds each row."""
-        if isinstance(value, Edges):
-            return self._links.receivers
-        device = self._links.receivers.device
-        if isinstance(value, Server):
-            return torch.tensor([SERVER], device=device)
-        return torch.arange(self.agents, device=device)
 
     def _count(self, value: Value) -> int:
         """How many rows there are of all agents."""
@@ -180,49 +140,21 @@ class TensorRound(Round):
         coefs: Sequence[Coef],
         clip_norm: float | None,
     ) -> Tensor:
-        models, owners = self._stacked(points)
+        models, owners = stacked(points, sizes=self._sizes, links=self._links)
         links, on_links = self._links, isinstance(points[0][0], Edges)
         return self._gradients.clipped_sums(
             models,
             (owners, links.on_host(links.holders) if on_links else list(range(len(owners)))),
             self._records[batch.call],
             clip_norm=clip_norm,
-            coefficients=[self._by_coordinate(coef) for coef in coefs],
+            coefficients=[by_coordinate(coef, sizes=self._sizes, like=models) for coef in coefs],
         )
-
-    def _by_coordinate(self, coef: Coef) -> float | Tensor:
-        """A coefficient as one number, or as (D,) where its blocks differ."""
-        if not isinstance(coef, tuple):
-            return coef
-        if len(set(coef)) == 1:
-            return coef[0]
-        like = self._initial[0]
-        return torch.cat([like.new_full((n,), c) for n, c in zip(self._sizes, coef, strict=True)])
 
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
         sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=None)
-        means = clipped_rows(sums / batch_size, clip_norm)
-        if self._sources is not None:
-            self._sources.contributions.append(means.clone())
-            taken = self._taken(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
-            self._sources.taken.append(taken._replace(mean_of=batch_size))
-        return type(point)(means)
-
-    def _joined(self, point: tuple[P, ...]) -> Value:
-        """The blocks of a point side by side, (rows, D)."""
-        widths = tuple(value.base.shape[1] for value in point)
-        if widths != self._sizes:
-            raise UndeclaredOperation(
-                f"round.clipped_sums at a point of blocks of widths {widths}: the gradient is "
-                f"clipped with respect to all of {self._sizes}, in this order"
-            )
-        if len(point) == 1:
-            return point[0]
-        if all(same_pick(value, point[0]) for value in point):
-            return Value(torch.cat([value.base for value in point], dim=1), point[0].pick)
-        return Value(torch.cat([value.rows for value in point], dim=1))
+        return type(point)(clipped_rows(sums / batch_size, clip_norm))
 
     def noise(
         self,
@@ -244,9 +176,6 @@ class TensorRound(Round):
             dtype=rows.dtype,
             device=rows.device,
         )
-        if self._sources is not None:
-            self._sources.noise.append(z.clone())
-            self._sources.makers.append(makers(self._holders(like), factor))
         if factor is not None:
             if len(factor) != (every := self._count(like)):
                 raise InputError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
@@ -364,11 +293,7 @@ class TensorRound(Round):
         rows = [
             fn(own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)) for i in range(len(own))
         ]
-        result = of_agents("bounded", rows, width=secret.rows.shape[1])
-        if self._sources is not None:
-            self._sources.contributions.append(result.rows.clone())
-            self._sources.taken.append(None)
-        return result
+        return of_agents("bounded", rows, width=secret.rows.shape[1])
 
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
@@ -379,12 +304,7 @@ class TensorRound(Round):
         refuse_captured(fn, "postprocess")
         parts = [self._links.blocks(v) if isinstance(v, Edges) else _apart(v) for v in values]
         rows = [fn(*p) for p in zip(*parts, strict=True)]
-        return self._keep_known(of_agents("postprocess", rows, width=self._width(block)))
-
-    def _keep_known(self, value: Agents) -> Agents:
-        if self._sources is not None:
-            self._sources.known.append(value.rows.clone())
-        return value
+        return of_agents("postprocess", rows, width=self._width(block))
 
 
 def _apart(value: Agents) -> list[Tensor]:

@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, bind
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.engine.transcript import Transcript
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.topologies import ring

@@ -8,7 +8,7 @@ from overhear.training import build_graph
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import Arrivals, _batches, _ordered
 from overhear.training.engine.ranks import Ranks
-from overhear.training.engine.tensor_round import Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.step.round import Agents, UndeclaredOperation
 from tests.training.contract import bound_to, setting
 
@@ -91,13 +91,13 @@ def test_ranks_of_another_number_of_agents_are_refused():
         Engine(setting(graph), bound_to("dsgd", graph), ranks=ranks)
 
 
-def test_sources_are_refused_with_ranks(monkeypatch):
+def test_recording_is_refused_with_ranks(monkeypatch):
     graph = build_graph("ring", 5)
     engine = Engine(setting(graph), bound_to("dsgd", graph))
     engine.start()
     engine.ranks = Ranks(agents=5, rank=0, size=1)
     with pytest.raises(ValueError, match="which no rank has"):
-        engine.advance(sources=Sources())
+        engine.advance(recorded=Recorded())
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 1), (5,), (1,), (3, 5, 1)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.engine.tensor_round import Examples
+from overhear.training.data.dataset import Examples
 from overhear.training.models.evaluation import auroc, evaluate
 from overhear.training.models.parameters import flatten
 

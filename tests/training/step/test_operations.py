@@ -12,7 +12,7 @@ from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.parameters import flatten
@@ -92,10 +92,10 @@ def test_gradients_at_several_points_are_clipped_as_one_vector(step):
     engine = Engine(setting(graph), Bound(start_pair, step), randomness=SecretRandomness(5))
     engine.start()
     engine.advance()  # the two points differ from agent to agent from now on
-    state, sources = engine.snapshot(), Sources()
+    state, recorded = engine.snapshot(), Recorded()
     planted = dict(enumerate(engine.setting.shards))
-    engine.advance(planted=planted, sources=sources)
-    (sums,) = sources.contributions
+    engine.advance(planted=planted, recorded=recorded)
+    (sums,) = recorded.contributions
     x, before = state["x"], state["before"]
     pairs = [(x[d], before[d], d) for d in range(4)]
     if step is variance_reduced_for_neighbours:
