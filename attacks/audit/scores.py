@@ -248,8 +248,8 @@ class Scorer:
                 continue
             done.add(group.first_vector)
             call = next(calls)
-            call = happened.recorded.calls[place]
-            mean_of = None if call is None else call.mean_of
+            asked = happened.recorded.calls[place]
+            mean_of = None if asked is None else asked.mean_of
             clean[here], size[here] = self._amounts(call, mean_of, bound=float(group.bounds[0]))
             part[here] = call.present[call.holders.numpy()]
             loops = np.flatnonzero((call.owners == call.holders).numpy())

@@ -105,25 +105,22 @@ class Engine:
         gradients: ClippedSums | None = None,
         ranks: Ranks | None = None,
     ) -> None:
+        # What does not fit together is refused before anything is made.
         check_weights(setting.graph, bound.weights)
-        blocks = len(setting.task.dimensions) if setting.task else 1
-        if bound.blocks not in (None, blocks):
-            raise InputError(
-                f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
-                f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
-                "ClassWeights, and any other needs a task of parameters alone, or none"
-            )
+        _check_blocks(setting.task, bound)
         if ranks is not None:
-            if ranks.agents != setting.graph.agents:
-                raise InputError(
-                    f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give "
-                    "both the same"
-                )
+            _check_agents(ranks, setting.graph)
             warm_up(ranks, device=setting.device)
+
+        # What runs, and who listens.
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound = ranks, bound
-        self._own_root = randomness is None
-        self._randomness = randomness or self._fresh()
+
+        # The root of the randomness; without one of the caller's each start draws another.
+        self._draws_own_root = randomness is None
+        self._randomness = randomness or self._fresh_randomness()
+
+        # What every round needs and none changes: links, gradients, the initial model, records.
         self._links = {
             graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
             for graph in setting.graph.graphs
@@ -138,12 +135,14 @@ class Engine:
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
-        self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
+        self._shards = {agent: self._on_device(setting.shards[agent]) for agent in self._mine}
+
+        # How far the run is: a round that failed is not tried again under the same noise.
         self.round = 0
         self.state: Any = None
         self._failed = False
 
-    def _fresh(self) -> SecretRandomness:
+    def _fresh_randomness(self) -> SecretRandomness:
         """A new root of the system's entropy, the same on every rank."""
         if self.ranks is None:
             return SecretRandomness()
@@ -174,7 +173,7 @@ class Engine:
         *,
         planted: Mapping[int, Examples],
         recorded: Recorded | None,
-        heard: bool = True,
+        to_taps: bool = True,
     ) -> Round:
         if recorded is not None and self.ranks is not None:
             raise InputError(
@@ -191,7 +190,7 @@ class Engine:
             }
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
-            at = dict(zip(drawn, self._moved(list(drawn.values())), strict=True))
+            at = dict(zip(drawn, self._positions_on_device(list(drawn.values())), strict=True))
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
         links, task = self._links[self.setting.graph.at(index)], self.setting.task
@@ -205,8 +204,8 @@ class Engine:
             randomness=randomness,
             sizes=sizes,
             projection=task.project if task else None,
-            taps=self.taps if heard else (),
-            gathered=self.gathered if heard else None,
+            taps=self.taps if to_taps else (),
+            gathered=self.gathered if to_taps else None,
         )
         if recorded is None:
             return made
@@ -218,19 +217,19 @@ class Engine:
         if agent not in planted:
             shard = self._shards[agent]
             return Examples(shard.inputs[at[agent]], shard.targets[at[agent]])
-        return self._placed(planted[agent])
+        return self._on_device(planted[agent])
 
-    def _nothing(self, agent: int) -> Examples:
+    def _no_records(self, agent: int) -> Examples:
         shard = self._shards[agent]
         return Examples(shard.inputs[:0], shard.targets[:0])
 
-    def _placed(self, examples: Examples) -> Examples:
+    def _on_device(self, examples: Examples) -> Examples:
         """Examples on the run's device and in its precision; inputs that are indices stay so."""
         inputs, device = examples.inputs, self.setting.device
         dtype = self.setting.dtype if inputs.is_floating_point() else None
         return Examples(inputs.to(device, dtype), examples.targets.to(device))
 
-    def _moved(self, positions: list[Tensor]) -> list[Tensor]:
+    def _positions_on_device(self, positions: list[Tensor]) -> list[Tensor]:
         """All agents' positions on the run's device, by one copy that nothing waits for."""
         if self.setting.device.type == "cpu" or not positions:
             return positions
@@ -242,21 +241,25 @@ class Engine:
 
     def start(self, *, recorded: Recorded | None = None) -> None:
         """Run the algorithm's `init`; started again, it draws fresh noise."""
-        self._start(recorded=recorded, heard=True)
+        self._start(recorded=recorded, to_taps=True)
 
-    def _start(self, *, recorded: Recorded | None, heard: bool) -> None:
+    def _start(self, *, recorded: Recorded | None, to_taps: bool) -> None:
+        # Started again, a run must not release other values under the same noise.
         if self.state is not None:
-            self._randomness = self._fresh() if self._own_root else self._randomness.renewed()
+            self._randomness = (
+                self._fresh_randomness() if self._draws_own_root else self._randomness.renewed()
+            )
         if self.ranks is not None:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
-        nothing = {} if heard else {a: self._nothing(a) for a in self._mine}
-        current = self._make_round(0, planted=nothing, recorded=recorded, heard=heard)
+        # A start that only tells the shapes of the state sums over no records and tells no tap.
+        nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
+        current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
-        self.state = self._checked(self._bound.init(current))
+        self.state = self._checked_for_overflow(self._bound.init(current))
         self._failed = False
         self.round = 0
 
-    def _checked(self, state: Any) -> Any:
+    def _checked_for_overflow(self, state: Any) -> Any:
         """The state, once gradients that put off looking for overflow have looked."""
         check = getattr(self._gradients, "check", None)
         if check is not None:
@@ -285,11 +288,11 @@ class Engine:
             )
         current = self._make_round(self.round + 1, planted=planted or {}, recorded=recorded)
         self._failed = True
-        self.state = self._checked(self._bound.step(self.state, current))
+        self.state = self._checked_for_overflow(self._bound.step(self.state, current))
         self._failed = False
         self.round += 1
 
-    def _whole(self, value: Agents) -> Tensor:
+    def _rows_of_all(self, value: Agents) -> Tensor:
         """The rows of all agents, on every rank."""
         rows: Tensor = value.rows
         if self.ranks is None:
@@ -314,12 +317,12 @@ class Engine:
 
     def models(self) -> Tensor:
         """(A, D) the models as they are now; with ranks all of them call, and all get them."""
-        return self._whole(self.state.x)
+        return self._rows_of_all(self.state.x)
 
     def snapshot(self) -> dict[str, Tensor]:
         """The state by field, on the CPU; with ranks all of them call, and all get it whole."""
         return {
-            name: (self._whole(value) if isinstance(value, Agents) else value)
+            name: (self._rows_of_all(value) if isinstance(value, Agents) else value)
             .detach()
             .to("cpu", copy=True)
             for name, value in self.state._asdict().items()
@@ -331,7 +334,9 @@ class Engine:
         Raises:
             ValueError: fields or shapes that are not those of the algorithm's state.
         """
-        self._start(recorded=None, heard=False)  # for the kind and the shapes of the state
+        self._start(recorded=None, to_taps=False)  # for the kind and the shapes of the state
+
+        # Compare with the snapshot, which is of all agents wherever they run.
         held, agents = self.state._asdict(), self.setting.graph.agents
         shapes = {
             name: (agents, *value.rows.shape[1:])
@@ -342,6 +347,8 @@ class Engine:
         given = {name: tuple(value.shape) for name, value in snapshot.items()}
         if shapes != given:
             raise InputError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
+
+        # Take over the rows of the agents that are here.
         mine = slice(self._mine.start, self._mine.stop)
         fields = {
             name: Agents(value[mine].to(self.setting.device, self.setting.dtype))
@@ -351,6 +358,25 @@ class Engine:
         }
         self.state = self.state._replace(**fields)
         self.round = round
+
+
+def _check_blocks(task: Task | None, bound: Bound) -> None:
+    """Refuse an algorithm whose points have other blocks than the task's."""
+    blocks = len(task.dimensions) if task else 1
+    if bound.blocks not in (None, blocks):
+        raise InputError(
+            f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
+            f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
+            "ClassWeights, and any other needs a task of parameters alone, or none"
+        )
+
+
+def _check_agents(ranks: Ranks, graph: Topology) -> None:
+    """Refuse ranks of other agents than the graph's."""
+    if ranks.agents != graph.agents:
+        raise InputError(
+            f"ranks of {ranks.agents} agents for a graph of {graph.agents}; give both the same"
+        )
 
 
 def keep_freed_memory() -> bool:

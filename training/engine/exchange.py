@@ -168,7 +168,7 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
     """
     deadline = time.monotonic() + ranks.timeout
     running = list[tuple[Any, int]]()  # the reference keeps tensors alive while they are sent
-    operations = _ordered(sends, receives, rank=ranks.rank)
+    operations = _in_posting_order(sends, receives, rank=ranks.rank)
     for batch in _batches(operations, by_peer=not ranks.over_nccl):
         peer = batch[0].peer
         try:
@@ -187,10 +187,10 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
             raise _missing(peer, ranks) from error
         running += [(work, peer) for work in works]
     for work, peer in running:
-        _finish(work, peer, deadline=deadline, ranks=ranks)
+        _wait_for(work, peer, deadline=deadline, ranks=ranks)
 
 
-def _ordered(
+def _in_posting_order(
     sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, rank: int
 ) -> list[_Operation]:
     found = [
@@ -210,7 +210,7 @@ def _batches(operations: Sequence[_Operation], *, by_peer: bool) -> Iterator[lis
             yield group[start : start + _MOST_OPERATIONS]
 
 
-def _finish(work: Any, peer: int, *, deadline: float, ranks: Ranks) -> None:
+def _wait_for(work: Any, peer: int, *, deadline: float, ranks: Ranks) -> None:
     left = max(deadline - time.monotonic(), 1e-3)
     try:
         if ranks.over_nccl:  # its `wait` only orders streams, and would let a lost peer go unseen

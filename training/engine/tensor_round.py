@@ -72,7 +72,7 @@ class TensorRound(Round):
         self._gathered = gathered if wanted else None
         if projection is not None:
             self._projection = projection
-        self._noises = self._sends = 0
+        self._noise_calls = self._send_calls = 0
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
         self.agents = links.agents
@@ -85,10 +85,10 @@ class TensorRound(Round):
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
-        self._width(block)
+        self._checked_width(block)
         return Agents(self._initial[block].expand(len(self._links.mine), -1))
 
-    def _width(self, block: int) -> int:
+    def _checked_width(self, block: int) -> int:
         if not 0 <= block < len(self._sizes):
             raise InputError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
         return self._sizes[block]
@@ -120,13 +120,13 @@ class TensorRound(Round):
         parts = sums.split(self._sizes, dim=1)
         return tuple(kind(part) for part in parts)
 
-    def _count(self, value: Value) -> int:
+    def _rows_in_all(self, value: Value) -> int:
         """How many rows there are of all agents."""
         if isinstance(value, Server):
             return 1
         return self._links.edge_shares[-1].stop if isinstance(value, Edges) else self.agents
 
-    def _numbers(self, value: Value) -> range:
+    def _row_numbers(self, value: Value) -> range:
         """The numbers of the rows that are here among those of all agents."""
         if isinstance(value, Server):
             return range(1)
@@ -144,7 +144,7 @@ class TensorRound(Round):
         links, on_links = self._links, isinstance(points[0][0], Edges)
         return self._gradients.clipped_sums(
             models,
-            (owners, links.on_host(links.holders) if on_links else list(range(len(owners)))),
+            (owners, links.on_host(links.receivers_here) if on_links else list(range(len(owners)))),
             self._records[batch.call],
             clip_norm=clip_norm,
             coefficients=[by_coordinate(coef, sizes=self._sizes, like=models) for coef in coefs],
@@ -166,8 +166,8 @@ class TensorRound(Round):
     ) -> V:
         """See `Round.noise`; who knows a source matters to the trace alone."""
         del known_to
-        rows, here, call = like.rows, self._numbers(like), self._noises
-        self._noises += 1
+        rows, here, call = like.rows, self._row_numbers(like), self._noise_calls
+        self._noise_calls += 1
         z = self._randomness.normal(
             round=self._index,
             call=call,
@@ -177,7 +177,7 @@ class TensorRound(Round):
             device=rows.device,
         )
         if factor is not None:
-            if len(factor) != (every := self._count(like)):
+            if len(factor) != (every := self._rows_in_all(like)):
                 raise InputError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
             # In float64, because correlated noise cancels; and whole on every rank, because a
             # product of fewer rows rounds otherwise.
@@ -187,14 +187,19 @@ class TensorRound(Round):
 
     def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> Message:
         message = Message(
-            round=self._index, call=self._sends, kind=kind, senders=senders, links=links, rows=rows
+            round=self._index,
+            call=self._send_calls,
+            kind=kind,
+            senders=senders,
+            links=links,
+            rows=rows,
         )
-        self._sends += 1
+        self._send_calls += 1
         for tap in self._taps:
             tap(message)
         return message
 
-    def _cross(self, operation: str, value: Value, *, kind: str) -> Tensor:
+    def _tell_taps(self, operation: str, value: Value, *, kind: str) -> Tensor:
         """Let the taps hear a message; its rows that are here."""
         rows: Tensor = value.rows
         route: Route = getattr(self._links.routes, operation)
@@ -207,7 +212,7 @@ class TensorRound(Round):
                     tap(whole)
         return rows
 
-    def _arrived(self, rows: Tensor, plan: Arrivals | None) -> Tensor:
+    def _brought_here(self, rows: Tensor, plan: Arrivals | None) -> Tensor:
         """The rows that this rank's receivers get; all of them without ranks."""
         ranks = self._links.ranks
         return rows if ranks is None or plan is None else fetch(rows, plan, ranks=ranks)
@@ -215,16 +220,16 @@ class TensorRound(Round):
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         check_holder("broadcast", value, Agents)
-        rows = self._cross("broadcast", value, kind=kind)
-        return Edges(self._arrived(rows, self._links.broadcasts), self._links.heard)
+        rows = self._tell_taps("broadcast", value, kind=kind)
+        return Edges(self._brought_here(rows, self._links.broadcasts), self._links.broadcast_rows)
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
         check_holder("reply", value, Edges)
-        if self._links.back is None:
+        if self._links.reply_rows is None:
             reply_order(self._links.graph)
-        rows = self._cross("reply", value, kind=kind)
-        return Edges(self._arrived(rows, self._links.replies), self._links.back)
+        rows = self._tell_taps("reply", value, kind=kind)
+        return Edges(self._brought_here(rows, self._links.replies), self._links.reply_rows)
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """See `Round.mix`."""
@@ -233,12 +238,12 @@ class TensorRound(Round):
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
         check_holder("upload", value, Agents)
-        return self._mean(self._cross("upload", value, kind=kind))
+        return self._mean(self._tell_taps("upload", value, kind=kind))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
         check_holder("download", value, Server)
-        return Agents(self._cross("download", value, kind=kind), self._links.only)
+        return Agents(self._tell_taps("download", value, kind=kind), self._links.server_rows)
 
     def average(self, value: Agents) -> Server:
         """See `Round.average`."""
@@ -255,18 +260,18 @@ class TensorRound(Round):
         """See `Round.sum_in`."""
         check_holder("sum_in", value, Edges)
         by = torch.ones_like(self._links.weights) if weights is None else weights.rows
-        return Agents(self._links.combine(value.base, by, value.pick))
+        return Agents(self._links.weighted_sums(value.base, by, value.pick))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
         check_holder("own", value, Edges)
-        loops = self._links.loops
+        loops = self._links.self_loops
         return Agents(value.base[loops if value.pick is None else value.pick[loops]])
 
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
         check_holder("spread", value, Agents)
-        return Edges(value.rows, self._links.holders)
+        return Edges(value.rows, self._links.receivers_here)
 
     def bounded(
         self,
@@ -286,10 +291,10 @@ class TensorRound(Round):
         for held in private:
             check_holder("bounded", held, Agents)
         refuse_captured(fn, "bounded")
-        others, counts = self._links.others, [n - 1 for n in self._links.spans]
+        others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
         seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
-        own = _apart(secret)
-        held_fixed = [_apart(value) for value in private]
+        own = _own_copies(secret)
+        held_fixed = [_own_copies(value) for value in private]
         rows = [
             fn(own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)) for i in range(len(own))
         ]
@@ -302,11 +307,14 @@ class TensorRound(Round):
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
         refuse_captured(fn, "postprocess")
-        parts = [self._links.blocks(v) if isinstance(v, Edges) else _apart(v) for v in values]
+        parts = [
+            self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
+            for v in values
+        ]
         rows = [fn(*p) for p in zip(*parts, strict=True)]
-        return of_agents("postprocess", rows, width=self._width(block))
+        return of_agents("postprocess", rows, width=self._checked_width(block))
 
 
-def _apart(value: Agents) -> list[Tensor]:
-    """The rows, each at an address of its own; see `Links.blocks`."""
+def _own_copies(value: Agents) -> list[Tensor]:
+    """The rows, each at an address of its own; see `Links.rows_by_receiver`."""
     return [row.clone() for row in value.rows]

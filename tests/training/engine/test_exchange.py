@@ -6,7 +6,7 @@ import torch
 
 from overhear.training import build_graph
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.exchange import Arrivals, _batches, _ordered
+from overhear.training.engine.exchange import Arrivals, _batches, _in_posting_order
 from overhear.training.engine.ranks import Ranks
 from overhear.training.engine.recording import Recorded
 from overhear.training.step.round import Agents, UndeclaredOperation
@@ -43,7 +43,7 @@ def test_both_sides_post_their_operations_in_one_order():
     posted = {
         rank: [
             (op.lower, op.higher, op.sender)
-            for op in _ordered(
+            for op in _in_posting_order(
                 {peer: NOTHING for peer in reversed(range(6)) if peer != rank},
                 {peer: NOTHING for peer in range(6) if peer != rank},
                 rank=rank,
@@ -61,7 +61,7 @@ def test_both_sides_post_their_operations_in_one_order():
 
 @pytest.mark.parametrize("by_peer", [True, False])
 def test_no_batch_has_more_than_256_operations(by_peer):
-    operations = _ordered(dict.fromkeys(range(1, 301), NOTHING), {1: NOTHING}, rank=0)
+    operations = _in_posting_order(dict.fromkeys(range(1, 301), NOTHING), {1: NOTHING}, rank=0)
     batches = list(_batches(operations, by_peer=by_peer))
     assert [op for batch in batches for op in batch] == operations
     assert max(map(len, batches)) == (2 if by_peer else 256)
