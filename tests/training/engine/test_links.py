@@ -81,7 +81,7 @@ def test_a_rank_of_a_ring_hears_nobody_but_its_neighbours():
 def test_blocks_lie_apart_so_that_products_do_not_round_by_their_place():
     whole, x = links(ring(5)), rows(15)
     for value in (Edges(x), Edges(x[:5], whole.senders)):
-        blocks = whole.blocks(value)
+        blocks = whole.rows_by_receiver(value)
         assert all(block.storage_offset() == 0 for block in blocks)
         assert torch.equal(torch.cat(blocks), value.rows)
 
