@@ -270,7 +270,7 @@ def test_one_kind_of_message_without_noise_is_named_and_has_no_epsilon(
     monkeypatch.setitem(ALGORITHMS, "own", algorithm(leaky_step))
     said = refused("algorithm.name=own")
     assert "no noise multiplier reaches epsilon=4 for eavesdropper" in said
-    assert "sent or kept without noise that the onlooker does not know: statistics" in said
+    assert "sent or kept without noise that the adversary does not know: statistics" in said
 
 
 # Batches

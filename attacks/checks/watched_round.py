@@ -24,7 +24,7 @@ class WatchedRound:
 
     Attributes:
         number: of the round; 0 is the start.
-        trace: the round on unit sources, at the noise of the run.
+        trace: the round on symbols, at the noise of the run.
         recorded: what it drew and computed.
         messages: what crossed the links, in the order of sending.
         before: the Agents fields of the state that it began with; none at the start.

@@ -116,7 +116,7 @@ class PlayedRound:
     """One round of a re-enactment.
 
     Attributes:
-        trace: the round on unit sources, at the noise of the run.
+        trace: the round on symbols, at the noise of the run.
         recorded: what it drew and computed.
         state: the Agents fields of the state that it began with, (A, D) each; empty at the start.
         end: those of the state that it returned.
@@ -148,7 +148,7 @@ class Replay:
 
 
 def trace_of(trial: Trial) -> AlgorithmTrace:
-    """The run on unit sources, at the noise and the clip of the trial."""
+    """The run on symbols, at the noise and the clip of the trial."""
     bound = _bound(trial)
     return trace(bound.init, bound.step, graph=trial.setting.graph, rounds=trial.rounds)
 

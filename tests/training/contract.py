@@ -103,7 +103,7 @@ def started(
 
 
 def traced(init, step, graph: Graph) -> RoundTrace:
-    """The first round of a step on unit sources."""
+    """The first round of a step on symbols."""
     return trace(init, step, graph=graph, rounds=5).rounds[0][0]
 
 

@@ -237,7 +237,8 @@ def test_a_clean_upload_is_seen_on_its_link_and_by_no_other_agent():
     (found,) = one.sensitivities(parse_adversary("eavesdropper", 5), 0)
     assert found.mu == math.inf
     assert found.because == (
-        "sent or kept without noise that the onlooker does not know: clean of agent 0 to the server"
+        "sent or kept without noise that the adversary does not know: "
+        "clean of agent 0 to the server"
     )
     for adversary in ADVERSARIES[1:]:
         assert joint(one, adversary) == pytest.approx(1.0, abs=1e-9)
