@@ -105,14 +105,10 @@ class Engine:
         gradients: ClippedSums | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        # What does not fit together is refused before anything is made.
-        check_weights(setting.graph, bound.weights)
-        _check_blocks(setting.task, bound)
+        _check_fit(setting, bound, ranks)
         if ranks is not None:
-            _check_agents(ranks, setting.graph)
             warm_up(ranks, device=setting.device)
 
-        # What runs, and who listens.
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound = ranks, bound
 
@@ -125,13 +121,8 @@ class Engine:
             graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
             for graph in setting.graph.graphs
         }
-        self._gradients: ClippedSums = gradients or PairGradients(
-            setting.task or setting.model,
-            setting.layout,  # type: ignore[arg-type] # the layout's name is checked by PairGradients
-            device=setting.device,
-            dtype=setting.dtype,
-            measures=ranks is None,  # ranks that measure for themselves may choose differently
-        )
+        # Ranks that measure for themselves may choose different layouts.
+        self._gradients = gradients or _gradients_of(setting, measures=ranks is None)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
@@ -177,8 +168,7 @@ class Engine:
     ) -> Round:
         if recorded is not None and self.ranks is not None:
             raise InputError(
-                "recorded holds what all agents drew, which no rank has; leave out recorded, or "
-                "ranks"
+                "recorded holds what all agents drew, which no rank has; leave out one of the two"
             )
         randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
@@ -347,7 +337,6 @@ class Engine:
         given = {name: tuple(value.shape) for name, value in snapshot.items()}
         if shapes != given:
             raise InputError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
-
         # Take over the rows of the agents that are here.
         mine = slice(self._mine.start, self._mine.stop)
         fields = {
@@ -360,22 +349,30 @@ class Engine:
         self.round = round
 
 
-def _check_blocks(task: Task | None, bound: Bound) -> None:
-    """Refuse an algorithm whose points have other blocks than the task's."""
-    blocks = len(task.dimensions) if task else 1
+def _gradients_of(setting: Setting, *, measures: bool) -> ClippedSums:
+    return PairGradients(
+        setting.task or setting.model,
+        setting.layout,  # type: ignore[arg-type] # PairGradients checks the name
+        device=setting.device,
+        dtype=setting.dtype,
+        measures=measures,
+    )
+
+
+def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
+    """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
+    check_weights(setting.graph, bound.weights)
+    blocks = len(setting.task.dimensions) if setting.task else 1
     if bound.blocks not in (None, blocks):
         raise InputError(
             f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
             f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
             "ClassWeights, and any other needs a task of parameters alone, or none"
         )
-
-
-def _check_agents(ranks: Ranks, graph: Topology) -> None:
-    """Refuse ranks of other agents than the graph's."""
-    if ranks.agents != graph.agents:
+    if ranks is not None and ranks.agents != setting.graph.agents:
         raise InputError(
-            f"ranks of {ranks.agents} agents for a graph of {graph.agents}; give both the same"
+            f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give both the "
+            "same"
         )
 
 

@@ -166,6 +166,7 @@ class TensorRound(Round):
     ) -> V:
         """See `Round.noise`; who knows a source matters to the trace alone."""
         del known_to
+        # Drawn by the row's number among all rows; noise that is mixed needs every source.
         rows, here, call = like.rows, self._row_numbers(like), self._noise_calls
         self._noise_calls += 1
         z = self._randomness.normal(
@@ -201,10 +202,12 @@ class TensorRound(Round):
 
     def _tell_taps(self, operation: str, value: Value, *, kind: str) -> Tensor:
         """Let the taps hear a message; its rows that are here."""
+        # Whom this rank's rows go to.
         rows: Tensor = value.rows
         route: Route = getattr(self._links.routes, operation)
         sent = rows[: len(route.senders)]  # all of them, or none of the server's beside rank 0
         message = self._send(kind, rows=sent, senders=route.senders, links=route.links)
+        # In rounds that are kept whole, rank 0 hears what everybody sends as well.
         if self._gathered is not None:
             whole = whole_message(message, operation, links=self._links)
             if whole is not None:
@@ -291,6 +294,7 @@ class TensorRound(Round):
         for held in private:
             check_holder("bounded", held, Agents)
         refuse_captured(fn, "bounded")
+        # For each agent its own row and what each of its neighbours released to it.
         others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
         seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
         own = _own_copies(secret)
