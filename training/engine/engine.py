@@ -337,7 +337,6 @@ class Engine:
         given = {name: tuple(value.shape) for name, value in snapshot.items()}
         if shapes != given:
             raise InputError(f"snapshot holds {given}, but the algorithm's state is {shapes}")
-        # Take over the rows of the agents that are here.
         mine = slice(self._mine.start, self._mine.stop)
         fields = {
             name: Agents(value[mine].to(self.setting.device, self.setting.dtype))
