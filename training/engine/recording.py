@@ -102,40 +102,40 @@ class Recording(Round):
     draws them, and noise by `KeptNoise`, which the other round draws it from.
 
     Args:
-        of: the round that does the work, on all agents.
+        inner: the round that does the work, on all agents.
         recorded: filled by it.
         links: those of the round, without ranks: what is kept is what all agents drew.
         sizes: coordinates of each block.
     """
 
     def __init__(
-        self, of: Round, *, recorded: Recorded, links: Links, sizes: Sequence[int]
+        self, inner: Round, *, recorded: Recorded, links: Links, sizes: Sequence[int]
     ) -> None:
-        self._of, self._recorded = of, recorded
+        self._inner, self._recorded = inner, recorded
         self._links, self._sizes = links, tuple(sizes)
         self._drawn: list[Batch] = []
-        self.agents, self.weights = of.agents, of.weights
+        self.agents, self.weights = inner.agents, inner.weights
 
     @property
     def index(self) -> int:
         """The number of the round."""
-        return self._of.index
+        return self._inner.index
 
     # Operations whose results are columns of the trace: done, then kept.
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
-        return self._known(self._of.initial(block=block))
+        return self._known(self._inner.initial(block=block))
 
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
         """See `Round.postprocess`."""
-        return self._known(self._of.postprocess(fn, *values, block=block))
+        return self._known(self._inner.postprocess(fn, *values, block=block))
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """See `Round.project`."""
-        return self._known(self._of.project(value, block=block))
+        return self._known(self._inner.project(value, block=block))
 
     def _known(self, value: Agents) -> Agents:
         self._recorded.known.append(value.rows.clone())
@@ -149,7 +149,7 @@ class Recording(Round):
         coefs: Sequence[Coef],
         clip_norm: float | None,
     ) -> tuple[P, ...]:
-        parts = self._of.clipped_sums(*points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        parts = self._inner.clipped_sums(*points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         call = self._call(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         self._recorded.contributions += [part.rows.clone() for part in parts]
         self._recorded.calls += [call] * len(parts)
@@ -158,7 +158,9 @@ class Recording(Round):
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
-        mean = self._of.clipped_mean(point, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
+        mean = self._inner.clipped_mean(
+            point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
+        )
         call = self._call(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
         self._recorded.contributions.append(mean.rows.clone())
         self._recorded.calls.append(call._replace(mean_of=batch_size))
@@ -202,7 +204,7 @@ class Recording(Round):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`."""
-        result = self._of.bounded(
+        result = self._inner.bounded(
             fn, secret, released=released, private=private, lipschitz=lipschitz, blame=blame
         )
         self._recorded.contributions.append(result.rows.clone())
@@ -219,54 +221,54 @@ class Recording(Round):
     ) -> V:
         """See `Round.noise`; its rows are kept where they are made."""
         self._recorded.makers.append(makers(self._holders(like), factor))
-        return self._of.noise(like, std=std, factor=factor, known_to=known_to)
+        return self._inner.noise(like, std=std, factor=factor, known_to=known_to)
 
     # Operations of which nothing is kept: messages are heard by taps, and the rest is arithmetic.
 
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
-        return self._of.of_agents(table)
+        return self._inner.of_agents(table)
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
-        self._drawn.append(self._of.draw(sampling_rate))
+        self._drawn.append(self._inner.draw(sampling_rate))
         return self._drawn[-1]
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
-        return self._of.broadcast(value, kind=kind)
+        return self._inner.broadcast(value, kind=kind)
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
-        return self._of.reply(value, kind=kind)
+        return self._inner.reply(value, kind=kind)
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """See `Round.mix`."""
-        return self._of.mix(value, kind=kind)
+        return self._inner.mix(value, kind=kind)
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
-        return self._of.upload(value, kind=kind)
+        return self._inner.upload(value, kind=kind)
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
-        return self._of.download(value, kind=kind)
+        return self._inner.download(value, kind=kind)
 
     def average(self, value: Agents) -> Server:
         """See `Round.average`."""
-        return self._of.average(value)
+        return self._inner.average(value)
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
-        return self._of.sum_in(value, weights=weights)
+        return self._inner.sum_in(value, weights=weights)
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
-        return self._of.own(value)
+        return self._inner.own(value)
 
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
-        return self._of.spread(value)
+        return self._inner.spread(value)
 
 
 def makers(holders: Tensor, factor: Tensor | None) -> list[frozenset[int]]:

@@ -171,9 +171,9 @@ class LinearForms:
         a = widened(self.matrix, other.matrix.shape[1])
         b = widened(other.matrix, self.matrix.shape[1])
         total = a + b if sign > 0 else a - b
-        return self.of(total, abs(a) + abs(b))
+        return self.summed(total, abs(a) + abs(b))
 
-    def of(self, matrix: csr_array, size: csr_array) -> LinearForms:
+    def summed(self, matrix: csr_array, size: csr_array) -> LinearForms:
         """Rows of the same trace and block, made by adding up entries of `size` in all.
 
         Raises:

@@ -301,4 +301,4 @@ def _combined(weights: Any, rows: LinearForms) -> LinearForms:
     from scipy.sparse import csr_array
 
     public = csr_array(weights)
-    return rows.of(csr_array(public @ rows.matrix), csr_array(abs(public) @ abs(rows.matrix)))
+    return rows.summed(csr_array(public @ rows.matrix), csr_array(abs(public) @ abs(rows.matrix)))
