@@ -38,9 +38,9 @@ from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import Built, build
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.algorithms.algorithm import prepared
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.models.evaluation import Metrics, evaluate
 
 DELTA, CLIP_NORM, FEATURES = 1e-5, 1.0, 123

@@ -4,7 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/views.py --quick     # up to 100 agents
     OMP_NUM_THREADS=1 python benchmarks/views.py --whole 30  # beside whole views, up to 30 agents
 
-Process CPU seconds on one thread, imports done before. "Trace" runs the step on unit sources;
+Process CPU seconds on one thread, imports done before. "Trace" runs the step on symbols;
 "exposures" is every victim against the eavesdropper, every single neighbour, the holders of the
 final models, and one message alone; "all others" is A coalitions. "Whole views" forms and
 factorises the view of every single neighbour, which is what the surroundings spare; both must give

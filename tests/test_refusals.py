@@ -40,9 +40,9 @@ from overhear.privacy import (
 from overhear.privacy.accounting import risk, trade_off
 from overhear.training import Agents, UndeclaredOperation, exposures
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.exposure.guarantees import calibrated_multiplier
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, validate_model
@@ -270,7 +270,7 @@ def test_one_kind_of_message_without_noise_is_named_and_has_no_epsilon(
     monkeypatch.setitem(ALGORITHMS, "own", algorithm(leaky_step))
     said = refused("algorithm.name=own")
     assert "no noise multiplier reaches epsilon=4 for eavesdropper" in said
-    assert "sent or kept without noise that the onlooker does not know: statistics" in said
+    assert "sent or kept without noise that the adversary does not know: statistics" in said
 
 
 # Batches

@@ -5,7 +5,7 @@ from .data.dataset import Examples
 from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
 from .engine.engine import Engine, Setting
 from .engine.randomness import SecretRandomness
-from .engine.tensor_round import Sources
+from .engine.recording import Recorded
 from .engine.transcript import Message, Transcript
 from .exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
 from .exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
@@ -13,8 +13,7 @@ from .exposure.whole_run import all_rounds_exposures, streamed_view
 from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph
-from .models.auroc import auroc
-from .models.evaluation import Metrics, evaluate
+from .models.evaluation import Metrics, auroc, evaluate
 from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .models.tasks import ClassWeights, Task
 from .step.round import Round
@@ -43,12 +42,12 @@ __all__ = [
     "Message",
     "Metrics",
     "PairGradients",
+    "Recorded",
     "Round",
     "RoundTrace",
     "SecretRandomness",
     "Server",
     "Setting",
-    "Sources",
     "Task",
     "Topology",
     "Transcript",

@@ -44,8 +44,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
-from ..graphs.graph import Topology
-from ..graphs.spectral_gap import spectral_gap
+from ..graphs.graph import Topology, spectral_gap
 from ..step.round import Round
 from ..step.values import Agents
 from .algorithm import Algorithm, PlannedRun

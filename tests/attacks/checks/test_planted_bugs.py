@@ -58,7 +58,9 @@ def test_a_bug_of_the_noise_leaves_the_batches_alone():
     with PATCHES["noise halved"].plant():
         wrong = a_run("dp-dpsgd", rounds=1)
     sound = a_run("dp-dpsgd", rounds=1)
-    pairs = zip(wrong.rounds[1].sources.batches[0], sound.rounds[1].sources.batches[0], strict=True)
+    pairs = zip(
+        wrong.rounds[1].recorded.batches[0], sound.rounds[1].recorded.batches[0], strict=True
+    )
     assert all(torch.equal(a, b) for a, b in pairs)
 
 

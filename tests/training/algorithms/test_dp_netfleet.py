@@ -12,9 +12,10 @@ from torch.nn.functional import cross_entropy
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.joint_sensitivities import exposures
 from overhear.training.graphs.graph import Graph
@@ -103,9 +104,9 @@ def test_one_agent_is_dp_sgd(steps):
     alone = engine(ring(1), steps=steps)
     x = alone.models()[0].clone()
     for _ in range(3):
-        sources = Sources()
-        alone.advance(sources=sources)
-        for sums, z in zip(sources.contributions, sources.noise, strict=True):
+        recorded = Recorded()
+        alone.advance(recorded=recorded)
+        for sums, z in zip(recorded.contributions, recorded.noise, strict=True):
             x = x - ETA * (sums[0] + 0.4 * z[0]) / B
         torch.testing.assert_close(alone.models()[0], x, rtol=1e-12, atol=1e-13)
 

@@ -10,9 +10,10 @@ from torch import nn
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.joint_sensitivities import exposures
@@ -178,10 +179,10 @@ def test_noise_and_clip_bounds_follow_the_schedule(graph):
     started.start()
     w = np.ones((6, 1))
     for k in range(5):
-        sources, z = Sources(), started.models().numpy().copy()
-        started.advance(sources=sources)
+        recorded, z = Recorded(), started.models().numpy().copy()
+        started.advance(recorded=recorded)
         bound, std = 0.2 * 3.0 ** (-k / 5), 0.4 * 3.0 ** (-k / 5) * 5.0 ** (-k / 5)
-        sums, noise = sources.contributions[0].numpy(), sources.noise[0].numpy()
+        sums, noise = recorded.contributions[0].numpy(), recorded.noise[0].numpy()
         assert np.linalg.norm(sums, axis=1).max() <= 9 * bound * (1 + 1e-9)  # nine records at most
         assert np.linalg.norm(sums, axis=1).max() > bound  # and more than one was drawn
         (message,) = transcript.of(round=k + 1, kind="model")

@@ -11,7 +11,7 @@ from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.exposure.joint_sensitivities import exposures
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring, star
@@ -92,9 +92,9 @@ def test_blocks_are_clipped_as_one_vector(step):
     engine = Engine(s, Bound(start_blocks, step), randomness=SecretRandomness(5))
     engine.start()
     engine.advance()
-    state, sources = engine.snapshot(), Sources()
+    state, recorded = engine.snapshot(), Recorded()
     planted = dict(enumerate(s.shards))
-    engine.advance(planted=planted, sources=sources)
+    engine.advance(planted=planted, recorded=recorded)
     x, y = state["x"], state["y"]
     assert not torch.allclose(x[0], x[1])
     edges = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
@@ -112,7 +112,7 @@ def test_blocks_are_clipped_as_one_vector(step):
                 vector += coef * torch.autograd.grad(s.task.loss(at, a, c), at)[0]
             total += vector * min(1.0, CLIP / float(vector.norm()))
         clipped.append(total)
-    gx, gy = sources.contributions
+    gx, gy = recorded.contributions
     assert (gx.shape[1], gy.shape[1]) == s.task.dimensions
     torch.testing.assert_close(
         torch.cat([gx, gy], dim=1), torch.stack(clipped), rtol=1e-10, atol=1e-12

@@ -13,9 +13,10 @@ from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
 from overhear.training.algorithms.min_max.shared_step import FirstBatch
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import Purpose, SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.joint_sensitivities import exposures
@@ -181,10 +182,10 @@ def test_dp_sgda_is_one_agent_that_holds_everybodys_batches():
     started.start()
     x, y = (started.snapshot()[k][0] for k in ("x", "y"))
     for _ in range(3):
-        sources = Sources()
-        started.advance(sources=sources)
-        gx, gy = (part.mean(0) for part in sources.contributions)
-        nx, ny = (z[0] * 0.4 / 4 for z in sources.noise)
+        recorded = Recorded()
+        started.advance(recorded=recorded)
+        gx, gy = (part.mean(0) for part in recorded.contributions)
+        nx, ny = (z[0] * 0.4 / 4 for z in recorded.noise)
         x = x - ETA * (gx + nx) / B
         y = project_to_simplex(y + ETA_Y * (gy + ny) / B)
         end = started.snapshot()
@@ -195,14 +196,14 @@ def test_dp_sgda_is_one_agent_that_holds_everybodys_batches():
 def test_one_agent_with_weight_one_is_dp_sgda_after_its_first_batch():
     """With beta 1 nothing is kept of the past; a step takes the gradient of the round before."""
     alone = engine("dpmixsgd", ring(1), clip_norm=0.2, noise_std=0.4, beta_x=1.0, beta_y=1.0)
-    sources = Sources()
-    alone.start(sources=sources)
+    recorded = Recorded()
+    alone.start(recorded=recorded)
     x, y = (alone.snapshot()[k][0] for k in ("x", "y"))
     size, std = B0, 5 * 0.4
     for _ in range(4):
-        (gx, gy), (nx, ny) = sources.contributions, sources.noise
-        sources = Sources()
-        alone.advance(sources=sources)
+        (gx, gy), (nx, ny) = recorded.contributions, recorded.noise
+        recorded = Recorded()
+        alone.advance(recorded=recorded)
         x = x - ETA * (gx[0] + std * nx[0]) / size
         y = project_to_simplex(y + ETA_Y * (gy[0] + std * ny[0]) / size)
         size, std = B, 0.4
@@ -214,8 +215,8 @@ def test_a_record_is_clipped_once_with_all_blocks_and_both_points():
     started = engine("dpmixsgd", ring(4), clip_norm=0.2, noise_std=0.4)
     for _ in range(2):
         started.advance()
-    before, sources = started.snapshot(), Sources()
-    started.advance(sources=sources)
+    before, recorded = started.snapshot(), Recorded()
+    started.advance(recorded=recorded)
     after, s = started.snapshot(), started.setting
     for agent in range(4):
         total = np.zeros(sum(s.task.dimensions))
@@ -226,7 +227,7 @@ def test_a_record_is_clipped_once_with_all_blocks_and_both_points():
             )
             v = np.r_[now[0] - (1 - BX) * past[0], now[1] - (1 - BY) * past[1]]
             total += v * min(1.0, 0.2 / np.linalg.norm(v))
-        found = torch.cat([part[agent] for part in sources.contributions]).numpy()
+        found = torch.cat([part[agent] for part in recorded.contributions]).numpy()
         np.testing.assert_allclose(found, total, rtol=1e-9, atol=1e-12)
 
 
@@ -370,16 +371,16 @@ def test_the_first_batch_dominates_at_equal_noise(initial_noise, expected):
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("graph", [ring(4), star(5), ring(1)], ids=lambda g: g.name + str(g.agents))
 def test_the_start_sends_and_keeps_what_its_rows_say(form, graph):
-    transcript, sources = Transcript(), Sources()
+    transcript, recorded = Transcript(), Recorded()
     numbers = {"form": form, "clip_norm": 0.2, "noise_std": 0.4}
     started = engine("dpmixsgd", graph, taps=[transcript], **numbers)
-    started.start(sources=sources)
+    started.start(recorded=recorded)
     record = trace(started._bound.init, started._bound.step, graph=graph, rounds=2).start.record
     sent = transcript.of(round=0)
     made = {
-        Contributions: iter(sources.contributions),
-        NoiseSources: iter(sources.noise),
-        Known: iter(sources.known),
+        Contributions: iter(recorded.contributions),
+        NoiseSources: iter(recorded.noise),
+        Known: iter(recorded.known),
         Messages: iter([m.rows for m in sent]),
     }
     values = [next(made[type(group)]) for group in record.groups]
