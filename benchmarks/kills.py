@@ -120,10 +120,10 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
     held = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
     missing = released - Counter(held)
     table.hold("every release is in the ledger, as often", not missing, missing)
-    for name, exposure in plan.exposures.items():
+    for name, sensitivity in plan.exposures.items():
         one, other = (
             run_epsilon(
-                exposure,
+                sensitivity,
                 noise_multiplier=plan.noise_multiplier,
                 delta=plan.target["delta"],
                 rounds=sorted(rounds.elements()),
@@ -131,7 +131,7 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
             for rounds in (Counter(held), released)
         )
         signed = run_epsilon(
-            accounted(exposure, spent.numbers, torn=spent.torn),
+            accounted(sensitivity, spent.numbers, torn=spent.torn),
             noise_multiplier=plan.noise_multiplier,
             delta=plan.target["delta"],
         )
@@ -144,9 +144,9 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
 
 def signed_of(plan: Plan, numbers: list[int]) -> float:
     """Epsilon of the target adversary, as a report signs it."""
-    exposure = accounted(plan.exposures[plan.target["adversary"]], numbers)
+    sensitivity = accounted(plan.exposures[plan.target["adversary"]], numbers)
     how = {"noise_multiplier": plan.noise_multiplier, "delta": plan.target["delta"]}
-    return run_epsilon(exposure, **how)
+    return run_epsilon(sensitivity, **how)
 
 
 def one_run(place: Path, config: RunFile, table: Table, *, draw: random.Random, kills: int) -> None:

@@ -38,7 +38,7 @@ from overhear.privacy import (
     whisper_covariance,
 )
 from overhear.privacy.accounting import risk, trade_off
-from overhear.training import Agents, UndeclaredOperation, exposures
+from overhear.training import Agents, UndeclaredOperation, joint_sensitivities
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
@@ -120,7 +120,7 @@ def exposure_of(step: Any, *, clip_norm: float | None = 1.0) -> Any:
         **{**NUMBERS, "clip_norm": clip_norm},
     )
     traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
-    found = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
+    found = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     return dict(found)["eavesdropper"]
 
 
@@ -154,10 +154,10 @@ def test_a_clip_norm_that_is_no_bound_is_refused(refused: Any, bound: str) -> No
 
 def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
     exposure = exposure_of(noisy_step, clip_norm=None)
-    assert exposure.worst == math.inf
+    assert exposure.largest == math.inf
     with pytest.raises(UnsupportedView, match=r"no noise multiplier reaches epsilon=4 .*clipped"):
         calibrated_multiplier(exposure, epsilon=4.0, delta=1e-5)
-    assert exposure_of(noisy_step).worst == pytest.approx(1.0)  # the same step, clipped
+    assert exposure_of(noisy_step).largest == pytest.approx(1.0)  # the same step, clipped
 
 
 # Sampling
@@ -243,7 +243,9 @@ def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
     traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
     with pytest.raises(UnsupportedView, match="single-message has no closed view"):
         traces.rounds[0][0].view(SINGLE_MESSAGE)
-    found = dict(exposures(traces, ["single-message"], sampling_rate=0.1))["single-message"]
+    found = dict(joint_sensitivities(traces, ["single-message"], sampling_rate=0.1))[
+        "single-message"
+    ]
     assert found.status is Status.HEURISTIC
     assert "no adversary sees so little" in found.because
 
@@ -345,7 +347,7 @@ def test_one_source_of_noise_in_two_messages_counts_once_and_is_infinite() -> No
         return State(round.mix(2.0 * sums + noise, kind="second"))
 
     exposure = exposure_of(step)
-    assert exposure.worst == math.inf
+    assert exposure.largest == math.inf
     assert "the noise cancels between" in exposure.because
     assert "first" in exposure.because
     assert "second" in exposure.because

@@ -28,13 +28,13 @@ from overhear.training import (
     Agents,
     AlgorithmTrace,
     Edges,
-    Exposure,
     Form,
     Graph,
+    JointSensitivity,
     Round,
     RoundTrace,
     build_graph,
-    exposures,
+    joint_sensitivities,
     run_epsilon,
 )
 from overhear.training.algorithms import dp_dpsgd, dpdl
@@ -77,8 +77,10 @@ def unclosed(one: RoundTrace) -> View:
     return RoundTrace(messages).view(parse_adversary("eavesdropper", one.record.agents))
 
 
-def exposed(of: AlgorithmTrace, *, rate: float, adversary: str = "eavesdropper") -> Exposure:
-    return dict(exposures(of, [adversary], sampling_rate=rate))[adversary]
+def exposed(
+    of: AlgorithmTrace, *, rate: float, adversary: str = "eavesdropper"
+) -> JointSensitivity:
+    return dict(joint_sensitivities(of, [adversary], sampling_rate=rate))[adversary]
 
 
 # Noise that is correlated across agents

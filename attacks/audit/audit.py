@@ -24,7 +24,7 @@ import numpy as np
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
-from ...training.exposure.joint_sensitivities import Exposure
+from ...training.exposure.joint_sensitivities import JointSensitivity
 from .game import MOST, CanaryGame, LinkGuesses, Progress, play
 from .lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
 from .mechanism import Claim
@@ -304,18 +304,20 @@ def _bounds(guesses: Guesses, proven: Proven, *, confidence: float) -> list[Lowe
     return [f(guesses, **how) for f in (total_error, two_sided, one_run_f_dp, one_run_pure)]
 
 
-def claim_of(exposure: Exposure, *, noise_multiplier: float, adjacency: str, rounds: int) -> Claim:
-    """The mechanism that an exposure is accounted as; without noise where nothing protects.
+def claim_of(
+    sensitivity: JointSensitivity, *, noise_multiplier: float, adjacency: str, rounds: int
+) -> Claim:
+    """The mechanism that a joint sensitivity is accounted as; without noise where nothing protects.
 
     Args:
-        exposure: at noise multiplier 1.
+        sensitivity: at noise multiplier 1.
         noise_multiplier: of the run.
         adjacency: add-or-remove-one or replace-one.
         rounds: how many of the run's are audited.
     """
     counts: Counter[tuple[float, float]] = Counter()
     most = 1
-    for r in exposure.releases:
+    for r in sensitivity.releases:
         inside = min(r.rounds, rounds - r.first + 1) if r.first else 1
         if r.joint_sensitivity > 0 and r.sampling_rate > 0 and inside > 0:
             counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += inside
@@ -325,7 +327,7 @@ def claim_of(exposure: Exposure, *, noise_multiplier: float, adjacency: str, rou
 
 
 def hosts_of(
-    exposures: Mapping[str, Sequence[Exposure]], *, canaries: int, encrypted: bool
+    exposures: Mapping[str, Sequence[JointSensitivity]], *, canaries: int, encrypted: bool
 ) -> dict[str, dict[int, Adversary]]:
     """Who looks on whose canaries, by adversary name: each host is a worst victim of the adversary.
 
@@ -340,9 +342,9 @@ def hosts_of(
     worst: dict[str, dict[int, Adversary]] = {}
     for name, every in exposures.items():
         usable = [e for e in every if not e.whole_run and e.adversary != SINGLE_MESSAGE]
-        top = max((e.order for e in usable), default=0.0)
+        top = max((e.sum_of_squares for e in usable), default=0.0)
         if top > 0:
-            alike = [e for e in usable if e.order >= top * (1 - 1e-9)]
+            alike = [e for e in usable if e.sum_of_squares >= top * (1 - 1e-9)]
             worst[name] = {e.victim: _sight(e.adversary, encrypted=encrypted) for e in alike}
     wanted = -(-canaries // MOST)
     hosts: list[int] = []

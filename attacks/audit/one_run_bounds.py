@@ -246,7 +246,7 @@ def _smallest_rejected(claim: Claim, *, canaries: int, made: int, right: int, ri
     def excess_at(x: float) -> float:
         scaled = at_scale(claim, math.exp(x))
         curve = trade_off(scaled.rounds, adjacency=scaled.adjacency)
-        lows = curve.miss_rates(1.0 - grid)
+        lows = curve.false_negative_rates(1.0 - grid)
         return -over(lambda sums: lows[np.searchsorted(grid, sums, side="right") - 1])
 
     below: list[bool] = []  # whether no scale that can be resolved is left, once it is asked

@@ -14,7 +14,7 @@ Formal guarantees:
   may be too small: at multiplier 1, rate .5, one round it claims less than the truth.
 - "replace-one" with a sampling rate below 1 bounds one contribution per batch; with
   `contributions` above 1, several adaptive ones that are released jointly, by the pair "profile"
-  of `loss_atoms`, which is dearer. "add-or-remove-one" and full batches cover any number.
+  of `dominating_pairs`, which is dearer. "add-or-remove-one" and full batches cover any number.
 """
 
 import math

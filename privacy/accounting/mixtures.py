@@ -1,8 +1,8 @@
 """Thousands of different rounds as mixtures of a few, rounded upwards.
 
 A round whose (noise multiplier, sampling rate) lies between corners is dominated by the public
-lottery that draws one of the corners: the hockey-stick divergence of every pair of `loss_atoms`
-is, at every epsilon,
+lottery that draws one of the corners: the hockey-stick divergence of every pair of
+`dominating_pairs` is, at every epsilon,
 
     convex in Phi(c / noise_multiplier),  c = 1/2 for "remove" and "add", 1 for the others
     convex in sampling_rate

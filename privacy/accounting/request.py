@@ -112,7 +112,7 @@ def check_rounds(
 
 
 def reach(pairs: Sequence[Pair]) -> float:
-    """How far the sum moves between neighbours, in clip norms."""
+    """By how much the sums of neighbouring data sets differ at most, in clip norms."""
     return 1.0 if pairs == ADD_OR_REMOVE else 2.0
 
 

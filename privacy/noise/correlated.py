@@ -31,10 +31,10 @@ l = diag(lam)^.5.
 | M      | F^T F                         | (A, A) | -      | cost of covariance: tr(M R)        |
 | eta    | step_sizes                    | (T,)   | -      | learning rates of the rounds       |
 
-What R guarantees, and for whom: an eavesdropper reads g + v of all agents. One record moves one
+What R guarantees, and for whom: an eavesdropper reads g + v of all agents. One record changes one
 row of g by at most clip_norm (twice that if the record is replaced), so a round is
 mu-GDP for agent i with mu = clip_norm * sqrt([R^-1]_ii) <= clip_norm * sqrt(bound), and rounds add
-up as mu^2. This holds for an onlooker who knows *no* noise. An agent that can compute its own row
+up as mu^2. This holds for an adversary that knows *no* noise. An agent that can compute its own row
 of Whisper's v from a common seed computes everybody's: against it epsilon is infinite. A DECOR
 agent knows its own noise and the seeds of its own links. If an agent drops out of a round, what
 its noise was to cancel stays, and what hid its neighbours is gone: R speaks about full attendance.

@@ -33,7 +33,7 @@ __all__ = ["whisper_information", "whisper_theorem_2"]
 def whisper_information(
     *, epsilon: float, delta: float, rounds: int, clip_norm: float = 1.0
 ) -> float:
-    """Return the largest [R^-1]_ii that Whisper's Theorem 2 allows, its inequality mended.
+    """Return the largest [R^-1]_ii that Whisper's Theorem 2 allows, the right way round.
 
     Args:
         epsilon: privacy loss of all rounds, in nats, > 0 and finite.

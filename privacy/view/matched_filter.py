@@ -54,7 +54,7 @@ def matched_filter(view: View, columns: Sequence[int]) -> MatchedFilter:
 
     Args:
         view: (messages, contributions) and (messages, sources).
-        columns: the contributions that a record moves.
+        columns: the contributions that a record changes.
 
     Raises:
         ValueError: a column that does not exist.

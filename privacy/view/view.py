@@ -9,10 +9,10 @@
     |        |               |                           | adversary does not know              |
     | M      | information   | (columns, columns)        | A_v^T (B B^T)^+ A_v for a victim's v |
 
-A record that moves the columns v by vectors of norm at most b_k is told apart as well as two unit
+A record that changes the columns v by vectors of norm at most b_k is told apart as well as two unit
 normals at distance mu, where mu^2 <= sum_kl b_k b_l |M_kl|: directions are free and signs may
-align; `largest_move` is tighter where they cannot all align at once. Where a combination of
-messages cancels the noise and keeps a column of v, mu is infinite.
+align; `squared_joint_sensitivity` is tighter where they cannot all align at once. Where a
+combination of messages cancels the noise and keeps a column of v, mu is infinite.
 
 A view cannot know what it does not hold. It proves something about a run only if it is closed: rows
 for every value through which the past acts on the future, as the traces of training make them.
@@ -35,7 +35,7 @@ import numpy as np
 
 from .._validate import check_real
 from ..errors import InputError, InputTypeError
-from .joint_sensitivity import largest_move
+from .joint_sensitivity import squared_joint_sensitivity
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -154,7 +154,7 @@ class View:
     def mu(
         self, columns: Sequence[int], clip_norm: float = 1.0, *, bounds: Sequence[float] = ()
     ) -> float:
-        """Joint sensitivity over noise of one record that moves the given columns.
+        """Joint sensitivity over noise of one record that changes the given columns.
 
         Args:
             columns: indices of the victim's contributions.
@@ -204,7 +204,7 @@ class View:
                 f"bounds {b.tolist()} differ between parts of one vector {vectors}; the bound is "
                 "that of the whole vector"
             )
-        return math.sqrt(largest_move(information * np.outer(b, b), vectors))
+        return math.sqrt(squared_joint_sensitivity(information * np.outer(b, b), vectors))
 
 
 class Factors(NamedTuple):

@@ -21,7 +21,7 @@ factorisations, and memory for (carried rows) x (contributions) and one M per ow
 | M      | information         | (columns, columns)       | of one owner, over all rounds         |
 
 Formal guarantee: if every point at which a contribution is evaluated is a seen row of an earlier or
-the same round, an owner's record that moves its columns by at most b_k is mu-Gaussian
+the same round, an owner's record that changes its columns by at most b_k is mu-Gaussian
 differentially private with the mu returned, however the contributions depend on the past: given
 the past, each whitened row is a unit normal whose shift is linear in the contributions so far, and
 the squared shifts add up to at most mu^2 on every path (Smith, Thakurta 2022, arXiv:2210.17520).
@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .joint_sensitivity import largest_move
+from .joint_sensitivity import squared_joint_sensitivity
 from .view import CUT, ROUNDING, UnsupportedView
 
 __all__ = ["Rows", "StreamedView"]
@@ -156,7 +156,7 @@ class StreamedView:
         """The messages whose combination shows one of the owner's columns without noise.
 
         Args:
-            owner: whose record is at stake.
+            owner: whose record is at risk.
             taking: positions among the owner's columns; all when None.
 
         Raises:
@@ -179,12 +179,12 @@ class StreamedView:
         bounds: Sequence[float] = (),
         clip_norm: float = 1.0,
     ) -> float:
-        """Joint sensitivity over noise of one record that moves the owner's columns.
+        """Joint sensitivity over noise of one record that changes the owner's columns.
 
         Args:
-            owner: whose record is at stake.
-            taking: positions among the owner's columns that the record moves; all when None.
-            bounds: a bound on the norm for each of the columns moved, in place of `clip_norm`.
+            owner: whose record is at risk.
+            taking: positions among the owner's columns that the record changes; all when None.
+            bounds: a bound on the norm for each of these columns, in place of `clip_norm`.
             clip_norm: bound on the norm of every contribution.
 
         Returns:
@@ -208,7 +208,7 @@ class StreamedView:
             return math.inf
         b = np.where(endless, 0.0, b)
         vectors = [self._vectors[owner][c] for c in at]
-        return math.sqrt(largest_move(M * np.outer(b, b), vectors))
+        return math.sqrt(squared_joint_sensitivity(M * np.outer(b, b), vectors))
 
     def _columns(self, owner: int, taking: Sequence[int] | None) -> frozenset[int]:
         owned = self._owned.get(owner, [])

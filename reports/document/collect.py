@@ -22,7 +22,7 @@ from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import Built, build
 from ...runs.run_file.run_file import RunFile, load_run_file
 from ...training.exposure.guarantees import accounted, run_epsilon
-from ...training.exposure.joint_sensitivities import Exposure, Release
+from ...training.exposure.joint_sensitivities import JointSensitivity, Release
 from ..judgement.mending import mending, rounds_within
 from .html import render
 from .risk import risk_by_adversary
@@ -156,7 +156,7 @@ def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
 
 
 def _epsilon(
-    config: RunFile, plan: Plan, exposure: Exposure, *, rounds: list[int] | None = None
+    config: RunFile, plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None
 ) -> float:
     p = config.privacy
     return run_epsilon(
@@ -209,7 +209,7 @@ def _rounds_accounted(plan: Plan, spent: Spent) -> int:
     return min(counted, default=max(spent.rounds - spent.torn, plan.rounds)) + spent.torn
 
 
-def _rounds_of(exposure: Exposure) -> int:
+def _rounds_of(exposure: JointSensitivity) -> int:
     """The rounds of its releases; those that begin with the same round are of the same rounds."""
     return sum({r.first: r.rounds for r in exposure.releases if r.first > 0}.values())
 

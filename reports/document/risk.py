@@ -23,7 +23,7 @@ from ...privacy.guarantee import Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan
 from ...training.exposure.guarantees import accounted
-from ...training.exposure.joint_sensitivities import Exposure, Release
+from ...training.exposure.joint_sensitivities import JointSensitivity, Release
 
 __all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
 
@@ -110,7 +110,7 @@ def hits_of_pair(epsilon: float, delta: float, false_alarm_rate: float) -> float
 
 
 def _entry(
-    exposure: Exposure,
+    exposure: JointSensitivity,
     *,
     noise_multiplier: float,
     epsilon: float,
@@ -131,11 +131,11 @@ def _entry(
         if not proven:
             hits, advantage = {(a, of): a / of for a, of in _RATES}, 0.0
         return _told(Source.PAIR, hits, advantage=advantage, mu=None, up=proven)
-    hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.hits, strict=True)}
+    hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.true_positive_rates, strict=True)}
     return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=proven)
 
 
-def _curve(exposure: Exposure, *, noise_multiplier: float, adjacency: str) -> Risk | None:
+def _curve(exposure: JointSensitivity, *, noise_multiplier: float, adjacency: str) -> Risk | None:
     """Of everything released together; None where no pair is known that dominates it."""
     counts: Counter[tuple[float, float]] = Counter()
     for r in exposure.releases:
@@ -146,8 +146,8 @@ def _curve(exposure: Exposure, *, noise_multiplier: float, adjacency: str) -> Ri
             counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
     rates = [a / of for a, of in _RATES]
     if not counts:
-        return risk_of_mu(0.0, false_alarm_rates=rates)
-    return composed_risk(counts, adjacency=adjacency, false_alarm_rates=rates)
+        return risk_of_mu(0.0, false_positive_rates=rates)
+    return composed_risk(counts, adjacency=adjacency, false_positive_rates=rates)
 
 
 def _told(

@@ -8,7 +8,11 @@ from ...attacks.audit.shared_noise import shares_noise
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.guarantee import Guarantee
 from ...training.exposure.guarantees import run_epsilon
-from ...training.exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
+from ...training.exposure.joint_sensitivities import (
+    JointSensitivity,
+    joint_sensitivities,
+    joint_sensitivities_by_victim,
+)
 from ...training.graphs.graph import Topology
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import AlgorithmTrace, trace
@@ -69,12 +73,12 @@ def game_of(
 
 def _by_victim(
     traces: AlgorithmTrace, names: list[str], plan: Plan, config: RunFile
-) -> dict[str, list[Exposure]]:
+) -> dict[str, list[JointSensitivity]]:
     """Every agent's exposure to the adversaries that can be measured; the named victim's alone."""
     measured = [n for n in names if not plan.exposures[n].whole_run and n != SINGLE_MESSAGE.name]
     if not measured:
         return {}
-    found = exposures_by_victim(
+    found = joint_sensitivities_by_victim(
         traces,
         measured,
         sampling_rate=plan.sampling_rate,
@@ -88,7 +92,7 @@ def _by_victim(
 
 def _linked(
     onlookers: dict[str, dict[int, Adversary]],
-    by_victim: dict[str, list[Exposure]],
+    by_victim: dict[str, list[JointSensitivity]],
     traces: AlgorithmTrace,
     plan: Plan,
     graph: Topology,
@@ -101,17 +105,17 @@ def _linked(
     of = onlookers.get(WORST_NEIGHBOUR)
     if of is None:
         return onlookers
-    orders = {e.victim: e.order for e in by_victim[WORST_NEIGHBOUR]}
+    orders = {e.victim: e.sum_of_squares for e in by_victim[WORST_NEIGHBOUR]}
     nearer = dict(of)
     for host in of:
         for agent in graph.neighbours(host):
             if agent == host:
                 continue
             who = neighbour(agent)
-            ((_, same),) = exposures(
+            ((_, same),) = joint_sensitivities(
                 traces, [who.name], sampling_rate=plan.sampling_rate, victim=host
             )
-            if same.order >= orders[host] * (1 - 1e-9):
+            if same.sum_of_squares >= orders[host] * (1 - 1e-9):
                 nearer[host] = who
                 break
     return onlookers | {WORST_NEIGHBOUR: nearer}
@@ -130,7 +134,12 @@ def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:
 
 
 def _proven(
-    stated: Guarantee, exposure: Exposure, config: RunFile, *, multiplier: float, rounds: int
+    stated: Guarantee,
+    exposure: JointSensitivity,
+    config: RunFile,
+    *,
+    multiplier: float,
+    rounds: int,
 ) -> Proven:
     p = config.privacy
     assert p is not None  # noqa: S101 # checked by the caller

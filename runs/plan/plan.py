@@ -20,10 +20,10 @@ from ...training.exposure.guarantees import calibrated_multiplier, guarantee
 from ...training.exposure.joint_sensitivities import (
     CLEAR_DEFAULT,
     ENCRYPTED_DEFAULT,
-    Exposure,
-    exposures,
+    JointSensitivity,
+    joint_sensitivities,
 )
-from ...training.exposure.whole_run import carried_exposures
+from ...training.exposure.whole_run import replace_infinite_by_whole_run
 from ...training.graphs.graph import Topology
 from ...training.tracing.trace import trace
 from ..run_file.build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
@@ -54,7 +54,7 @@ class Plan:
     noise_multiplier: float
     target: dict[str, Any]
     guarantees: Sequence[Guarantee]
-    exposures: dict[str, Exposure]
+    exposures: dict[str, JointSensitivity]
     sampling_rate: float
     rounds: int
     message_kinds: Sequence[str]
@@ -208,7 +208,7 @@ def _exposures(
     noise_multiplier: float = 1.0,
     batch_size: float = 1.0,
     every_agent: bool = False,
-) -> tuple[list[str], dict[str, Exposure], dict[str, list[Exposure]]]:
+) -> tuple[list[str], dict[str, JointSensitivity], dict[str, list[JointSensitivity]]]:
     """What a round sends, and the exposures of the adversaries asked for and the target's.
 
     Last those of every agent, where asked for.
@@ -243,14 +243,16 @@ def _exposures(
         names = [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
     victim = None if p is None else p.victim
     kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
-    found = exposures(
+    found = joint_sensitivities(
         traces,
         list(dict.fromkeys(names)),
         sampling_rate=rate,
         victim=victim,
         encrypted=encrypted,
     )
-    found = carried_exposures(traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted)
+    found = replace_infinite_by_whole_run(
+        traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted
+    )
     of_each = (
         exposures_by_agent(traces, dict(found), sampling_rate=rate, encrypted=encrypted)
         if every_agent
@@ -259,7 +261,9 @@ def _exposures(
     return kinds, dict(found), of_each
 
 
-def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
+def _check_scaling(
+    unit: dict[str, JointSensitivity], real: dict[str, JointSensitivity], multiplier: float
+) -> None:
     """The step as it will run must cost what multiplier 1 promised, divided by the multiplier."""
     for name, exposure in real.items():
         for one, other in zip(unit[name].releases, exposure.releases, strict=True):

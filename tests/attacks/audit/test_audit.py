@@ -14,9 +14,9 @@ from overhear.attacks.audit.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER, Sees
 from overhear.privacy.guarantee import Status
 from overhear.training.exposure.joint_sensitivities import (
-    Exposure,
+    JointSensitivity,
     Release,
-    exposures_by_victim,
+    joint_sensitivities_by_victim,
 )
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.tracing.trace import trace
@@ -25,8 +25,10 @@ from tests.training import contract
 DELTA = 1e-5
 
 
-def _exposure(*releases: Release, whole_run: bool = False, status=Status.PROVEN) -> Exposure:
-    return Exposure(EAVESDROPPER, 0, releases, status, "", whole_run)
+def _exposure(
+    *releases: Release, whole_run: bool = False, status=Status.PROVEN
+) -> JointSensitivity:
+    return JointSensitivity(EAVESDROPPER, 0, releases, status, "", whole_run)
 
 
 def _proven(mu: float = 1.0, *, name: str = "eavesdropper", status=Status.PROVEN) -> Proven:
@@ -156,16 +158,16 @@ def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monke
 
 
 def test_the_claim_is_what_is_accounted_for() -> None:
-    exposure = _exposure(Release(2.0, 0.1, 300, 1), Release(1.0, 1.0, 1, 1, first=0))
-    found = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
+    sensitivity = _exposure(Release(2.0, 0.1, 300, 1), Release(1.0, 1.0, 1, 1, first=0))
+    found = claim_of(sensitivity, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
     assert found.rounds == {(2.0, 0.1): 300, (4.0, 1.0): 1}
-    half = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=150)
+    half = claim_of(sensitivity, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=150)
     assert half.rounds == {(2.0, 0.1): 150, (4.0, 1.0): 1}
 
 
 def test_a_leak_is_a_claim_without_noise() -> None:
-    exposure = _exposure(Release(math.inf, 0.1, 300, 1))
-    found = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
+    sensitivity = _exposure(Release(math.inf, 0.1, 300, 1))
+    found = claim_of(sensitivity, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
     assert found.rounds == {(0.0, 0.1): 300}
 
 
@@ -174,7 +176,7 @@ def test_hosts_are_worst_victims() -> None:
     bound = contract.bound_to("dpdl", graph, noise_std=contract.CLIP)
     traces = trace(bound.init, bound.step, graph=graph, rounds=5)
     names = ["eavesdropper", "neighbour", "final-models"]
-    every = dict(exposures_by_victim(traces, names, sampling_rate=0.1))
+    every = dict(joint_sensitivities_by_victim(traces, names, sampling_rate=0.1))
     found = hosts_of(every, canaries=600, encrypted=False)
     assert set(found) == set(names)
     tops = {name: max(e.order for e in of) for name, of in every.items()}

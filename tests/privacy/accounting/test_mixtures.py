@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from overhear.privacy.accounting.dominating_pairs import Pair, Round, loss_atoms
+from overhear.privacy.accounting.dominating_pairs import Pair, Round, discretised_pair
 from overhear.privacy.accounting.mixtures import mixtures
 from overhear.privacy.accounting.privacy_loss import compose, tilt_for_delta
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
@@ -79,12 +79,12 @@ def test_mixtures_compose_from_above_and_close_to_round_by_round(pair, delta):
         Round(noise_multiplier=float(m), sampling_rate=0.02 if t % 2 else 0.05, count=1 + t % 3)
         for t, m in enumerate(np.geomspace(1.0, 1.5, 300))
     ]
-    exact = [loss_atoms(r, pair, missing=1e-20) for r in rounds]
+    exact = [discretised_pair(r, pair, missing=1e-20) for r in rounds]
     tilt = tilt_for_delta(exact, delta)
     corners, cells = mixtures(rounds, pair)
-    atoms = [loss_atoms(r, pair, missing=1e-20) for r in corners]
+    pairs = [discretised_pair(r, pair, missing=1e-20) for r in corners]
     one_by_one = compose(exact, tilt=tilt).epsilon(delta)
-    mixed = compose(atoms, tilt=tilt, cells=cells).epsilon(delta)
+    mixed = compose(pairs, tilt=tilt, cells=cells).epsilon(delta)
     assert one_by_one * (1 - 1e-5) <= mixed <= one_by_one * (1 + 1e-3)
 
 

@@ -148,7 +148,7 @@ def test_few_rounds_have_the_curve_and_the_deltas_of_quadrature(
         cut = brentq(lambda c, a=a: above(c)[1] - a, *ends, xtol=1e-13)
         back = brentq(lambda c, a=a: 1 - above(c)[0] - a, *ends, xtol=1e-13)
         hit = max(above(cut)[0], 1 - above(back)[1])
-        found = 1 - float(curve.miss_rates(a))
+        found = 1 - float(curve.false_negative_rates(a))
         assert hit * (1 - 1e-8) <= found <= hit * (1 + 1e-4) + 1e-12
 
     setting = {"noise_multiplier": multiplier, "sampling_rate": rate, "rounds": rounds}

@@ -79,7 +79,7 @@ def test_sampled_batches_have_the_odds_of_the_trade_off_curve() -> None:
     of = found(planned(rounds=50, rate=0.1))["eavesdropper"]
     expected = risk(noise_multiplier=3.0, sampling_rate=0.1, rounds=50)
     assert of["advantage"] == pytest.approx(expected.advantage)
-    assert of["hits"][1]["hit_rate"] == pytest.approx(dict(expected.hits)[0.01])
+    assert of["hits"][1]["hit_rate"] == pytest.approx(dict(expected.true_positive_rates)[0.01])
 
 
 def test_the_curve_says_more_than_the_pair() -> None:

@@ -16,9 +16,9 @@ from overhear.training.exposure.guarantees import (
     run_epsilon,
 )
 from overhear.training.exposure.joint_sensitivities import (
-    Exposure,
+    JointSensitivity,
     Release,
-    exposures,
+    joint_sensitivities,
     worst,
 )
 from overhear.training.graphs.topologies import full, ring, star
@@ -33,7 +33,7 @@ def traces(graph, form=Form.REPAIRED, alpha=1.0, rounds=1000):
 
 
 def exposed(of, *names, rate=0.02, **more):
-    return dict(exposures(of, names, sampling_rate=rate, **more))
+    return dict(joint_sensitivities(of, names, sampling_rate=rate, **more))
 
 
 @pytest.mark.parametrize(
@@ -64,25 +64,25 @@ def test_a_single_message_is_never_free_although_it_is_sent_a_round_later(order)
     step = functools.partial(dp_dpsgd.step, order=order, **NUMBERS)
     of = trace(dp_dpsgd.init, step, graph=ring(5), rounds=3)
     found = exposed(of, "single-message")["single-message"]
-    assert found.worst == pytest.approx(1.0)
+    assert found.largest == pytest.approx(1.0)
     assert ("state x" in found.because) == (order is dp_dpsgd.Order.MIX_THEN_STEP)
 
 
 def test_a_single_message_without_noise_is_infinite():
     step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
     of = trace(dsgd.init, step, graph=ring(5), rounds=3)
-    assert exposed(of, "single-message")["single-message"].worst == math.inf
+    assert exposed(of, "single-message")["single-message"].largest == math.inf
 
 
 def test_the_worst_victim_is_reported():
     found = exposed(traces(star(10), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
     assert found.victim != 0
-    assert found.worst == pytest.approx(8.25, abs=5e-3)
+    assert found.largest == pytest.approx(8.25, abs=5e-3)
 
 
 def test_a_named_victim_is_asked_about():
     found = exposed(traces(star(10)), "eavesdropper", victim=0)["eavesdropper"]
-    assert (found.victim, found.worst) == (0, pytest.approx(math.sqrt(10)))
+    assert (found.victim, found.largest) == (0, pytest.approx(math.sqrt(10)))
 
 
 def test_the_worst_neighbour_is_named_and_is_not_the_victim():
@@ -104,8 +104,8 @@ def test_an_adversary_that_leaves_no_victim_is_refused():
 def test_encrypted_links_leave_the_eavesdropper_the_end_states():
     step = functools.partial(dp_dpsgd.step, order=dp_dpsgd.Order.STEP_THEN_MIX, **NUMBERS)
     of = trace(dp_dpsgd.init, step, graph=full(10), rounds=10)
-    clear = exposed(of, "eavesdropper")["eavesdropper"].worst
-    sealed = exposed(of, "eavesdropper", encrypted=True)["eavesdropper"].worst
+    clear = exposed(of, "eavesdropper")["eavesdropper"].largest
+    sealed = exposed(of, "eavesdropper", encrypted=True)["eavesdropper"].largest
     assert (clear**2, sealed**2) == (pytest.approx(1.0), pytest.approx(0.1))
 
 
@@ -128,7 +128,7 @@ def test_dsgd_is_infinite_and_cannot_be_calibrated():
     step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
     of = trace(dsgd.init, step, graph=ring(5), rounds=3)
     found = exposed(of, "eavesdropper")["eavesdropper"]
-    assert found.worst == math.inf
+    assert found.largest == math.inf
     with pytest.raises(UnsupportedView, match="not clipped"):
         calibrated_multiplier(found, epsilon=1.0, delta=1e-5)
 
@@ -171,7 +171,9 @@ def test_a_guarantee_names_the_bound_that_was_used(rate, multiplier, how, bound)
 
 
 def test_one_contribution_of_a_replaced_record_has_its_own_pair():
-    single = Exposure(EAVESDROPPER, 0, (Release(1.0, 0.1, 9, 1, 1),), Status.PROVEN, "a test")
+    single = JointSensitivity(
+        EAVESDROPPER, 0, (Release(1.0, 0.1, 9, 1, 1),), Status.PROVEN, "a test"
+    )
     args = {"noise_multiplier": 2.0, "delta": 1e-5, "adjacency": "replace-one"}
     assert guarantee("eavesdropper", single, **args).bound is Bound.PLD
     full = single._replace(releases=(*single.releases, Release(1.0, 1.0, 1, 7, 0)))
@@ -181,7 +183,7 @@ def test_one_contribution_of_a_replaced_record_has_its_own_pair():
 @pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
 def test_rounds_that_differ_are_calibrated_together(adjacency):
     releases = (Release(0.5, 1.0, 1, 1, 0), *(Release(1 + t / 9, 0.1, 2, 2, t) for t in (1, 3, 5)))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
     args = {"delta": 1e-5, "adjacency": adjacency}
     multiplier = calibrated_multiplier(every, epsilon=2.0, **args)
     assert run_epsilon(every, noise_multiplier=multiplier, **args) <= 2.0
@@ -191,7 +193,9 @@ def test_rounds_that_differ_are_calibrated_together(adjacency):
 
 
 def test_nothing_released_cannot_be_calibrated():
-    nothing = Exposure(EAVESDROPPER, 0, (Release(0.0, 0.1, 5, 0, 1),), Status.PROVEN, "a test")
+    nothing = JointSensitivity(
+        EAVESDROPPER, 0, (Release(0.0, 0.1, 5, 0, 1),), Status.PROVEN, "a test"
+    )
     with pytest.raises(UnsupportedView, match="epsilon is 0 at every noise"):
         calibrated_multiplier(nothing, epsilon=1.0, delta=1e-5)
 
@@ -231,18 +235,18 @@ def test_a_target_at_full_batches_is_met_to_the_last_digit(target):
 
 
 def test_where_no_victim_is_worst_in_every_round_each_round_counts_its_worst():
-    def exposure(victim, *joint):
+    def sensitivity(victim, *joint):
         releases = tuple(Release(j, 0.02, 5, 1, 1 + 5 * k) for k, j in enumerate(joint))
-        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+        return JointSensitivity(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
 
-    mixed = worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 2.0)])
+    mixed = worst([sensitivity(0, 3.0, 1.0), sensitivity(1, 1.0, 2.0)])
     assert [r.joint_sensitivity for r in mixed.releases] == [3.0, 2.0]
-    assert worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 0.5)]).victim == 0
+    assert worst([sensitivity(0, 3.0, 1.0), sensitivity(1, 1.0, 0.5)]).victim == 0
 
 
 def test_a_prefix_of_rounds_that_differ_holds_the_start_and_those_rounds():
     releases = (Release(1.0, 1.0, 1, 1, 0), *(Release(2.0, 0.1, 1, 1, t) for t in (1, 2, 3)))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
     two = every._replace(releases=releases[:3])
     args = {"noise_multiplier": 4.0, "delta": 1e-5}
     assert run_epsilon(every, rounds=2, **args) == run_epsilon(two, **args)
@@ -261,7 +265,7 @@ def test_replayed_rounds_are_counted_beyond_the_plan():
 
 def test_the_ledger_counts_rounds_by_number_where_they_differ():
     releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
     again = every._replace(releases=(*releases[:2], releases[2]._replace(rounds=2)))
     args = {"noise_multiplier": 4.0, "delta": 1e-5}
     assert accounted(every, [1, 2, 3, 3]) == again
@@ -272,7 +276,7 @@ def test_the_ledger_counts_rounds_by_number_where_they_differ():
 
 def test_a_start_that_was_released_twice_costs_twice():
     start, rounds = Release(2.0, 1.0, 1, 1, 0), Release(1.0, 0.1, 9, 1, 1)
-    every = Exposure(EAVESDROPPER, 0, (start, rounds), Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, (start, rounds), Status.PROVEN, "a test")
     twice = every._replace(releases=(start._replace(rounds=2), rounds))
     args = {"noise_multiplier": 4.0, "delta": 1e-5}
     assert accounted(every, [0, 0, 1, 2]) == twice
@@ -288,7 +292,7 @@ def test_a_run_that_stopped_early_is_accounted_as_planned():
 
 def test_a_torn_line_counts_whichever_round_it_was():
     releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
     assert [r.rounds for r in accounted(every, [1], torn=True).releases] == [2, 2, 2]
 
 
@@ -299,10 +303,10 @@ def test_an_approximation_is_never_called_proven():
 
 
 def test_replace_one_asks_for_the_contributions_of_every_victim():
-    def exposure(victim, joint, contributions):
+    def sensitivity(victim, joint, contributions):
         releases = (Release(joint, 0.02, 5, contributions, 1),)
-        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+        return JointSensitivity(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
 
-    top = worst([exposure(0, 1.0, 1), exposure(1, 0.999, 5)])
+    top = worst([sensitivity(0, 1.0, 1), sensitivity(1, 0.999, 5)])
     said = guarantee("eavesdropper", top, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one")
     assert said.bound is Bound.PROFILE
