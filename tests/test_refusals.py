@@ -46,7 +46,7 @@ from overhear.training.engine.tensor_round import Examples
 from overhear.training.exposure.guarantees import calibrated_multiplier
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, validate_model
-from overhear.training.tracing import trace
+from overhear.training.tracing.trace import trace
 
 RUN_FILE = """\
 [data]

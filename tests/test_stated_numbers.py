@@ -39,7 +39,7 @@ from overhear.training import (
 )
 from overhear.training.algorithms import dp_dpsgd, dpdl
 from overhear.training.graphs.topologies import full, ring, star
-from overhear.training.tracing import trace
+from overhear.training.tracing.trace import trace
 
 DELTA = 1e-5
 LEARNING_RATE, BATCH_SIZE = 0.1, 7.0

@@ -30,8 +30,8 @@ Poisson-sampled Gaussian of multiplier 1 / mu_k whatever C_k is. The paper's fou
 
 Where we differ from the paper: mu_0 comes from the privacy loss distribution of the very sequence
 of rounds, verified, and not from the central limit theorem, which claims too little; its figure is
-`published_clt.dyn_d2p_clt`. Batches are Poisson batches of any rate; the paper draws one example.
-Its values of C_0, rho_c and rho_mu are not known to us: 1, 4 and 4 are ours.
+`dyn_d2p_clt`. Batches are Poisson batches of any rate; the paper draws one example. Its values of
+C_0, rho_c and rho_mu are not known to us: 1, 4 and 4 are ours.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import numpy as np
 from ..accounting.gaussian import epsilon_from_mu, mu_from
 from ..accounting.request import Adjacency, check_delta, check_epsilon
 from ..noise.schedule import Schedule, scheduled_epsilon
-from .dpdl import PublishedClaim, check_one_given, check_positive
+from .claim import PublishedClaim, check_one_given, check_positive
 
 __all__ = ["dyn_d2p_clt"]
 

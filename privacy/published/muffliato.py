@@ -37,7 +37,7 @@ from ..accounting.gaussian import epsilon_from_mu
 from ..accounting.request import check_delta
 from ..errors import InputError
 from ..noise.covariance import square_matrix
-from .dpdl import PublishedClaim, check_positive
+from .claim import PublishedClaim, check_positive
 
 __all__ = ["muffliato_bound", "muffliato_losses"]
 

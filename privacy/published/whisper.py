@@ -25,7 +25,7 @@ import math
 
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
-from .dpdl import PublishedClaim, check_positive
+from .claim import PublishedClaim, check_positive
 
 __all__ = ["whisper_information", "whisper_theorem_2"]
 

@@ -11,7 +11,8 @@ from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
 from ...privacy.noise.schedule import Schedule
-from ...privacy.published.dpdl import PublishedClaim, dpdl_theorem_1
+from ...privacy.published.claim import PublishedClaim
+from ...privacy.published.dpdl import dpdl_theorem_1
 from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ...privacy.view.view import UnsupportedView
 from ...training.algorithms import ALGORITHMS, Form, bind
