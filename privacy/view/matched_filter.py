@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .view import View, factor
+from .elimination import factor
+from .view import View
 
 Array = NDArray[np.float64]
 

@@ -39,9 +39,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..errors import InputError, UnsupportedView
+from .elimination import CUT, ROUNDING
 from .joint_sensitivity import squared_joint_sensitivity
-from .view import CUT, ROUNDING, UnsupportedView
 
 __all__ = ["Rows", "StreamedView"]
 
