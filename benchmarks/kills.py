@@ -124,16 +124,16 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
         one, other = (
             run_epsilon(
                 sensitivity,
+                statement=plan.statement,
                 noise_multiplier=plan.noise_multiplier,
-                delta=plan.target["delta"],
                 rounds=sorted(rounds.elements()),
             )
             for rounds in (Counter(held), released)
         )
         signed = run_epsilon(
             accounted(sensitivity, spent.numbers, torn=spent.torn),
+            statement=plan.statement,
             noise_multiplier=plan.noise_multiplier,
-            delta=plan.target["delta"],
         )
         holds = signed >= one >= other
         table.hold("epsilon of the ledger is no less", holds, (name, signed, one, other))
@@ -145,8 +145,9 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
 def signed_of(plan: Plan, numbers: list[int]) -> float:
     """Epsilon of the target adversary, as a report signs it."""
     sensitivity = accounted(plan.exposures[plan.target["adversary"]], numbers)
-    how = {"noise_multiplier": plan.noise_multiplier, "delta": plan.target["delta"]}
-    return run_epsilon(sensitivity, **how)
+    return run_epsilon(
+        sensitivity, statement=plan.statement, noise_multiplier=plan.noise_multiplier
+    )
 
 
 def one_run(place: Path, config: RunFile, table: Table, *, draw: random.Random, kills: int) -> None:

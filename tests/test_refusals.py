@@ -18,8 +18,8 @@ from overhear.privacy import (
     SINGLE_MESSAGE,
     Guarantee,
     Sampling,
+    Statement,
     Status,
-    Unit,
     UnsupportedView,
     View,
     composed_risk,
@@ -37,7 +37,8 @@ from overhear.privacy import (
     victim_information,
     whisper_covariance,
 )
-from overhear.privacy.accounting import risk, trade_off
+from overhear.privacy.accounting.risk import risk
+from overhear.privacy.accounting.trade_off import trade_off
 from overhear.training import Agents, UndeclaredOperation, joint_sensitivities
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
 from overhear.training.engine.engine import Engine, Setting
@@ -156,7 +157,7 @@ def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
     exposure = exposure_of(noisy_step, clip_norm=None)
     assert exposure.largest == math.inf
     with pytest.raises(UnsupportedView, match=r"no noise multiplier reaches epsilon=4 .*clipped"):
-        calibrated_multiplier(exposure, epsilon=4.0, delta=1e-5)
+        calibrated_multiplier(exposure, epsilon=4.0, statement=Statement(delta=1e-5))
     assert exposure_of(noisy_step).largest == pytest.approx(1.0)  # the same step, clipped
 
 
@@ -171,7 +172,7 @@ def test_batches_that_are_no_poisson_samples_are_refused(refused: Any, key: str)
     assert "give sampling_rate, or batch_size as the expected size" in said
 
 
-def statement(**changed: Any) -> Guarantee:
+def guaranteed(**changed: Any) -> Guarantee:
     facts: dict[str, Any] = {
         "adversary": "eavesdropper",
         "victim": 0,
@@ -179,9 +180,7 @@ def statement(**changed: Any) -> Guarantee:
         "effective_noise_multiplier": 1.0,
         "mu_per_round": 1.0,
         "epsilon": 1.0,
-        "delta": 1e-5,
-        "unit": Unit.RECORD,
-        "adjacency": "add-or-remove-one",
+        "statement": Statement(delta=1e-5),
         "sampling": Sampling.POISSON,
         "status": Status.PROVEN,
         "because": "a test",
@@ -190,9 +189,9 @@ def statement(**changed: Any) -> Guarantee:
 
 
 def test_no_statement_can_be_made_about_shuffled_batches() -> None:
-    assert statement().sampling is Sampling.POISSON
+    assert guaranteed().sampling is Sampling.POISSON
     with pytest.raises(ValueError, match=r"sampling='shuffle' must be 'poisson' or 'full batch'"):
-        statement(sampling="shuffle")
+        guaranteed(sampling="shuffle")
 
 
 def test_replacing_a_record_is_not_accounted_by_renyi_divergence(refused: Any) -> None:
@@ -217,7 +216,7 @@ def test_hiding_a_whole_agent_is_refused(refused: Any) -> None:
     assert "clipped as one vector, and no sampling to count on" in said
     assert "use unit='record'" in said
     with pytest.raises(ValueError, match=r"unit='agent' must be 'record': .*clipped as one vector"):
-        statement(unit="agent")
+        Statement(delta=1e-5, unit="agent")
 
 
 @pytest.mark.parametrize(

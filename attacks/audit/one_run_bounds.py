@@ -106,7 +106,7 @@ def one_run_f_dp(guesses: Guesses, *, claim: Claim, delta: float, confidence: fl
     (1.9, 500, 88)
     """
     kind = family(claim)
-    several = claim.adjacency == Adjacency.REPLACE_ONE and int(claim.contributions) > 1
+    several = claim.adjacency is Adjacency.REPLACE_ONE and int(claim.contributions) > 1
     if kind is Family.ANY or (kind is Family.SAMPLED and several):
         return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence)
     bound, right = _counted(guesses, delta=delta, confidence=confidence, name="one-run f-DP")

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 
 from ..accounting.accountant import epsilon as accounted_epsilon
-from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
 from .claim import PublishedClaim, check_positive
 
 __all__ = ["whisper_information", "whisper_theorem_2"]
@@ -58,7 +58,7 @@ def whisper_information(
     [1.49, 1.29, 1.14]
     """
     check_epsilon(epsilon, positive=True)
-    check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, "pld")
+    check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, Accountant.PLD)
     check_delta(delta)
     check_positive("clip_norm", clip_norm)
     log = math.log(1.0 / delta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
 from ...attacks.audit.game import CanaryGame
 from ...attacks.audit.shared_noise import shares_noise
+from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.guarantee import Guarantee
 from ...training.exposure.guarantees import run_epsilon
@@ -64,7 +65,7 @@ def game_of(
         onlookers=onlookers,
         canaries=config.audit.canaries,
         linked=_LINKED if _LINKED in onlookers and not encrypted else None,
-        replace=p.adjacency == "replace-one",
+        replace=plan.statement.adjacency is Adjacency.REPLACE_ONE,
         apart=shares_noise(traces, onlookers),
         batch_clipped=_clips_batches(built, of_unit),
     )
@@ -141,19 +142,17 @@ def _proven(
     multiplier: float,
     rounds: int,
 ) -> Proven:
-    p = config.privacy
-    assert p is not None  # noqa: S101 # checked by the caller
     return Proven(
         name=stated.adversary,
         epsilon=run_epsilon(
             exposure,
+            statement=stated.statement,
             noise_multiplier=multiplier,
-            delta=p.delta,
-            adjacency=p.adjacency,
-            accountant=p.accountant,
             rounds=None if rounds == config.training.rounds else rounds,
         ),
-        delta=p.delta,
+        statement=stated.statement,
         status=stated.status,
-        claim=claim_of(exposure, noise_multiplier=multiplier, adjacency=p.adjacency, rounds=rounds),
+        claim=claim_of(
+            exposure, statement=stated.statement, noise_multiplier=multiplier, rounds=rounds
+        ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ...privacy.guarantee import Statement
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.joint_sensitivities import (
     JointSensitivity,
@@ -54,10 +55,8 @@ def epsilon_by_agent(
     exposures: Sequence[JointSensitivity],
     *,
     agents: int,
+    statement: Statement,
     noise_multiplier: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
 ) -> list[float | None]:
     """Epsilon of each agent's records, None for agents that belong to the adversary.
 
@@ -67,17 +66,16 @@ def epsilon_by_agent(
     Args:
         exposures: at noise multiplier 1, one for each agent outside the adversary.
         agents: how many there are.
+        statement: what epsilon is said of.
         noise_multiplier: of the run.
-        delta: of the statements.
-        adjacency: add-or-remove-one or replace-one.
-        accountant: how rounds are added up.
 
-    >>> from overhear.privacy import EAVESDROPPER, Status
+    >>> from overhear.privacy import EAVESDROPPER, Statement, Status
     >>> found = [
     ...     JointSensitivity(EAVESDROPPER, v, (Release(j, 0.02, 1000, 1),), Status.PROVEN, "a test")
     ...     for v, j in ((0, 1.0), (2, 0.5), (3, 1.0 + 1e-15))
     ... ]
-    >>> known = epsilon_by_agent(found, agents=4, noise_multiplier=2.0, delta=1e-5)
+    >>> of = Statement(delta=1e-5)
+    >>> known = epsilon_by_agent(found, agents=4, statement=of, noise_multiplier=2.0)
     >>> [None if e is None else round(e, 3) for e in known]
     [1.33, None, 0.579, 1.33]
     """
@@ -92,10 +90,8 @@ def epsilon_by_agent(
         )
         spent = run_epsilon(
             alike[0]._replace(releases=releases),
+            statement=statement,
             noise_multiplier=noise_multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
         )
         for exposure in alike:
             found[exposure.victim] = spent

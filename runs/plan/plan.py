@@ -9,7 +9,7 @@ from typing import Any
 
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Guarantee, Status
+from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.noise.schedule import Schedule
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpdl import dpdl_theorem_1
@@ -27,7 +27,14 @@ from ...training.exposure.joint_sensitivities import (
 from ...training.exposure.whole_run import replace_infinite_by_whole_run
 from ...training.graphs.graph import Topology
 from ...training.tracing.trace import trace
-from ..run_file.build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
+from ..run_file.build import (
+    clip_norm_of,
+    data_of,
+    graph_of,
+    records_of,
+    sampling_rate_of,
+    statement_of,
+)
 from ..run_file.run_file import RunFile
 from .by_agent import epsilon_by_agent, exposures_by_agent
 
@@ -41,6 +48,7 @@ class Plan:
     """What a run will cost.
 
     Attributes:
+        statement: what every epsilon is said of.
         noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
         target: what the run file asks for.
         guarantees: one for each adversary, worst first.
@@ -52,6 +60,7 @@ class Plan:
         published_bound: what the algorithm's paper claims at this noise multiplier.
     """
 
+    statement: Statement
     noise_multiplier: float
     target: dict[str, Any]
     guarantees: Sequence[Guarantee]
@@ -84,7 +93,7 @@ class Plan:
                     "epsilon": _number(g.epsilon),
                     "delta": g.delta,
                     "unit": str(g.unit),
-                    "adjacency": g.adjacency,
+                    "adjacency": str(g.adjacency),
                     "sampling": str(g.sampling),
                     "status": str(g.status),
                     "bound": str(g.bound),
@@ -129,23 +138,17 @@ def make_plan(
     data = data_of(config) if needs_records or config.training.sampling_rate is None else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
-    delta = 1e-5 if p is None else p.delta
-    adjacency = "add-or-remove-one" if p is None else p.adjacency
-    accountant = "pld" if p is None else p.accountant
+    statement = statement_of(config)
     kinds, found, of_each = _exposures(
         config, graph, rate=rate, records=records, every_agent=every_agent
     )
     multiplier = 0.0
-    target: dict[str, Any] = {"epsilon": None, "delta": delta, "adversary": None}
+    target: dict[str, Any] = {"epsilon": None, "delta": statement.delta, "adversary": None}
     if p is not None:
-        target = {"epsilon": p.epsilon, "delta": delta, "adversary": p.adversary}
+        target = {"epsilon": p.epsilon, "delta": p.delta, "adversary": p.adversary}
         if p.epsilon is not None:
             multiplier = calibrated_multiplier(
-                found[p.adversary],
-                epsilon=p.epsilon,
-                delta=delta,
-                adjacency=adjacency,
-                accountant=accountant,
+                found[p.adversary], statement=statement, epsilon=p.epsilon
             )
         else:
             multiplier = float(p.noise_multiplier or 0.0)
@@ -160,14 +163,7 @@ def make_plan(
         )
         _check_scaling(found, real, multiplier)
     every = [
-        guarantee(
-            name,
-            exposure,
-            noise_multiplier=multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
-        )
+        guarantee(name, exposure, statement=statement, noise_multiplier=multiplier)
         for name, exposure in found.items()
     ]
     if config.training.evaluation_noise_seed is not None:
@@ -175,6 +171,7 @@ def make_plan(
         every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return Plan(
+        statement=statement,
         noise_multiplier=multiplier,
         target=target,
         guarantees=every,
@@ -183,15 +180,15 @@ def make_plan(
         rounds=rounds,
         message_kinds=kinds,
         warnings=_warnings(config, every),
-        published_bound=_published_bound(config, every, multiplier=multiplier, rate=rate),
+        published_bound=_published_bound(
+            config, every, statement=statement, multiplier=multiplier, rate=rate
+        ),
         victims={
             name: epsilon_by_agent(
                 of,
                 agents=graph.agents,
+                statement=statement,
                 noise_multiplier=multiplier,
-                delta=delta,
-                adjacency=adjacency,
-                accountant=accountant,
             )
             for name, of in of_each.items()
         }
@@ -313,7 +310,12 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
 
 
 def _published_bound(
-    config: RunFile, guarantees: Sequence[Guarantee], *, multiplier: float, rate: float
+    config: RunFile,
+    guarantees: Sequence[Guarantee],
+    *,
+    statement: Statement,
+    multiplier: float,
+    rate: float,
 ) -> PublishedClaim | None:
     """What the paper claims, with the largest joint sensitivity of the adversaries as its K."""
     bound, settings = _PUBLISHED.get(config.algorithm.name), config.algorithm.settings()
@@ -324,10 +326,7 @@ def _published_bound(
             clip_decay=settings.clip_decay,
             budget_growth=settings.budget_growth,
         )
-        p = config.privacy
-        return dyn_d2p_clt(
-            schedule, noise_multiplier=multiplier, delta=p.delta, adjacency=p.adjacency
-        )
+        return dyn_d2p_clt(schedule, noise_multiplier=multiplier, statement=statement)
     if bound is None or config.privacy is None:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)

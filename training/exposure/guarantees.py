@@ -1,7 +1,14 @@
-"""From exposures to guarantees: epsilon of what was released, and the noise that a target needs.
+"""Where epsilon is decided: from joint sensitivities to guarantees, and to the noise of a target.
 
-All releases made from one batch act as one Gaussian of effective multiplier (noise multiplier) / J;
-batches are composed by the accountant, with amplification by Poisson sampling.
+    epsilon of a run         `run_epsilon`            of everything released, or of some rounds
+    statement with figures   `guarantee`              for one adversary at a noise multiplier
+    noise for a target       `calibrated_multiplier`  the inverse, evaluated once more
+    what a ledger names      `accounted`              rounds that were released more often
+
+Plans, runs, resumptions, audits and reports call these and add nothing of their own. All releases
+made from one batch act as one Gaussian of effective multiplier (noise multiplier) / J; batches are
+composed by the accountant (`privacy.accounting.accountant`), with amplification by Poisson
+sampling. J is decided in `joint_sensitivities`.
 """
 
 from __future__ import annotations
@@ -12,13 +19,20 @@ from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
-from ...privacy.accounting.request import closed_form
+from ...privacy.accounting.request import Accountant, Adjacency, closed_form
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Bound, Guarantee, Sampling, Status, Unit
+from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
 from ...privacy.view.view import UnsupportedView
 from .joint_sensitivities import JointSensitivity, Release
 
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
+
+
+_BOUNDS = {
+    Accountant.RDP: Bound.RENYI,
+    Accountant.PRV: Bound.PRV,
+    Accountant.GDP_CLT: Bound.CENTRAL_LIMIT,
+}
 
 
 class UnsupportedMechanism(InputError):
@@ -28,20 +42,16 @@ class UnsupportedMechanism(InputError):
 def run_epsilon(
     sensitivity: JointSensitivity,
     *,
+    statement: Statement,
     noise_multiplier: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
     rounds: int | Sequence[int] | None = None,
 ) -> float:
-    """Epsilon of the planned run, or of `rounds` of it, for one sensitivity.
+    """Epsilon of the planned run, or of `rounds` of it, for one adversary and victim.
 
     Args:
         sensitivity: at noise multiplier 1.
+        statement: what epsilon is said of: delta, adjacency and accountant.
         noise_multiplier: of the run.
-        delta: of the statement.
-        adjacency: add-or-remove-one or replace-one.
-        accountant: how rounds are added up.
         rounds: how many rounds were released, or the number of each; replayed ones count again.
 
     Raises:
@@ -56,25 +66,30 @@ def run_epsilon(
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
+    # Equal rounds go to the accountant that the statement names, rounds that differ to "pld".
     if len(releases) == 1:
         (only,) = releases
         return accounting.epsilon(
             noise_multiplier=noise_multiplier / only.joint_sensitivity,
-            delta=delta,
+            delta=statement.delta,
             rounds=only.rounds,
             sampling_rate=only.sampling_rate,
-            adjacency=adjacency,
-            accountant=accountant,
+            adjacency=statement.adjacency,
+            accountant=statement.accountant,
             contributions=_contributions(releases),
         )
-    if accountant != "pld":
-        raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
+    if statement.accountant is not Accountant.PLD:
+        raise _not_composed(statement.accountant)
     return accounting.composed_epsilon(
         _counted(releases, noise_multiplier),
-        delta=delta,
-        adjacency=adjacency,
+        delta=statement.delta,
+        adjacency=statement.adjacency,
         contributions=_contributions(releases),
     )
+
+
+def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
+    return UnsupportedMechanism(f"accountant='{accountant}' with rounds that differ; use 'pld'")
 
 
 def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
@@ -164,10 +179,8 @@ def guarantee(
     name: str,
     sensitivity: JointSensitivity,
     *,
+    statement: Statement,
     noise_multiplier: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
 ) -> Guarantee:
     """The statement for one adversary at a noise multiplier."""
     joint = sensitivity.largest
@@ -175,8 +188,8 @@ def guarantee(
     because = sensitivity.because
     if noise_multiplier == 0 and math.isfinite(joint) and joint > 0:
         because = "the noise multiplier is 0: nothing hides the gradients"
-    bound = accounting.Accountant(accountant).kind == "upper bound"
-    status = sensitivity.status if bound else Status.HEURISTIC
+    bounds = statement.accountant.kind == "upper bound"
+    status = sensitivity.status if bounds else Status.HEURISTIC
     return Guarantee(
         adversary=name,
         victim=sensitivity.victim,
@@ -186,18 +199,14 @@ def guarantee(
         mu_per_round=math.inf if effective == 0 else 1.0 / effective,
         epsilon=run_epsilon(
             sensitivity,
+            statement=statement,
             noise_multiplier=noise_multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
         ),
-        delta=delta,
-        unit=Unit.RECORD,
-        adjacency=adjacency,
+        statement=statement,
         sampling=_sampling(sensitivity),
         status=status,
         because=because,
-        bound=_bound(sensitivity, noise_multiplier, adjacency=adjacency, accountant=accountant),
+        bound=_bound(sensitivity, statement, noise_multiplier),
     )
 
 
@@ -208,29 +217,24 @@ def _sampling(sensitivity: JointSensitivity) -> Sampling:
     return Sampling.FULL if full else Sampling.POISSON
 
 
-def _bound(
-    sensitivity: JointSensitivity, noise_multiplier: float, *, adjacency: str, accountant: str
-) -> Bound:
+def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier: float) -> Bound:
     """How `run_epsilon` finds its figure."""
     releases = _spent(sensitivity.releases)
     trivial = not releases or noise_multiplier == 0 or math.isinf(sensitivity.largest)
-    if trivial or accountant == "pld":
+    if trivial or statement.accountant is Accountant.PLD:
         settings = _counted(releases, noise_multiplier) if not trivial else ()
         if all(closed_form(*setting) for setting in settings):
             return Bound.CLOSED_FORM
-        several = adjacency == "replace-one" and _contributions(releases) > 1
-        return Bound.PROFILE if several else Bound.PLD
-    named = {"rdp": Bound.RENYI, "prv": Bound.PRV, "gdp-clt": Bound.CENTRAL_LIMIT}
-    return named[accountant]
+        replaced = statement.adjacency is Adjacency.REPLACE_ONE
+        return Bound.PROFILE if replaced and _contributions(releases) > 1 else Bound.PLD
+    return _BOUNDS[statement.accountant]
 
 
 def calibrated_multiplier(
     sensitivity: JointSensitivity,
     *,
+    statement: Statement,
     epsilon: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
 ) -> float:
     """The noise multiplier at which a joint sensitivity costs at most `epsilon`.
 
@@ -255,21 +259,21 @@ def calibrated_multiplier(
         (only,) = releases
         needed = only.joint_sensitivity * accounting.noise_multiplier(
             epsilon=epsilon,
-            delta=delta,
+            delta=statement.delta,
             rounds=only.rounds,
             sampling_rate=only.sampling_rate,
-            adjacency=adjacency,
-            accountant=accountant,
+            adjacency=statement.adjacency,
+            accountant=statement.accountant,
             contributions=contributions,
         )
-    elif accountant != "pld":
-        raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
+    elif statement.accountant is not Accountant.PLD:
+        raise _not_composed(statement.accountant)
     else:
         needed = scale_for(
             _counted(releases, 1.0),
             epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
+            delta=statement.delta,
+            adjacency=statement.adjacency,
             contributions=contributions,
         )
     spent = math.inf
@@ -277,14 +281,12 @@ def calibrated_multiplier(
         multiplier = needed * (1.0 + slack)
         spent = run_epsilon(
             sensitivity,
+            statement=statement,
             noise_multiplier=multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
         )
         if spent <= epsilon:
             return multiplier
     raise UnsupportedMechanism(
-        f"accountant={accountant!r} answers noise_multiplier={needed:g} for epsilon={epsilon:g}, "
-        f"but spends {spent:g} with it; use accountant='pld'"
+        f"accountant='{statement.accountant}' answers noise_multiplier={needed:g} for "
+        f"epsilon={epsilon:g}, but spends {spent:g} with it; use accountant='pld'"
     )

@@ -9,6 +9,7 @@ from scipy.special import ndtr
 from overhear.privacy.accounting.dominating_pairs import Pair, Round, discretised_pair
 from overhear.privacy.accounting.mixtures import mixtures
 from overhear.privacy.accounting.privacy_loss import compose, tilt_for_delta
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 
 EPSILONS = (-1.0, -0.02, 0.0, 1e-3, 0.3, 4.0)
@@ -115,5 +116,5 @@ def test_a_corner_far_below_the_others_keeps_its_moment(growth):
     """Warnings are errors here: the moment of a corner with all the weight must not be log 0."""
     rate = 640 / 60_000
     plan = Schedule(rounds=100, sampling_rate=rate, clip_decay=1.0, budget_growth=growth)
-    found = calibrated_schedule(plan, epsilon=3.0, delta=1e-5)
-    assert 0.99 * 3.0 < scheduled_epsilon(plan, found, delta=1e-5) <= 3.0
+    found = calibrated_schedule(plan, epsilon=3.0, statement=Statement(delta=1e-5))
+    assert 0.99 * 3.0 < scheduled_epsilon(plan, found, statement=Statement(delta=1e-5)) <= 3.0

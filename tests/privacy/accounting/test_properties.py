@@ -23,7 +23,7 @@ from overhear.privacy import (
     victim_information,
     whisper_covariance,
 )
-from overhear.privacy.accounting import trade_off
+from overhear.privacy.accounting.trade_off import trade_off
 
 few = settings(max_examples=6, deadline=None, derandomize=True)
 many = settings(max_examples=100, deadline=None, derandomize=True)

@@ -13,7 +13,8 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp, ndtr
 
 from overhear.privacy import composed_epsilon, delta, epsilon, noise_multiplier
-from overhear.privacy.accounting import risk, trade_off
+from overhear.privacy.accounting.risk import risk
+from overhear.privacy.accounting.trade_off import trade_off
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
 RATES = (1e-6, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.999)

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
 from overhear.training.engine.engine import Engine, Setting
@@ -180,7 +181,7 @@ def test_two_local_steps_at_multiplier_two_spend_one_point_three_three():
     ((_, sensitivity),) = joint_sensitivities(
         traced(ring(5), steps=2), ["eavesdropper"], sampling_rate=0.02
     )
-    spent = run_epsilon(sensitivity, noise_multiplier=2.0, delta=1e-5)
+    spent = run_epsilon(sensitivity, noise_multiplier=2.0, statement=Statement(delta=1e-5))
     assert spent == pytest.approx(1.3297, abs=2e-3)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p
 from overhear.training.engine.engine import Engine, Setting
@@ -211,9 +212,11 @@ def test_a_round_is_one_release_at_its_own_multiplier_for_the_eavesdropper(
 def test_the_epsilon_of_a_run_is_that_of_its_schedule():
     traces = traces_of(irregular(0), rounds=30)
     ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.05)
-    spent = run_epsilon(found, noise_multiplier=3.0, delta=1e-5)
+    spent = run_epsilon(found, noise_multiplier=3.0, statement=Statement(delta=1e-5))
     schedule = Schedule(rounds=30, sampling_rate=0.05)
-    assert spent == pytest.approx(scheduled_epsilon(schedule, 3.0, delta=1e-5), rel=1e-6)
+    assert spent == pytest.approx(
+        scheduled_epsilon(schedule, 3.0, statement=Statement(delta=1e-5)), rel=1e-6
+    )
 
 
 def test_without_noise_or_without_clipping_every_onlooker_learns_everything():

@@ -11,6 +11,7 @@ from overhear.privacy import (
     EAVESDROPPER,
     FINAL_MODELS,
     Sampling,
+    Statement,
     UnsupportedView,
     View,
     epsilon_from_mu,
@@ -196,7 +197,7 @@ def test_participation_that_is_no_number_of_rounds_is_refused(participation):
 
 def test_a_run_of_one_release_is_accounted_as_one_and_may_not_repeat_a_round():
     found = exposed(5, participation="every")["eavesdropper"]
-    spent = {"noise_multiplier": 10.0, "delta": 1e-5}
+    spent = {"noise_multiplier": 10.0, "statement": Statement(delta=1e-5)}
     whole = run_epsilon(found, **spent)
     assert whole == pytest.approx(epsilon_from_mu(found.largest / 10.0, 1e-5))
     assert run_epsilon(found, **spent, rounds=2) == whole  # of a part nothing less is known

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
 from overhear.training.algorithms.min_max.first_batch import FirstBatch
@@ -363,7 +364,7 @@ def test_the_first_batch_dominates_at_equal_noise(initial_noise, expected):
     ]
     if initial_noise is None:
         found = found._replace(releases=found.releases[1:])
-    spent = run_epsilon(found, noise_multiplier=1.0, delta=1e-5)
+    spent = run_epsilon(found, noise_multiplier=1.0, statement=Statement(delta=1e-5))
     assert spent == pytest.approx(expected, abs=6e-4)
 
 
