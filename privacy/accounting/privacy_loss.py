@@ -82,6 +82,7 @@ class LossDistribution:
 
     def epsilon(self, delta: float) -> float | None:
         """Smallest epsilon >= 0 whose upper bound is at most delta; None if it lies below."""
+        # What is left of delta once infinite losses are paid for.
         goal = delta / (1.0 + _SLACK) - self.infinite
         if goal <= 0.0:
             return math.inf
@@ -150,6 +151,7 @@ def _compose(
     pairs: Sequence[DiscretisedPair], tilt: float, cells: Sequence[Cell] = (), *, repeats: int = 1
 ) -> LossDistribution:
     """Compose on one grid; the result is to be composed `repeats` times again."""
+    # How wide the tilted loss is: sums over rounds, as rounds are independent.
     counts = np.array([p.count for p in pairs], dtype=np.float64)
     moments = np.array([p.cumulants(tilt) for p in pairs])  # (groups, 3)
     if cells:
@@ -157,8 +159,9 @@ def _compose(
     mean, variance = (float(total) for total in counts @ moments[:, 1:])
     smallest = max(1e-13 * abs(mean), 1e-290)  # what a float can tell apart, or a loss of 0
     deviation = max(math.sqrt(variance), smallest)
-    # A geometric list of further tilts is enough for Chernoff's bound: a factor of two between
-    # them costs 6 % of the width, of four 25 %. Rare large losses need the small ones.
+    # The window: where Chernoff's bound leaves no more than e^-28 outside, for all rounds together
+    # and for each chunk. A geometric list of further tilts is enough: a factor of two between them
+    # costs 6 % of the width, of four 25 %. Rare large losses need the small ones.
     spacing = 1.0 if cells or len(pairs) <= _CHUNK else 2.0
     powers = np.exp2(np.arange(-12.0, 10.0, spacing)) / np.float64(deviation)
     offsets = np.concatenate([-powers[::-1], powers])
@@ -167,8 +170,8 @@ def _compose(
     chunks = _chunks(pairs, cells, counts, rises)
     limits = (sum(c.range[0] for c in chunks), sum(c.range[1] for c in chunks))
     low, high = _window(np.sum([c.rises for c in chunks], axis=0), offsets, limits)
-    # Splitting on a grid of h adds about h^2/6 per round to the variance, and t (t + 1) / 2 times
-    # that to log delta.
+    # The grid: as coarse as delta allows, with as many points as memory does. Splitting on h adds
+    # about h^2/6 per round to the variance, and t (t + 1) / 2 times that to log delta.
     parts = list(pairs) if cells else [block for p in pairs for block in _blocks(p, tilt)]
     splits = float(counts.sum() if cells else sum(part.count for part in parts)) * repeats
     looser = _MIXTURES_ADD if cells else 1.0
@@ -178,6 +181,8 @@ def _compose(
         grid = min(grid, math.sqrt(12.0 * added / (tilt * (tilt + 1.0) * splits)))
     grid = max(min(grid, (high - low) / _GRID_POINTS[0]), (high - low) / _GRID_POINTS[1], smallest)
     grid = max(grid, max(float(np.abs(part.losses[[0, -1]]).max()) for part in parts) / FARTHEST)
+    # Every loss is split on its two neighbours on the grid; many different rounds are convolved in
+    # chunks first, on windows of their own, which are short.
     pieces = [on_grid(part, grid, tilt) for part in parts]
     windows = [_window(c.rises, offsets, c.range) for c in chunks]
     if cells:
@@ -192,6 +197,7 @@ def _compose(
             convolve(pieces[i : i + _CHUNK], grid, window)
             for i, window in zip(starts, windows, strict=True)
         ]
+    # All together; what may lie above the window counts as an infinite loss.
     total = convolve(pieces, grid, (low, high))
     end = float(total.index[-1] + 1) * grid
     beyond = math.exp(min(log_scale + LOG_OUTSIDE - tilt * end, 0.0))
@@ -297,6 +303,7 @@ def _tilt(pairs: Sequence[DiscretisedPair], slope: Callable[[float, float, float
         mean = totals(math.exp(log_tilt))[1]
         return log_tilt >= start + 12.0 or math.exp(log_tilt) * abs(mean) > _MOST_TILTED
 
+    # From the tilt that shifts the mean by one standard deviation, until the zero is between.
     _, mean, variance = totals(0.0)
     start = -0.5 * math.log(max(variance, (mean / _MOST_TILTED) ** 2, 1e-300))
     low, high = start - 1.0, start + 1.0

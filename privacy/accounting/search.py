@@ -123,6 +123,7 @@ def multiplier_bound(
     def excess_of_all(x: float) -> float:
         return math.log(worst_delta(x, pairs)) - goal
 
+    # A guess without composing, then the accountant's own answers around it.
     limit = sampling_rate * math.sqrt(count) / mu_from(epsilon, delta)  # many rounds, much noise
     guess = smallest_safe(guess_excess, math.log(max(limit, 0.3)), step=0.5, tolerance=1e-4)
     slope = (guess_excess(guess + 0.01) - guess_excess(guess - 0.01)) / 0.02

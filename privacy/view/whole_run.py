@@ -115,6 +115,7 @@ class StreamedView:
         """
         self._check(seen, carried, owners, vectors)
         self.round += 1
+        # New columns: one for each contribution, after those of earlier rounds.
         before = self._response.shape[1]
         for offset, owner in enumerate(owners):
             self._owned.setdefault(int(owner), []).append(before + offset)
@@ -122,10 +123,13 @@ class StreamedView:
             vector = self._most_vectors + (int(vectors[offset]) if len(vectors) else offset)
             self._vectors.setdefault(int(owner), []).append(vector)
         self._most_vectors += 1 + max([int(v) for v in vectors], default=len(owners))
+        # What is seen, in terms of contributions and noise: each whitened row tells a direction of
+        # the noise, and so what the noise hides no longer.
         A, size, B = self._over_columns(seen)
         shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
         names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
         whitened, added, directions, hidden = self._factor(A[shown], size[shown], B[shown], names)
+        # What is carried loses the part of its noise that was told, and takes over its response.
         K, size, L = self._over_columns(carried)
         # (carried, rank): what the seen rows tell of the noise of those that are carried
         determined = _without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))

@@ -325,6 +325,7 @@ def _joint_sensitivity(
         return taking(np.unique(of).tolist())
     if not isinstance(participation, int):
         return taking(list(participation))  # type: ignore[arg-type] # a string was refused before
+    # At most k rounds: as all of them, or where single rounds decide, the worst.
     used = np.unique(of)
     if participation >= len(used):
         return taking(used.tolist())
