@@ -2,7 +2,7 @@
 
 A round samples every record independently with probability `sampling_rate`, sums the clipped
 gradients of the sample and adds Gaussian noise. The noise multiplier is the standard deviation of
-that noise divided by the clip norm C, for both adjacencies: "replace-one" moves the sum by up to
+that noise divided by the clip norm C, for both adjacencies: "replace-one" changes the sum by up to
 2C and the doubling happens here, once.
 
 Formal guarantees:

@@ -17,13 +17,9 @@ from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ...privacy.view.view import UnsupportedView
 from ...training.algorithms import ALGORITHMS, Form, bind
 from ...training.algorithms.dyn_d2p import Settings as DynD2PSettings
+from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ...training.exposure.guarantees import calibrated_multiplier, guarantee
-from ...training.exposure.joint_sensitivities import (
-    CLEAR_DEFAULT,
-    ENCRYPTED_DEFAULT,
-    JointSensitivity,
-    joint_sensitivities,
-)
+from ...training.exposure.joint_sensitivities import JointSensitivity, joint_sensitivities
 from ...training.exposure.whole_run import replace_infinite_by_whole_run
 from ...training.graphs.graph import Topology
 from ...training.tracing.trace import trace

@@ -3,7 +3,8 @@
 The closed view of each traced round gives the joint sensitivity J of a record of one victim to one
 adversary, at noise multiplier 1: one figure for each batch that is drawn. What decides it:
 
-    adversary, victim     -> joint_sensitivities       the pairs that are asked about, the worst one
+    adversary, victim     -> candidates                the pairs that a name asks about
+    the worst of them     -> joint_sensitivities
     rows that matter      -> local_views               of the view of one adversary in one round
     J of these rows       -> privacy.view.view         mu of a Gaussian view
     J of a matrix M       -> privacy.view.joint_sensitivity
@@ -19,24 +20,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from ...privacy.adversary import (
-    ALL_OTHERS,
-    WORST_NEIGHBOUR,
-    Adversary,
-    Sees,
-    coalition,
-    neighbour,
-    parse_adversary,
-)
-from ...privacy.errors import InputError
+from ...privacy.adversary import Adversary, Sees
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
+from .candidates import candidates
 from .local_views import AdversaryView, LocalViews
-
-CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-message")
-ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")
 
 
 class Release(NamedTuple):
@@ -152,33 +142,6 @@ def joint_sensitivities_by_victim(
             by_victim.setdefault(sensitivity.victim, []).append(sensitivity)
         of_each = [worst(by_victim[victim]) for victim in sorted(by_victim)]
         found.append((name, [run.named(sensitivity) for sensitivity in of_each]))
-    return found
-
-
-def candidates(
-    traces: AlgorithmTrace, name: str, victim: int | None = None
-) -> list[tuple[Adversary, list[int]]]:
-    """The adversaries that a name asks for, each with the victims that it is asked about.
-
-    Raises:
-        ValueError: an unknown adversary or a victim that does not exist.
-        UnsupportedView: no victim is left.
-    """
-    agents = traces.start.record.agents
-    if victim is not None and not 0 <= victim < agents:
-        raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
-    asked = [victim] if victim is not None else list(range(agents))
-    if name == WORST_NEIGHBOUR:
-        found = [(neighbour(k), [v for v in asked if v != k]) for k in range(agents)]
-    elif name == ALL_OTHERS:
-        found = [(coalition(set(range(agents)) - {v}), [v]) for v in asked if agents > 1]
-    else:
-        who = parse_adversary(name, agents)
-        outside = [v for v in asked if v not in who.agents]
-        found = [(who, asked if victim is not None else outside)]
-    found = [(who, victims) for who, victims in found if victims]
-    if not found:
-        raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")
     return found
 
 

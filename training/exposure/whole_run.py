@@ -34,7 +34,8 @@ from ...privacy.view.whole_run import Rows, StreamedView
 from ..tracing.linear_forms import Contributions, Known, widened
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace, state_column
-from .joint_sensitivities import JointSensitivity, Release, candidates, single_message, worst
+from .candidates import candidates
+from .joint_sensitivities import JointSensitivity, Release, single_message, worst
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -1,4 +1,4 @@
-"""Exposures: every adversary and victim, from a few of the pairs."""
+"""Joint sensitivities of every adversary and victim, from a few of the pairs."""
 
 import functools
 import math
@@ -14,10 +14,10 @@ from overhear.privacy.guarantee import Status
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
+from overhear.training.exposure.candidates import candidates
 from overhear.training.exposure.joint_sensitivities import (
     JointSensitivity,
     Release,
-    candidates,
     joint_sensitivities,
     joint_sensitivities_by_victim,
     worst,
