@@ -25,7 +25,7 @@ from .adversary import (
     neighbour,
     parse_adversary,
 )
-from .guarantee import Bound, Guarantee, Sampling, Status, Unit
+from .guarantee import Bound, Guarantee, Sampling, Statement, Status, Unit
 from .ledger import Ledger, Spent, read_ledger
 from .noise.correlated import (
     WhisperNoise,
@@ -66,6 +66,7 @@ __all__ = [
     "Schedule",
     "Sees",
     "Spent",
+    "Statement",
     "Status",
     "StreamedView",
     "TradeOff",

@@ -8,8 +8,12 @@ from .engine.randomness import SecretRandomness
 from .engine.recording import Recorded
 from .engine.transcript import Message, Transcript
 from .exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
-from .exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
-from .exposure.whole_run import all_rounds_exposures, streamed_view
+from .exposure.joint_sensitivities import (
+    JointSensitivity,
+    joint_sensitivities,
+    joint_sensitivities_by_victim,
+)
+from .exposure.whole_run import streamed_view, whole_run_joint_sensitivities
 from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph
@@ -35,10 +39,10 @@ __all__ = [
     "Edges",
     "Engine",
     "Examples",
-    "Exposure",
     "Form",
     "Graph",
     "GraphSequence",
+    "JointSensitivity",
     "Message",
     "Metrics",
     "PairGradients",
@@ -52,17 +56,16 @@ __all__ = [
     "Topology",
     "Transcript",
     "UndeclaredOperation",
-    "all_rounds_exposures",
     "auroc",
     "bind",
     "build_graph",
     "build_model",
     "calibrated_multiplier",
     "evaluate",
-    "exposures",
-    "exposures_by_victim",
     "flatten",
     "guarantee",
+    "joint_sensitivities",
+    "joint_sensitivities_by_victim",
     "load_dataset",
     "partition",
     "poisson_batch",
@@ -71,4 +74,5 @@ __all__ = [
     "trace",
     "unflatten",
     "validate_model",
+    "whole_run_joint_sensitivities",
 ]

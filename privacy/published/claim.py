@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
 from ..errors import InputError
 
 __all__ = [
@@ -109,5 +109,5 @@ def epsilon_and_noise(
 
 def check_run(rounds: int, sampling_rate: float, delta: float) -> None:
     """Rounds, rate and delta as the accountant takes them."""
-    check_setting(rounds, sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, "pld")
+    check_setting(rounds, sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, Accountant.PLD)
     check_delta(delta)

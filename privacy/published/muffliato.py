@@ -14,7 +14,7 @@ Decentralized Optimization and Averaging", NeurIPS 2022, arXiv 2206.05091; synch
 | u, v      | victim, observer | scalar | agents                                     |
 | N(v)      | neighbours       | (n,)   | agents whose messages reach v, v left out  |
 | T         | gossip_steps     | scalar | -                                          |
-| s / Delta | noise_multiplier | scalar | noise std over what one record moves       |
+| s / Delta | noise_multiplier | scalar | noise std over what one record changes     |
 
 A term of the sum is what one message, taken alone, says of u: the square of the cosine between
 u's unit vector and the message's row. What all of them say together is the squared length of u's
@@ -118,10 +118,10 @@ def muffliato_bound(
 
     Args:
         weights: W, (A, A), the same in every step.
-        victim: u, whose record is at stake.
+        victim: u, whose record is at risk.
         observer: v, who receives the messages of its neighbours and knows its own noise.
         gossip_steps: T.
-        noise_multiplier: noise std over what a record moves in the victim's value, > 0.
+        noise_multiplier: noise std over what a record changes the victim's value by, > 0.
         delta: strictly between 0 and 1.
         rounds: gossip runs, each on fresh noise; their Renyi losses add up.
 

@@ -99,10 +99,8 @@ def _more_noise(config: RunFile, plan: Plan, case: Case, entry: dict[str, Any]) 
         if plan.exposures[g.adversary].releases != plan.exposures[worst.adversary].releases
         and run_epsilon(
             plan.exposures[g.adversary],
+            statement=g.statement,
             noise_multiplier=multiplier,
-            delta=g.delta,
-            adjacency=p.adjacency,
-            accountant=p.accountant,
         )
         > limit_of(plan) * (1.0 + _ROUNDING)
     ]

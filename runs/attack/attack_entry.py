@@ -59,7 +59,7 @@ def entry_of(
     entry: dict[str, Any] = run_folder.finite(
         {
             "scenario": str(point.scenario),
-            "adversary": trial.onlooker().name,
+            "adversary": trial.parsed_adversary().name,
             "round": point.round,
             "model_owner": trial.model_owner
             if point.scenario == "cross-gradient"

@@ -9,22 +9,25 @@ from typing import Any
 
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Guarantee, Status
+from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.view.view import UnsupportedView
 from ...training.algorithms import ALGORITHMS, Form, bind
 from ...training.algorithms.algorithm import PlannedRun
+from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ...training.exposure.guarantees import calibrated_multiplier, guarantee
-from ...training.exposure.joint_sensitivities import (
-    CLEAR_DEFAULT,
-    ENCRYPTED_DEFAULT,
-    Exposure,
-    exposures,
-)
-from ...training.exposure.whole_run import carried_exposures
+from ...training.exposure.joint_sensitivities import JointSensitivity, joint_sensitivities
+from ...training.exposure.whole_run import replace_infinite_by_whole_run
 from ...training.graphs.graph import Topology
 from ...training.tracing.trace import trace
-from ..run_file.build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
+from ..run_file.build import (
+    clip_norm_of,
+    data_of,
+    graph_of,
+    records_of,
+    sampling_rate_of,
+    statement_of,
+)
 from ..run_file.run_file import RunFile
 from .by_agent import epsilon_by_agent, exposures_by_agent
 
@@ -37,6 +40,7 @@ class Plan:
     """What a run will cost.
 
     Attributes:
+        statement: what every epsilon is said of.
         noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
         target: what the run file asks for.
         guarantees: one for each adversary, worst first.
@@ -48,10 +52,11 @@ class Plan:
         published_bound: what the algorithm's paper claims at this noise multiplier.
     """
 
+    statement: Statement
     noise_multiplier: float
     target: dict[str, Any]
     guarantees: Sequence[Guarantee]
-    exposures: dict[str, Exposure]
+    exposures: dict[str, JointSensitivity]
     sampling_rate: float
     rounds: int
     message_kinds: Sequence[str]
@@ -80,7 +85,7 @@ class Plan:
                     "epsilon": _number(g.epsilon),
                     "delta": g.delta,
                     "unit": str(g.unit),
-                    "adjacency": g.adjacency,
+                    "adjacency": str(g.adjacency),
                     "sampling": str(g.sampling),
                     "status": str(g.status),
                     "bound": str(g.bound),
@@ -125,23 +130,17 @@ def make_plan(
     data = data_of(config) if needs_records or config.training.sampling_rate is None else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
-    delta = 1e-5 if p is None else p.delta
-    adjacency = "add-or-remove-one" if p is None else p.adjacency
-    accountant = "pld" if p is None else p.accountant
+    statement = statement_of(config)
     kinds, found, of_each = _exposures(
         config, graph, rate=rate, records=records, every_agent=every_agent
     )
     multiplier = 0.0
-    target: dict[str, Any] = {"epsilon": None, "delta": delta, "adversary": None}
+    target: dict[str, Any] = {"epsilon": None, "delta": statement.delta, "adversary": None}
     if p is not None:
-        target = {"epsilon": p.epsilon, "delta": delta, "adversary": p.adversary}
+        target = {"epsilon": p.epsilon, "delta": p.delta, "adversary": p.adversary}
         if p.epsilon is not None:
             multiplier = calibrated_multiplier(
-                found[p.adversary],
-                epsilon=p.epsilon,
-                delta=delta,
-                adjacency=adjacency,
-                accountant=accountant,
+                found[p.adversary], statement=statement, epsilon=p.epsilon
             )
         else:
             multiplier = float(p.noise_multiplier or 0.0)
@@ -156,14 +155,7 @@ def make_plan(
         )
         _check_scaling(found, real, multiplier)
     every = [
-        guarantee(
-            name,
-            exposure,
-            noise_multiplier=multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
-        )
+        guarantee(name, exposure, statement=statement, noise_multiplier=multiplier)
         for name, exposure in found.items()
     ]
     if config.training.evaluation_noise_seed is not None:
@@ -171,6 +163,7 @@ def make_plan(
         every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return Plan(
+        statement=statement,
         noise_multiplier=multiplier,
         target=target,
         guarantees=every,
@@ -180,16 +173,20 @@ def make_plan(
         message_kinds=kinds,
         warnings=_warnings(config, every),
         published_bound=_published_bound(
-            config, graph, every, multiplier=multiplier, rate=rate, records=records
+            config,
+            graph,
+            every,
+            statement=statement,
+            multiplier=multiplier,
+            rate=rate,
+            records=records,
         ),
         victims={
             name: epsilon_by_agent(
                 of,
                 agents=graph.agents,
+                statement=statement,
                 noise_multiplier=multiplier,
-                delta=delta,
-                adjacency=adjacency,
-                accountant=accountant,
             )
             for name, of in of_each.items()
         }
@@ -207,7 +204,7 @@ def _exposures(
     noise_multiplier: float = 1.0,
     batch_size: float = 1.0,
     every_agent: bool = False,
-) -> tuple[list[str], dict[str, Exposure], dict[str, list[Exposure]]]:
+) -> tuple[list[str], dict[str, JointSensitivity], dict[str, list[JointSensitivity]]]:
     """What a round sends, and the exposures of the adversaries asked for and the target's.
 
     Last those of every agent, where asked for.
@@ -242,14 +239,16 @@ def _exposures(
         names = [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
     victim = None if p is None else p.victim
     kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
-    found = exposures(
+    found = joint_sensitivities(
         traces,
         list(dict.fromkeys(names)),
         sampling_rate=rate,
         victim=victim,
         encrypted=encrypted,
     )
-    found = carried_exposures(traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted)
+    found = replace_infinite_by_whole_run(
+        traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted
+    )
     of_each = (
         exposures_by_agent(traces, dict(found), sampling_rate=rate, encrypted=encrypted)
         if every_agent
@@ -258,7 +257,9 @@ def _exposures(
     return kinds, dict(found), of_each
 
 
-def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
+def _check_scaling(
+    unit: dict[str, JointSensitivity], real: dict[str, JointSensitivity], multiplier: float
+) -> None:
     """The step as it will run must cost what multiplier 1 promised, divided by the multiplier."""
     for name, exposure in real.items():
         for one, other in zip(unit[name].releases, exposure.releases, strict=True):
@@ -312,13 +313,14 @@ def _published_bound(
     graph: Topology,
     guarantees: Sequence[Guarantee],
     *,
+    statement: Statement,
     multiplier: float,
     rate: float,
     records: float | None,
 ) -> PublishedClaim | None:
     """What the algorithm's own paper claims."""
-    bound, p = ALGORITHMS[config.algorithm.name].published_bound, config.privacy
-    if bound is None or p is None:
+    bound = ALGORITHMS[config.algorithm.name].published_bound
+    if bound is None or config.privacy is None:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     return bound(
@@ -328,8 +330,7 @@ def _published_bound(
             graph=graph,
             noise_multiplier=multiplier,
             clip_norm=clip_norm_of(config),
-            delta=worst.delta,
-            adjacency=p.adjacency,
+            statement=statement,
             rounds=config.training.rounds,
             sampling_rate=rate,
             records=records,

@@ -108,7 +108,7 @@ def _adversaries(
 ) -> tuple[tuple[str, ...], list[str]]:
     """The adversaries to account for, the target's first, and what is wrong with them."""
     from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-    from ...training.exposure.joint_sensitivities import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+    from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     default = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
     given = "adversaries" in privacy.model_fields_set

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Statement, Status
 from ...privacy.published.claim import PublishedClaim
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
@@ -43,7 +43,7 @@ class PlannedRun:
         graph: of the run.
         noise_multiplier: noise std on a sum of clipped gradients over the clip norm.
         clip_norm: None where nothing is clipped.
-        delta, adjacency: of the run's statements.
+        statement: delta, adjacency, unit and accountant of the run.
         rounds, sampling_rate: how often a batch is drawn, and how likely a record is in it.
         records: public number of records of an average agent; None where the run needs none.
         joint_sensitivity: the largest of the adversaries', at noise multiplier 1.
@@ -55,8 +55,7 @@ class PlannedRun:
     graph: Topology
     noise_multiplier: float
     clip_norm: float | None
-    delta: float
-    adjacency: str
+    statement: Statement
     rounds: int
     sampling_rate: float
     records: float | None

@@ -236,7 +236,7 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
         return None
     return dpdl_theorem_1(
         noise_multiplier=run.noise_multiplier,
-        delta=run.delta,
+        delta=run.statement.delta,
         rounds=run.rounds,
         sampling_rate=run.sampling_rate,
         sensitivity_factor=run.joint_sensitivity,

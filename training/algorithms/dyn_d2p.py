@@ -154,8 +154,7 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
     return dyn_d2p_clt(
         schedule,
         noise_multiplier=run.noise_multiplier,
-        delta=run.delta,
-        adjacency=run.adjacency,
+        statement=run.statement,
     )
 
 

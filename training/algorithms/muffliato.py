@@ -200,7 +200,7 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
         observer=observer,
         gossip_steps=steps,
         noise_multiplier=run.noise_multiplier,
-        delta=run.delta,
+        delta=run.statement.delta,
         rounds=run.rounds,
     )
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule
 from overhear.privacy.published.dpdl import dpdl_theorem_1
 from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
@@ -77,7 +78,9 @@ def test_a_claim_without_noise_is_written_as_json(tmp_path):
 def test_dyn_d2p_is_planned_with_its_papers_central_limit(tmp_path):
     plan = planned(tmp_path, replaced=('"dpdl"', '"dyn-d2p"'))
     schedule = Schedule(rounds=100, sampling_rate=0.02)
-    claim = dyn_d2p_clt(schedule, noise_multiplier=2.5, delta=plan.guarantees[0].delta)
+    claim = dyn_d2p_clt(
+        schedule, noise_multiplier=2.5, statement=Statement(delta=plan.guarantees[0].delta)
+    )
     assert plan.to_json()["published_bound"]["epsilon"] == pytest.approx(claim.epsilon)
     assert plan.published_bound.proven_epsilon == pytest.approx(
         plan.guarantee("eavesdropper").epsilon, rel=1e-6

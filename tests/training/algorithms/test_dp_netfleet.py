@@ -10,6 +10,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
 from overhear.training.data.dataset import Examples
@@ -17,7 +18,7 @@ from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
 from overhear.training.exposure.guarantees import run_epsilon
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import flatten
@@ -178,8 +179,10 @@ def test_the_cost_depends_on_neither_batch_size_nor_clip_norm():
 
 def test_two_local_steps_at_multiplier_two_spend_one_point_three_three():
     """The messages alone would say .867, half of the batches .921."""
-    ((_, exposure),) = exposures(traced(ring(5), steps=2), ["eavesdropper"], sampling_rate=0.02)
-    spent = run_epsilon(exposure, noise_multiplier=2.0, delta=1e-5)
+    ((_, sensitivity),) = joint_sensitivities(
+        traced(ring(5), steps=2), ["eavesdropper"], sampling_rate=0.02
+    )
+    spent = run_epsilon(sensitivity, noise_multiplier=2.0, statement=Statement(delta=1e-5))
     assert spent == pytest.approx(1.3297, abs=2e-3)
 
 

@@ -16,7 +16,7 @@ from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph, spectral_gap
 from overhear.training.graphs.topologies import directed_exponential, full, ring, star
 from overhear.training.models.parameters import flatten
@@ -234,8 +234,8 @@ def test_a_single_message_of_long_gossip_is_not_free():
         rounds=3,
     )
     traces = trace(run.init, run.step, graph=ring(50), rounds=3)
-    ((_, found),) = exposures(traces, ["single-message"], sampling_rate=0.1)
-    assert found.worst == pytest.approx(1.0)
+    ((_, found),) = joint_sensitivities(traces, ["single-message"], sampling_rate=0.1)
+    assert found.largest == pytest.approx(1.0)
 
 
 def test_weights_that_differ_by_direction_are_refused():

@@ -12,7 +12,7 @@ from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
@@ -148,8 +148,8 @@ def test_blocks_of_one_vector_cost_the_dearest_of_them(step, squared):
     assert found.mu**2 == pytest.approx(squared, abs=1e-9)
     assert found.contributions == 1
     traces = trace(start_blocks, step, graph=ring(5), rounds=5)
-    ((_, exposure),) = exposures(traces, ["neighbour"], sampling_rate=0.1)
-    assert exposure.worst**2 == pytest.approx(squared, abs=1e-9)
+    ((_, sensitivity),) = joint_sensitivities(traces, ["neighbour"], sampling_rate=0.1)
+    assert sensitivity.largest**2 == pytest.approx(squared, abs=1e-9)
 
 
 def test_blocks_of_several_vectors_are_counted_jointly():

@@ -126,7 +126,7 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
     if run.noise_multiplier == 0.0:
         return None
     return whisper_theorem_2(
-        noise_multiplier=run.noise_multiplier, delta=run.delta, rounds=run.rounds
+        noise_multiplier=run.noise_multiplier, delta=run.statement.delta, rounds=run.rounds
     )
 
 

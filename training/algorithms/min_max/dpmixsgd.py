@@ -192,7 +192,7 @@ def published_bound(run: PlannedRun) -> PublishedClaim | None:
     repaired = run.form is Form.REPAIRED
     return dpmixsgd_theorem_3(
         noise_std=on_a_sum / size,
-        delta=run.delta,
+        delta=run.statement.delta,
         rounds=run.rounds,
         examples=run.records,
         batch_size=size,

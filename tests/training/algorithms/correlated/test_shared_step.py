@@ -16,7 +16,7 @@ from overhear.training.algorithms import ALGORITHMS, bind
 from overhear.training.algorithms.algorithm import prepared
 from overhear.training.algorithms.correlated import decor, whisper
 from overhear.training.algorithms.correlated import shared_step as correlated_noise
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import (
     directed_exponential,
@@ -81,7 +81,7 @@ def test_the_figures_of_a_plan_are_those_of_the_whole_view(name):
     """A plan looks at what surrounds a victim; shared noise makes that the whole graph."""
     traces = run_trace(name, ring(10))
     asked = ["eavesdropper", "neighbour", "final-models"]
-    found = {who: e.worst for who, e in exposures(traces, asked, sampling_rate=0.1)}
+    found = {who: e.largest for who, e in joint_sensitivities(traces, asked, sampling_rate=0.1)}
     (one, _), victims = traces.rounds[0], range(10)
     for who in ("eavesdropper", "final-models"):
         worst = max(joint(one, who, victim) for victim in victims)

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
 from overhear.training.algorithms.min_max.shared_step import FirstBatch
@@ -19,10 +20,10 @@ from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import (
-    all_rounds_exposures,
-    carried_exposures,
+    replace_infinite_by_whole_run,
+    whole_run_joint_sensitivities,
 )
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
@@ -289,8 +290,8 @@ def test_a_repaired_round_costs_one_release_and_the_start_a_fifth(graph, adversa
 
 def test_a_single_message_of_the_start_is_sampled_at_the_starts_rate():
     traces = traced("dpmixsgd", ring(4), initial_batch=3.0)
-    found = exposures(traces, ["single-message", "eavesdropper"], sampling_rate=0.01)
-    rates = [[r.sampling_rate for r in exposure.releases] for _, exposure in found]
+    found = joint_sensitivities(traces, ["single-message", "eavesdropper"], sampling_rate=0.01)
+    rates = [[r.sampling_rate for r in sensitivity.releases] for _, sensitivity in found]
     assert rates[0] == rates[1] == pytest.approx([1 / 3, 0.01])
 
 
@@ -306,11 +307,11 @@ def test_dp_sgda_costs_one_release_a_round(adversary):
 )
 def test_published_is_infinite_round_by_round(numbers, said):
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=5, **numbers)
-    found = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
-    assert math.isinf(found[0][1].worst)
+    found = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
+    assert math.isinf(found[0][1].largest)
     assert said in found[0][1].because
-    ((_, settled),) = carried_exposures(traces, found, sampling_rate=0.1)
-    assert math.isfinite(settled.worst) == (not numbers)
+    ((_, settled),) = replace_infinite_by_whole_run(traces, found, sampling_rate=0.1)
+    assert math.isfinite(settled.largest) == (not numbers)
 
 
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1"])
@@ -325,29 +326,29 @@ def test_published_releases_a_record_of_the_first_round_again_and_again(
         1.99 * math.sqrt(sum(0.9801**k for k in range(rounds))), abs=1e-5
     )
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=rounds)
-    ((_, once),) = all_rounds_exposures(
+    ((_, once),) = whole_run_joint_sensitivities(
         traces, [adversary], participation=[1], sampling_rate=0.1, victim=0
     )
-    assert once.worst == pytest.approx(expected, abs=2e-5)
+    assert once.largest == pytest.approx(expected, abs=2e-5)
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(1, 0.0), (2, 1.99), (6, 4.36211)])
 def test_the_final_models_do_not_hold_the_last_rounds_estimate(rounds, expected):
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=rounds)
-    ((_, once),) = all_rounds_exposures(
+    ((_, once),) = whole_run_joint_sensitivities(
         traces, ["final-models"], participation=[1], sampling_rate=0.1, victim=0
     )
-    assert once.worst == pytest.approx(expected, abs=2e-5)
+    assert once.largest == pytest.approx(expected, abs=2e-5)
 
 
 def test_published_first_batch_enters_every_later_release():
     """d_0 / b_0 is kept with weight .99^t, beside noise of 1 / b."""
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=5, batch_size=2.0)
-    ((_, once),) = all_rounds_exposures(
+    ((_, once),) = whole_run_joint_sensitivities(
         traces, ["eavesdropper"], participation=[0], sampling_rate=0.1, victim=0
     )
     expected = 2 / 9 * math.sqrt(sum(0.9801**t for t in range(6)))
-    assert once.worst == pytest.approx(expected, abs=2e-5)
+    assert once.largest == pytest.approx(expected, abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -357,14 +358,14 @@ def test_the_first_batch_dominates_at_equal_noise(initial_noise, expected):
     """20,000 records an agent, b 10, b0 2000, 2,000 rounds, multiplier 1; None leaves it out."""
     chosen = {"initial_noise": initial_noise or 5.0, "records": 20_000.0}
     traces = traced("dpmixsgd", ring(4), rounds=2000, **chosen)
-    ((_, found),) = exposures(traces, ["eavesdropper"], sampling_rate=10 / 20_000)
+    ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=10 / 20_000)
     assert [(r.first, r.rounds, r.sampling_rate) for r in found.releases] == [
         (0, 1, 0.1),
         (1, 2000, 0.0005),
     ]
     if initial_noise is None:
         found = found._replace(releases=found.releases[1:])
-    spent = run_epsilon(found, noise_multiplier=1.0, delta=1e-5)
+    spent = run_epsilon(found, noise_multiplier=1.0, statement=Statement(delta=1e-5))
     assert spent == pytest.approx(expected, abs=6e-4)
 
 
