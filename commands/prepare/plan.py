@@ -1,4 +1,4 @@
-"""The command `overhear plan`: a table, what leaks and what would mend it, or a sweep of plans."""
+"""The command `overhear plan`: a table, what leaks and what would fix it, or a sweep of plans."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def plan(
         return
     if markdown:
         raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
-    from ...reports.judgement.plan_advice import advise
+    from ...reports.judgement.advice import advise
 
     config = load_run_file(run, overrides or ())
     begun = process_time()
@@ -95,10 +95,10 @@ def _show_plan(found: Mapping[str, Any], console: Console) -> None:
 def _show_advice(advice: Sequence[Mapping[str, Any]], console: Console) -> None:
     leaks = [entry["words"] for entry in advice if entry["what"] in _LEAKS]
     notes = [entry["words"] for entry in advice if entry["what"] in _NOTES]
-    mended = [e["words"] for e in advice if e["what"] not in (*_LEAKS, *_NOTES)]
+    fixes = [e["words"] for e in advice if e["what"] not in (*_LEAKS, *_NOTES)]
     for head, lines in (
         ("What leaks", leaks),
-        ("How to mend it", mended),
+        ("How to fix it", fixes),
         ("How to set a target", notes),
     ):
         if lines:

@@ -1,6 +1,6 @@
-"""Who talks to whom: the agents and their links, the victim and its onlookers marked.
+"""Who talks to whom: the agents and their links, the victim and the adversaries among them marked.
 
-The victim is filled, onlookers among the agents have a second outline, and what an eavesdropper
+The victim is filled, adversaries among the agents have a second outline, and what an eavesdropper
 reads bears a diamond: shapes, not colours. Of a network too large to draw only what is around the
 victim is drawn, and the drawing says how much is missing.
 """
@@ -35,8 +35,8 @@ class Network:
         agents: in the order in which they are placed; the victim is one of them.
         links: pairs of them.
         one_way: (sender, receiver) of links that go one way alone.
-        victim: the agent at stake.
-        watching: onlookers among the agents.
+        victim: the agent at risk.
+        watching: adversaries among the agents.
         tapped: whether an eavesdropper reads the links.
         encrypted: whether links are encrypted.
         server: whether a server takes part.
@@ -64,7 +64,7 @@ class Network:
 
     @property
     def shown_watching(self) -> tuple[int, ...]:
-        """Onlookers that are drawn."""
+        """Adversaries that are drawn."""
         return tuple(sorted(self.watching & set(self.agents)))
 
 
@@ -298,7 +298,7 @@ def _words(net: Network, run: Mapping[str, Any]) -> str:
     """The drawing in sentences."""
     said = [
         f"Network {run['graph']} of {run['agents']} agents with {net.links_in_all} links",
-        f"agent {net.victim} holds the record at stake",
+        f"agent {net.victim} holds the record at risk",
     ]
     near = net.neighbours
     if near:

@@ -29,7 +29,7 @@ def odds_figure(report: Mapping[str, Any], name: str) -> Markup:
     up = risk["relation"] == "at most"
     place = ("risk", name, "hits", _IN_100)
     fields = (
-        ("a blind guess", Markup(""), "false_alarms", float(hit["false_alarms"])),
+        ("a blind guess", Markup(""), "false_positives", float(hit["false_positives"])),
         ("this adversary", Markup("{} ").format(risk["relation"]), "hits", float(hit["hits"])),
     )
     parts = []
@@ -56,7 +56,7 @@ def odds_figure(report: Mapping[str, Any], name: str) -> Markup:
             if path:
                 parts.append(Markup('<path class="{}" d="{}"/>').format(kind, path))
     about = (
-        f"Of 100 members a blind guess names {hit['false_alarms']}, this adversary "
+        f"Of 100 members a blind guess names {hit['false_positives']}, this adversary "
         f"{risk['relation']} {hit['hits']:g}."
     )
     box = f"0 0 {2 * 10 * _STEP + 36} {_TOP + 10 * _STEP}"

@@ -44,7 +44,7 @@ def test_the_drawing_is_well_formed_and_names_itself(report: Report) -> None:
     assert root.findtext("title")
     words = root.findtext("desc")
     assert words is not None
-    assert "agent 0 holds the record at stake; it is joined to 1, 9" in words
+    assert "agent 0 holds the record at risk; it is joined to 1, 9" in words
 
 
 def test_every_agent_and_every_link_is_drawn(report: Report) -> None:
