@@ -98,6 +98,7 @@ class Remedy:
     Attributes:
         action: what to do.
         epsilon: the figure that it leads to, None where none is known.
+        delta: at which that figure holds; None for the delta of the claim.
         words: what else its phrase names.
         over: whether the figure is still over the limit.
         others: adversaries that would still be over.
@@ -109,6 +110,7 @@ class Remedy:
 
     action: Action
     epsilon: float | None = None
+    delta: float | None = None
     words: Mapping[str, Value] = field(default_factory=dict)
     over: bool = False
     others: Sequence[Claim] = ()
@@ -245,7 +247,9 @@ def _remedies(
         return
     if kind is Kind.OVER and not of_reader:
         yield Remedy(action=Action.TARGET)
-    found = [fixed(fix, facts, asked.epsilon) for fix in fixes]
+    # A new run states no larger delta than what is asked, so its figures hold at that one.
+    smaller = asked.delta if asked.delta < claim.delta else None
+    found = [fixed(fix, facts, asked.epsilon, delta=smaller) for fix in fixes]
     # Of a figure that is heuristic and over its limit, fixes are told once, with the first reason.
     told_before = kind is Kind.OVER and not claim.proven and not facts.seeded
     yield from () if told_before else found
@@ -264,7 +268,14 @@ def hiding(facts: Facts) -> Action:
     return Action.ADD_NOISE if facts.noise_multiplier == 0 else Action.HIDE
 
 
-def fixed(fix: Fix, facts: Facts, limit: float | None, *, others: Sequence[Claim] = ()) -> Remedy:
+def fixed(
+    fix: Fix,
+    facts: Facts,
+    limit: float | None,
+    *,
+    delta: float | None = None,
+    others: Sequence[Claim] = (),
+) -> Remedy:
     """A fix of the accountant as a remedy; it is cited where privacy.json holds it."""
     held = list(facts.ran.fixes) if facts.ran else []
     path = next((("fixes", at) for at, one in enumerate(held) if one is fix), ())
@@ -273,7 +284,8 @@ def fixed(fix: Fix, facts: Facts, limit: float | None, *, others: Sequence[Claim
         action = Action.AGAIN  # more was released than planned
     words: dict[str, Value] = {}
     if fix.rounds is not None:
-        words["rounds"] = Figure("whole", fix.rounds, (*path, "rounds") if path else ())
+        number = Figure("whole", fix.rounds, (*path, "rounds") if path else ())
+        words["rounds"] = (number, " round" if fix.rounds == 1 else " rounds")
     if fix.noise_multiplier is not None:
         at = (*path, "noise_multiplier") if path else ()
         words["multiplier"] = Figure("precise", fix.noise_multiplier, at)
@@ -281,6 +293,7 @@ def fixed(fix: Fix, facts: Facts, limit: float | None, *, others: Sequence[Claim
     return Remedy(
         action=action,
         epsilon=epsilon,
+        delta=delta,
         words=words,
         over=limit is not None and epsilon > limit,
         others=others,

@@ -148,10 +148,10 @@ CONTINUE = "Continue it with `overhear train {folder}/{file} --out {folder} --re
 
 ACTIONS: Mapping[Action, str] = {
     Action.ROUNDS: (
-        "Train {rounds} rounds in place of {planned}, with the same noise (`noise_multiplier = "
+        "Train {rounds} in place of {planned}, with the same noise (`noise_multiplier = "
         "{used}` in [privacy]): {then}{still}."
     ),
-    Action.AGAIN: "Train again without a repeated round, {rounds} rounds in all: {then}{still}.",
+    Action.AGAIN: "Train again without a repeated round, {rounds} in all: {then}{still}.",
     Action.NOISE: (
         "Add noise, with `noise_multiplier = {multiplier}` in [privacy]{now}: {then}{still}."
     ),

@@ -140,7 +140,11 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
             phrases.THEN,
             who=who(finding.claim, facts),
             epsilon=Figure("precise", remedy.epsilon, at),
-            delta=fields_of(finding, facts)["delta"],
+            delta=(
+                fields_of(finding, facts)["delta"]
+                if remedy.delta is None
+                else Figure("small", remedy.delta)
+            ),
         )
         words["then"] = then
         words["unseeded"] = (
