@@ -290,8 +290,14 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
         ("noise multiplier", lambda one: figure(one.noise_multiplier, 4)),
         ("unit and adjacency", _unit),
         *((f"epsilon: {name}", _epsilon_cell(name)) for name in adversaries),
-        ("test accuracy, mean of agents", lambda one: _percent(one.accuracy and one.accuracy.mean)),
-        ("test accuracy, worst agent", lambda one: _percent(one.accuracy and one.accuracy.worst)),
+        (
+            "test accuracy, mean of agents",
+            lambda one: _NONE if one.accuracy is None else _percent(one.accuracy.mean),
+        ),
+        (
+            "test accuracy, worst agent",
+            lambda one: _NONE if one.accuracy is None else _percent(one.accuracy.worst),
+        ),
         ("best rebuilt, defence on", _rebuilt),
         ("blind guess beside it", _guessed),
         ("audit", lambda one: one.audit.verdict if one.audit else "not audited"),
@@ -326,19 +332,20 @@ def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
 
 def _measured_cell(name: str) -> Callable[[ComparedRun], str]:
     def cell(one: ComparedRun) -> str:
-        found = one.audit.adversaries.get(name) if one.audit else None
-        if found is None:
+        audit = one.audit
+        found = None if audit is None else audit.adversaries.get(name)
+        if audit is None or found is None:
             return _NONE
         return (
-            f"≥ {lower_bound(found.epsilon)} at delta {small(one.audit.delta)}, "
-            f"{found.canaries} canaries, confidence {one.audit.confidence:g}"
+            f"≥ {lower_bound(found.epsilon)} at delta {small(audit.delta)}, {found.canaries} "
+            f"canaries, confidence {audit.confidence:g}"
         )
 
     return cell
 
 
-def _percent(share: float | None) -> str:
-    return _NONE if share is None else f"{share:.1%}".replace("%", " %")
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
 
 
 def _rebuilt(one: ComparedRun) -> str:

@@ -254,9 +254,8 @@ def _audited(facts: Facts, audit: Audit | None) -> Finding:
         return Finding(kind=Kind.NO_AUDIT)
     shorter = audit.rounds is not None and audit.rounds < facts.rounds
     part = f" over {audit.rounds} of {facts.rounds} rounds" if shorter else ""
-    words = {
-        "canaries": audit.canaries,
-        "part": part,
-        "confidence": Figure("given", audit.confidence),
-    }
-    return Finding(kind=Kind.AUDITED, words=words)
+    confidence = Figure("given", audit.confidence)
+    return Finding(
+        kind=Kind.AUDITED,
+        words={"canaries": audit.canaries, "part": part, "confidence": confidence},
+    )

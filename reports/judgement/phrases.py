@@ -166,7 +166,7 @@ ACTIONS: Mapping[Action, str] = {
     ),
     Action.TARGET: (
         'Set `epsilon = {limit}` and `adversary = "{name}"` in [privacy] and {again}: the noise '
-        "multiplier that this takes is then calculated{multiplied}."
+        "that this takes is then calculated{multiplied}."
     ),
     Action.SEED: (
         "Leave `evaluation_noise_seed` out of [training] and {again}, so that nobody knows the "

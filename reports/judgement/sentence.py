@@ -56,10 +56,10 @@ def fill(template: str, **values: Value) -> Sentence:
             value = values[field]
             if isinstance(value, Figure):
                 found.append(value)
-            elif isinstance(value, tuple):
-                found += value
-            else:
+            elif isinstance(value, str | int):
                 found.append(Quote(str(value)))
+            else:
+                found += value
     return tuple(found)
 
 

@@ -157,7 +157,7 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         words["still"] = fill("; {others} would still be over the limit", others=others)
     multiplier = words.get("multiplier")
     if isinstance(multiplier, Figure):
-        words["multiplied"] = fill(", {multiplier}", multiplier=multiplier)
+        words["multiplied"] = fill(" (noise multiplier {multiplier})", multiplier=multiplier)
         used = words["used"]
         if isinstance(used, Figure) and used.text != multiplier.text:
             words["now"] = fill(" in place of {used}", used=used)
@@ -211,8 +211,7 @@ def _filled(
 
 
 def plain_sentences(finding: Finding, facts: Facts) -> str:
-    """A finding and what would turn it, on one line."""
-    return text_of(
-        sentence(finding, facts),
-        *(action_sentence(remedy, finding, facts) for remedy in finding.remedy),
-    )
+    """A finding and what would turn it, on one line; remedies are alternatives."""
+    turns = [text_of(action_sentence(remedy, finding, facts)) for remedy in finding.remedy]
+    others = [f"Or {one[:1].lower()}{one[1:]}" for one in turns[1:]]
+    return " ".join([text_of(sentence(finding, facts)), *turns[:1], *others])
