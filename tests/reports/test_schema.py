@@ -163,7 +163,7 @@ def _spoilt(report: Any, *path: str | int, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("schema",), 2),
+        (("schema",), 1),
         (("ledger", "epsilon", "eavesdropper"), -1.0),
         (("ledger", "epsilon", "eavesdropper"), "infinite"),
         (("plan", "adversaries", 0, "delta"), 0.0),

@@ -192,3 +192,17 @@ def test_the_rounds_and_the_noise_that_are_named_for_a_limit_meet_it_and_one_rou
 
 def test_nothing_is_named_for_the_limit_of_an_agent() -> None:
     assert limited(config(), epsilon=1.0, unit="agent")[1] == {}
+
+
+def test_the_rounds_that_are_named_are_the_accountants_and_not_a_charts() -> None:
+    """Of 40 rounds a chart plots the cost of 7 and of 10; the limit allows 8."""
+    run = config(
+        algorithm={"name": "dp-dpsgd"}, privacy={"epsilon": 8}, training={"sampling_rate": 0.25}
+    )
+    _, found = limited(run, epsilon=4.0)
+    assert (found["rounds"].rounds, found["rounds"].epsilon) == (8, pytest.approx(3.8398, abs=1e-4))
+
+
+def test_a_limit_that_no_round_meets_names_noise_alone() -> None:
+    _, found = limited(config(), epsilon=1e-3)
+    assert list(found) == ["noise"]
