@@ -55,7 +55,7 @@ class Cited:
     <data data-path="/ledger/epsilon/eavesdropper" data-kind="bound" value="2.0714">2.08</data>
     """
 
-    def __init__(self, report: Mapping[str, Any]) -> None:
+    def __init__(self, report: Mapping[str, object]) -> None:
         self._report = report
 
     def __call__(self, kind: str, *path: Key) -> Markup:
@@ -81,7 +81,7 @@ class Cited:
         return Markup('data-path="{}" data-kind="{}"').format(pointer, kind)
 
 
-def look_up(report: Mapping[str, Any], path: tuple[Key, ...]) -> Any:
+def look_up(report: Mapping[str, object], path: tuple[Key, ...]) -> Any:
     """What stands at a place.
 
     Raises:

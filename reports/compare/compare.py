@@ -19,8 +19,9 @@ from ...runs.folder.folder import finite
 from ...runs.lower_bound import lower_bound
 from ...runs.numbers import bound, figure, is_infinite, small
 from ..document.checked_run import CheckedRun, read_checked_run
-from ..judgement.findings import Kind, against_proofs
+from ..judgement.findings import Kind
 from ..judgement.phrases import KINDS
+from ..judgement.proofs import against_proofs
 from ..judgement.sentence import fill, text_of
 from ..judgement.wording import plain_sentences
 from ..plain_text import plain

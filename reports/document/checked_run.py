@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -127,7 +127,7 @@ def read_evidence(path: Path, kind: type[_Evidence]) -> _Evidence | None:
         ) from error
 
 
-def first_difference(held: Any, fresh: Any, *, place: str = "") -> str | None:
+def first_difference(held: object, fresh: object, *, place: str = "") -> str | None:
     """The JSON pointer of the first place where two reports of one run differ, if any.
 
     >>> first_difference({"a": [1, 2.0]}, {"a": [1, 2.5]})
@@ -136,7 +136,7 @@ def first_difference(held: Any, fresh: Any, *, place: str = "") -> str | None:
     return next(_differences(held, fresh, place), None)
 
 
-def _differences(held: Any, fresh: Any, place: str) -> Iterator[str]:
+def _differences(held: object, fresh: object, place: str) -> Iterator[str]:
     if place in _OF_THE_REPORT:
         return
     if isinstance(held, dict) and isinstance(fresh, dict):
@@ -158,11 +158,11 @@ def _differences(held: Any, fresh: Any, place: str) -> Iterator[str]:
         yield place
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check_report(folder: Path, fresh: Mapping[str, Any]) -> None:
+def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     """Refuse a privacy.json that is not what the run gives."""
     path = folder / run_folder.PRIVACY
     try:

@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Mapping
 from importlib import resources
-from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -56,7 +55,7 @@ _MOST_SHOWN = 4  # records of a scenario
 _MOST_BYTES = 150_000  # of pictures, before they are written as text
 
 
-def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = None) -> str:
+def render(report: Mapping[str, object], *, images: Mapping[str, bytes] | None = None) -> str:
     """Render a report.
 
     Args:
@@ -74,6 +73,7 @@ def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = No
     facts = facts_of_report(typed)
     text = json.dumps(report, indent=2, allow_nan=False) + "\n"  # as folder.write_json writes it
     found, head, cited = verdict(facts), facts.head, Cited(report)
+    series = epsilon_series(typed)
     phrases = {claim.name: who(claim, facts) for claim in facts.claims}
     return _template().render(
         report=report,
@@ -97,13 +97,13 @@ def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = No
         heuristic=HEURISTIC,
         rows_words=_ROWS,
         shown=_MOST_SHOWN,
-        unused_of=_unused,
-        graph=graph_figure(report),
-        network=network(report),
+        unused=_unused(typed),
+        graph=graph_figure(typed),
+        network=network(typed),
         network_key=network_key,
-        odds=odds_figure(report, head.name),
-        epsilon_figure=epsilon_figure,
-        series=epsilon_series(report),
+        odds=odds_figure(typed, cited, name=head.name),
+        epsilon_figure=epsilon_figure(typed, cited) if series else None,
+        series=series,
         undrawn=[
             name
             for name, line in typed.epsilon_by_round.items()
@@ -112,8 +112,8 @@ def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = No
         key=key,
         partial=_partial(typed),
         estimators=_estimators(typed),
-        measured_figure=measured_figure(report),
-        utility_figure=utility_figure,
+        measured_figure=measured_figure(typed, cited),
+        utility_figure=utility_figure(typed, cited) if typed.utility.rounds else None,
         environment=_flat(typed.reproduce.environment),
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
@@ -178,13 +178,11 @@ def _strongest(report: Report) -> int | None:
     return max(found)[1] if found else None
 
 
-def _unused(scenario: Mapping[str, Any]) -> list[str]:
-    """What of the victim the attack on the run's own messages does not use."""
+def _unused(report: Report) -> list[list[str]]:
+    """By scenario what of the victim the attack on the run's own messages does not use."""
     return [
-        str(name)
-        for row in scenario["rows"]
-        if row["name"] == "defended"
-        for name in row.get("unused", ())
+        [name for row in scenario.rows if row.name == "defended" for name in row.unused]
+        for scenario in (report.attack.scenarios if report.attack else ())
     ]
 
 
@@ -221,7 +219,7 @@ class _Pictures:
         return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(alt, data)
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(value: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Entries of nested objects, one line each."""
     lines: list[tuple[str, str]] = []
     for name, entry in value.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ...runs.lower_bound import lower_bound
 from ...runs.numbers import bound, figure, is_infinite, small
@@ -17,7 +16,7 @@ from ..schema import Report
 __all__ = ["report_markdown"]
 
 
-def report_markdown(report: Mapping[str, Any]) -> str:
+def report_markdown(report: Mapping[str, object]) -> str:
     """A summary of a report; every figure is one of its figures.
 
     Args:

@@ -14,10 +14,11 @@ from ...privacy.errors import InputError
 from ...runs.evidence.schema import Audit
 from ..plain_text import plain
 from .facts import Asked, Facts, Ran, adversary_key
-from .findings import Finding, Fixes, Kind, against_proofs, judge, no_fixes
+from .findings import Finding, Fixes, Kind, judge, no_fixes
 from .notes import notes
 from .phrases import Note
 from .policy import Evidence, Limit, Policy
+from .proofs import against_proofs
 from .sentence import Figure, text_of
 from .wording import plain_sentences
 

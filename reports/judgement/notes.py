@@ -8,8 +8,9 @@ from ...privacy.adversary import EAVESDROPPER
 from ...runs.folder import folder as run_folder
 from . import phrases
 from .facts import Facts, Ran
-from .findings import Kind, against_proofs
+from .findings import Kind
 from .phrases import NOTES, Note
+from .proofs import against_proofs
 from .sentence import Figure, Sentence, Value, fill
 from .wording import sign_of, who
 

@@ -6,6 +6,7 @@ no better, is not named.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -107,15 +108,18 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
     Returns:
         A function of the run's claim and of what is asked; it plans, so it may take seconds.
     """
-    graphs: list[Topology] = []  # made once, and only where a figure is over its limit
+
+    @functools.cache  # planned once, and only where a figure does not pass
+    def as_run() -> tuple[Topology, float]:
+        graph = graph_of(config)
+        return graph, make_plan(config, graph=graph).noise_multiplier
 
     def found(claim: Claim, asked: Asked) -> Sequence[Fix]:
         p = config.privacy
         if p is None or asked.unit != claim.unit:
             return ()
-        graphs[:] = graphs or [graph_of(config)]
         try:
-            noise = make_plan(config, graph=graphs[0]).noise_multiplier
+            graph, noise = as_run()
             stated = p.model_copy(
                 update={
                     "adversary": claim.name,
@@ -128,7 +132,7 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
             )
             secret = config.training.model_copy(update={"evaluation_noise_seed": None})
             anew = config.model_copy(update={"privacy": stated, "training": secret})
-            plan = make_plan(anew, graph=graphs[0])
+            plan = make_plan(anew, graph=graph)
             released = accounted(plan.exposures[claim.name], spent.numbers, torn=spent.torn)
             return fixes(
                 anew,
@@ -137,7 +141,7 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
                 adversary=claim.name,
                 limit=asked.epsilon,
                 epsilon=_epsilon(anew, plan, released),
-                graph=graphs[0],
+                graph=graph,
             )
         except (UnsupportedView, UnsupportedMechanism):
             return ()

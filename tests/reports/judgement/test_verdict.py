@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from overhear.reports.judgement.facts import as_report, facts_of_report
-from overhear.reports.judgement.findings import Action, Finding, Kind, against_proofs
+from overhear.reports.judgement.findings import Action, Finding, Kind
+from overhear.reports.judgement.proofs import against_proofs
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import Outcome, Verdict, verdict
 from tests.conftest import with_audit
