@@ -55,7 +55,7 @@ _MOST_SHOWN = 4  # records of a scenario
 _MOST_BYTES = 150_000  # of pictures, before they are written as text
 
 
-def render(report: Mapping[str, object], *, images: Mapping[str, bytes] | None = None) -> str:
+def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = None) -> str:
     """Render a report.
 
     Args:

@@ -155,7 +155,7 @@ def limited(run: RunFile, **limit: Any) -> tuple[Claim, dict[str, Fix]]:
         ({"privacy": {"adjacency": "replace-one"}}, {"epsilon": 1.0, "adjacency": "replace-one"}),
         ({}, {"epsilon": 1.5, "delta": 1e-6}),
         ({}, {"epsilon": 1.5, "delta": 1e-4}),
-        ({"privacy": {"victim": 2}}, {"epsilon": 1.0}),
+        ({"graph": {"name": "star"}, "privacy": {"victim": 1}}, {"epsilon": 1.9}),
         ({"training": {"evaluation_noise_seed": 3, "rounds": 30}}, {"epsilon": 1.0}),
         ({}, {"epsilon": 1.0, "adversary": "neighbour"}),
     ],
