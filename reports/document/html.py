@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from importlib import resources
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape

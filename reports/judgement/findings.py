@@ -165,6 +165,15 @@ def judge(facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes) -> tuple[Findi
         Every reason why the figure does not pass, the more basic one first; else one finding that
         it is within the limit, or that there is none. An adversary that is not accounted for is
         missing evidence: nothing says that its figure is too large, and nothing that it is not.
+
+    >>> claim = Claim(name="eavesdropper", worst_adversary=None, victim=0, epsilon=8.0, delta=1e-5,
+    ...     unit="record", adjacency="add-or-remove-one", proven=True, because="", row=0)
+    >>> facts = Facts(claims=[claim], target="eavesdropper", limit=8.0, delta=1e-5,
+    ...     algorithm="dpdl", form="repaired", agents=4, encrypted=False, rounds=40,
+    ...     noise_multiplier=1.33, seeded=False)
+    >>> [found] = judge(facts, Asked.of_target(claim, 4.0))
+    >>> str(found.kind), found.figure, found.limit, [str(one.action) for one in found.remedy]
+    ('over the limit', 8.0, 4.0, ['adversary'])
     """
     claim = facts.claim(asked.adversary)
     if claim is None:

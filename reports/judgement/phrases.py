@@ -55,8 +55,8 @@ KINDS: Mapping[Kind, str] = {
         "proven; the limit is {limit} at delta {asked_delta}."
     ),
     Kind.NO_TARGET: (
-        "Epsilon against {who} is at most {figure} at delta {delta} for one {unit} ({adjacency}), "
-        "proven; no target is set, so no figure counts as too large."
+        "No target is set, so no figure counts as too large: epsilon against {who} is {figure} at "
+        "delta {delta} for one {unit} ({adjacency})."
     ),
     Kind.NOT_ACCOUNTED: "The run does not account for {adversary}, only for {known}.",
     Kind.OTHER_UNIT: (
