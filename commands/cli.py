@@ -34,7 +34,7 @@ BAD_INPUT, CRASH, CONTRADICTED = 2, 1, 4
 
 app = typer.Typer(
     name="overhear",
-    help="What each onlooker can learn about one record from what a decentralized run sends.",
+    help="What each adversary can learn about one record from what a decentralized run sends.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
@@ -46,7 +46,7 @@ app = typer.Typer(
 def overhear(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
-    """What each onlooker can learn about one record from what a decentralized run sends."""
+    """What each adversary can learn about one record from what a decentralized run sends."""
     if version:
         from importlib.metadata import version as version_of
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..runs.lower_bound import lower_bound
 from ..runs.numbers import bound, figure, is_infinite, score, small
 
-__all__ = ["KINDS", "Cited", "look_up"]
+__all__ = ["KINDS", "Cited", "Key", "look_up"]
 
 Key = str | int
 
@@ -30,6 +31,9 @@ def _whole(value: float | str) -> str:
 
 KINDS: Mapping[str, Callable[[float | str], str]] = {
     "bound": bound,
+    "precise": lambda value: bound(value, 4),
+    "exact": lambda value: figure(value) if is_infinite(value) else repr(float(value)),
+    "lower": lambda value: lower_bound(value, 4),
     "figure": figure,
     "score": score,
     "given": lambda value: figure(value) if is_infinite(value) else f"{float(value):.6g}",
@@ -51,7 +55,7 @@ class Cited:
     <data data-path="/ledger/epsilon/eavesdropper" data-kind="bound" value="2.0714">2.08</data>
     """
 
-    def __init__(self, report: Mapping[str, Any]) -> None:
+    def __init__(self, report: Mapping[str, object]) -> None:
         self._report = report
 
     def __call__(self, kind: str, *path: Key) -> Markup:
@@ -77,7 +81,7 @@ class Cited:
         return Markup('data-path="{}" data-kind="{}"').format(pointer, kind)
 
 
-def look_up(report: Mapping[str, Any], path: tuple[Key, ...]) -> Any:
+def look_up(report: Mapping[str, object], path: tuple[Key, ...]) -> Any:
     """What stands at a place.
 
     Raises:

@@ -1,7 +1,8 @@
 """What privacy.json holds, as types and as a JSON Schema.
 
-Version 1 keeps its keys and their meaning; a later version 1 may add keys, so that readers must
-ignore those that they do not know. Infinite figures are the string "inf".
+Version 2 keeps its keys and their meaning; a later version 2 may add keys, so that readers must
+ignore those that they do not know. Version 1 had `mending` for `fixes`, and `false_alarms` for the
+`false_positives` of `risk`. Infinite figures are the string "inf".
 """
 
 from __future__ import annotations
@@ -170,11 +171,11 @@ class Released(Described):
 
 
 class Hits(Described):
-    """How often an adversary is right about records, at so many false alarms."""
+    """How often an adversary is right about records, at so many false positives."""
 
-    false_alarms: Count
+    false_positives: Count
     of: Count
-    """`false_alarms` of so many records that were not in."""
+    """`false_positives` of so many records that were not in."""
     hit_rate: Fraction
     hits: NotNegative
     """Of `of` records that were in; rounded up if proven, down if not."""
@@ -194,7 +195,7 @@ class Risk(Described):
     """The trade-off curve, or epsilon and delta alone where no curve is known."""
     relation: Literal["at most", "at least"]
     advantage: Fraction
-    """Hit rate less false-alarm rate, at most."""
+    """Hit rate less false-positive rate, at most."""
     mu: NotNegative | None
     """Of the whole run; null where no curve is known."""
     right: Odds
@@ -267,7 +268,7 @@ class Reproduce(Described):
 class Report(Described):
     """The figures of one run, of one record of one agent, for every adversary."""
 
-    version: Annotated[Literal[1], Field(alias="schema")]
+    version: Annotated[Literal[2], Field(alias="schema")]
     tool: Tool
     made: str
     """When, in UTC."""
@@ -280,7 +281,8 @@ class Report(Described):
     """By adversary: pairs of round and epsilon up to it."""
     within_limit: dict[str, RoundsWithin]
     """By adversary, where the target is passed."""
-    mending: list[Remedy]
+    fixes: list[Remedy]
+    """What would turn the verdict."""
     utility: Utility
     attack: Attack | None
     audit: Audit | None
@@ -294,7 +296,7 @@ def report_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of privacy.json.
 
     >>> report_schema()["properties"]["schema"]["const"]
-    1
+    2
     """
     found = Report.model_json_schema()
-    return {"$schema": DIALECT, **found, "title": "privacy.json of overhear, version 1"}
+    return {"$schema": DIALECT, **found, "title": "privacy.json of overhear, version 2"}

@@ -74,9 +74,9 @@ def sample_risk(relation: str) -> dict[str, Any]:
         "mu": 0.8762,
         "right": {"times": 67.0, "of": 100},
         "hits": [
-            {"false_alarms": 1, "of": 1000, "hit_rate": 0.0241, "hits": 25.0},
-            {"false_alarms": 1, "of": 100, "hit_rate": 0.1301, "hits": 14.0},
-            {"false_alarms": 10, "of": 100, "hit_rate": 0.4012, "hits": 41.0},
+            {"false_positives": 1, "of": 1000, "hit_rate": 0.0241, "hits": 25.0},
+            {"false_positives": 1, "of": 100, "hit_rate": 0.1301, "hits": 14.0},
+            {"false_positives": 10, "of": 100, "hit_rate": 0.4012, "hits": 41.0},
         ],
     }
 
@@ -157,6 +157,7 @@ def sample_report() -> dict[str, Any]:
             "adjacency": "add-or-remove-one",
             "sampling": "poisson",
             "status": status,
+            "bound": "privacy loss distribution",
             "because": "3 contributions of one batch are released, counted jointly",
         }
 
@@ -171,7 +172,7 @@ def sample_report() -> dict[str, Any]:
         "defended": (0.172, 7.64, -0.021),
     }
     return {
-        "schema": 1,
+        "schema": 2,
         "tool": {"name": "overhear", "version": "0.1.0"},
         "made": "2026-11-20T17:20:00Z",
         "run": {
@@ -189,6 +190,7 @@ def sample_report() -> dict[str, Any]:
             "links": "clear",
             "data": "digits",
             "records": 1438,
+            "duplicate_records": 0,
             "model": "mlp",
             "parameters": 2410,
             "rounds": 200,
@@ -227,6 +229,12 @@ def sample_report() -> dict[str, Any]:
                 "final-models": spent,
                 "single-message": single[-1][1],
             },
+            "reading": {
+                "eavesdropper": spent,
+                "neighbour": spent,
+                "final-models": spent,
+                "single-message": single[-1][1],
+            },
         },
         "epsilon_by_round": {
             "eavesdropper": curve,
@@ -239,7 +247,7 @@ def sample_report() -> dict[str, Any]:
             for name in ("eavesdropper", "neighbour", "final-models", "single-message")
         },
         "within_limit": {},
-        "mending": [],
+        "fixes": [],
         "utility": {
             "rounds": [0, *rounds],
             "consensus_accuracy": [0.1, 0.14, 0.41, 0.62, 0.7, 0.79, 0.82, 0.85, 0.86, 0.861],

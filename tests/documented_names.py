@@ -38,7 +38,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.reports.schema": ("report_schema",),
         "overhear.reports.judgement.policy": ("Policy", "load_policy", "policy_schema"),
         "overhear.reports.document.checked_run": ("read_checked_run",),
-        "overhear.reports.judgement.check": ("decide",),
+        "overhear.reports.judgement.gate": ("decide",),
         "overhear.reports.compare.compare": ("compare_runs",),
         "overhear.commands.cli": ("main",),
     },

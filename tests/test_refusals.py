@@ -334,8 +334,8 @@ def test_noise_from_a_given_seed_is_never_passed_off_as_secret(
     assert cli.main(["train", str(run_file), *seed, "--out", str(tmp_path / "out")]) == 0
     assert cli.main(["report", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
-    assert "The noise was drawn from evaluation_noise_seed" in page
-    assert "Leave <code>evaluation_noise_seed</code> out and train again." in page
+    assert "The noise was drawn from <code>evaluation_noise_seed</code>" in page
+    assert "Leave <code>evaluation_noise_seed</code> out of [training] and train again" in page
 
 
 def test_one_source_of_noise_in_two_messages_counts_once_and_is_infinite() -> None:

@@ -1,4 +1,4 @@
-"""The command `overhear plan`: a table, what leaks and what would mend it, or a sweep of plans."""
+"""The command `overhear plan`: a table, what leaks and what would fix it, or a sweep of plans."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ...reports.judgement.advice import Advice
 
 __all__ = ["plan"]
 
@@ -57,32 +59,33 @@ def plan(
         return
     if markdown:
         raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
-    from ...reports.judgement.plan_advice import advise
+    from ...reports.judgement.advice import advise
 
     config = load_run_file(run, overrides or ())
     begun = process_time()
     planned = make_plan(config, every_agent=every_agent)
     slow = process_time() - begun > _LONG
+    advice = advise(config, planned, slow=slow)
     found = planned.to_json()
-    found["advice"] = [advice.to_json() for advice in advise(config, planned, slow=slow)]
     if json:
-        print_json(found)
+        print_json(found | {"advice": [one.to_json() for one in advice]})
         return
-    _show_plan(found, make_console())
+    _show_plan(found, advice, make_console())
 
 
-def _show_plan(found: Mapping[str, Any], console: Console) -> None:
+def _show_plan(found: Mapping[str, Any], advice: Sequence[Advice], console: Console) -> None:
+    """Print the object of `--json` as tables, which take its rows, and the advice."""
     from ...runs.numbers import bound, small
     from ..terminal.tables import adversary_table, reasons
 
-    target, rows, advice = found["target"], found["adversaries"], found["advice"]
+    target, rows = found["target"], found["adversaries"]
     say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
     if target.get("epsilon") is not None:
         aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
         say(console, f"Target: {aim} against {target['adversary']}")
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.
-    words = " ".join(entry["words"] for entry in advice)
+    words = " ".join(one.words for one in advice)
     said = {row["because"] for row in rows if row["because"] in words}
     for line in reasons(row for row in rows if row["because"] not in said):
         say(console, line)
@@ -92,13 +95,13 @@ def _show_plan(found: Mapping[str, Any], console: Console) -> None:
             say(console, f"Warning: {warning}")
 
 
-def _show_advice(advice: Sequence[Mapping[str, Any]], console: Console) -> None:
-    leaks = [entry["words"] for entry in advice if entry["what"] in _LEAKS]
-    notes = [entry["words"] for entry in advice if entry["what"] in _NOTES]
-    mended = [e["words"] for e in advice if e["what"] not in (*_LEAKS, *_NOTES)]
+def _show_advice(advice: Sequence[Advice], console: Console) -> None:
+    leaks = [one.words for one in advice if one.what in _LEAKS]
+    notes = [one.words for one in advice if one.what in _NOTES]
+    fixes = [one.words for one in advice if one.what not in (*_LEAKS, *_NOTES)]
     for head, lines in (
         ("What leaks", leaks),
-        ("How to mend it", mended),
+        ("How to fix it", fixes),
         ("How to set a target", notes),
     ):
         if lines:

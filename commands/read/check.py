@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
-    from ...reports.judgement.finding import Decision
+    from ...reports.judgement.gate import Decision
 
 __all__ = ["check"]
 
@@ -45,9 +45,11 @@ def check(
         unfinished(junit, suite=str(folder))
     wanted = load_policy(policy)
     from ...reports.document.checked_run import read_checked_run
-    from ...reports.judgement.check import decide
+    from ...reports.judgement.gate import decide
+    from ...reports.judgement.remedies import limit_fixes
 
-    decision = decide(wanted, read_checked_run(folder))
+    run = read_checked_run(folder)
+    decision = decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent))
     if junit is not None:
         from ...reports.document.junit import write_junit
 
@@ -59,7 +61,7 @@ def check(
     raise typer.Exit(decision.exit_code)
 
 
-def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, Any]:
+def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]:
     from ...reports.plain_text import plain
 
     return {
@@ -69,8 +71,8 @@ def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, Any]:
         "outcome": decision.outcome.value,
         "exit_code": decision.exit_code,
         "requirements": [
-            {"name": f.requirement, "outcome": f.outcome.value, "sentence": f.sentence}
-            for f in decision.findings
+            {"name": one.name, "outcome": one.outcome.value, "sentence": one.sentence}
+            for one in decision.requirements
         ],
         "notes": list(decision.notes),
     }
@@ -96,14 +98,14 @@ def _show(decision: Decision, folder: Path, policy: Path) -> None:
     from ...reports.plain_text import plain
 
     console = make_console()
-    for finding in decision.findings:
-        say(console, f"{finding.outcome.value.upper()}  {finding.requirement}")
-        console.print(Padding(Text(f"{finding.sentence}."), (0, 0, 0, 4), expand=False))
+    for one in decision.requirements:
+        say(console, f"{one.outcome.value.upper()}  {one.name}")
+        console.print(Padding(Text(_unread(one.sentence)), (0, 0, 0, 4), expand=False))
     for note in decision.notes:
-        say(console, f"Note: {note}.")
-    passed = sum(f.outcome.value == "passed" for f in decision.findings)
+        say(console, f"Note: {note}")
+    passed = sum(one.outcome.value == "passed" for one in decision.requirements)
     say(
         console,
-        f"{_WORDS[decision.exit_code]} ({passed} of {len(decision.findings)} requirements of "
+        f"{_WORDS[decision.exit_code]} ({passed} of {len(decision.requirements)} requirements of "
         f"{_unread(plain(policy))} passed, for {_unread(plain(folder))}).",
     )

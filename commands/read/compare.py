@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.terminal import print_json
-
 __all__ = ["compare"]
 
 
@@ -49,15 +47,8 @@ def compare(
     from ...reports.compare.compare import compare_runs
 
     found = compare_runs(folders)
-    if format is ComparisonFormat.JSON and out is None:
-        print_json(found)
-        return
     if format is ComparisonFormat.JSON:
-        import json
-
-        from ...runs.folder.folder import finite
-
-        text = json.dumps(finite(found), indent=2, allow_nan=False) + "\n"
+        text = found.to_json()
     elif format is ComparisonFormat.HTML:
         from ...reports.compare.page import comparison_html
 

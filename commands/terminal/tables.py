@@ -45,7 +45,7 @@ def adversary_table(adversaries: Iterable[Mapping[str, Any]]) -> Table:
     table.add_column("status", no_wrap=True)
     for row in adversaries:
         cells = (
-            adversary_words(row),
+            adversary_words(row["name"], row.get("worst_adversary")),
             str(row["victim"]),
             figure(row["joint_sensitivity"], 4),
             figure(row["effective_noise_multiplier"]),

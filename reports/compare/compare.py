@@ -8,48 +8,141 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from ...privacy.errors import InputError
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
+from ...runs.folder.folder import finite
 from ...runs.lower_bound import lower_bound
 from ...runs.numbers import bound, figure, is_infinite, small
 from ..document.checked_run import CheckedRun, read_checked_run
-from ..judgement.proof_check import contradictions_of
+from ..judgement.findings import Kind
+from ..judgement.phrases import KINDS
+from ..judgement.proofs import against_proofs
+from ..judgement.sentence import fill, text_of
+from ..judgement.wording import plain_sentences
 from ..plain_text import plain
 
-__all__ = ["compare_runs", "flags_of", "rows_of"]
+__all__ = [
+    "Accuracy",
+    "BestRebuilt",
+    "ComparedAdversary",
+    "ComparedAudit",
+    "ComparedRun",
+    "Comparison",
+    "Measured",
+    "compare_runs",
+    "flags_of",
+    "rows_of",
+]
 
 SCHEMA = 1
-Entry = Mapping[str, Any]
 _NONE = "–"
-_KEPT = (
-    "algorithm",
-    "form",
-    "graph",
-    "agents",
-    "links",
-    "data",
-    "model",
-    "rounds",
-    "rounds_done",
-    "sampling_rate",
-    "noise_multiplier",
-    "evaluation_noise_seed",
-)
 
 
-def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedAdversary:
+    """The figure of one adversary, as the ledger of the run gives it."""
+
+    name: str
+    epsilon: float
+    status: str
+    delta: float
+    unit: str
+    adjacency: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """Test accuracy of the agents at the last evaluation."""
+
+    round: int
+    mean: float
+    worst: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestRebuilt:
+    """The attack that comes closest on the run's own messages, with its blind guess."""
+
+    psnr: float
+    blind_guess_psnr: float | None
+    scenario: str
+    preset: str
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What an audit measured of one adversary: a lower bound of epsilon."""
+
+    epsilon: float
+    canaries: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedAudit:
+    """An audit, and what it measured by adversary."""
+
+    verdict: str
+    confidence: float
+    delta: float
+    adjacency: str
+    adversaries: Mapping[str, Measured]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRun:
+    """One run: what it was, what it costs and learns, and its evidence.
+
+    Attributes:
+        run: its folder.
+        victim: the only agent whose records the figures are for; None if they are for any record.
+        contradictions: sentences on what was measured that refutes a proof.
+    """
+
+    run: str
+    algorithm: str
+    form: str
+    graph: str
+    agents: int
+    links: str
+    data: str
+    model: str
+    rounds: int
+    rounds_done: int
+    sampling_rate: float
+    noise_multiplier: float
+    evaluation_noise_seed: int | None
+    victim: int | None
+    adversaries: Sequence[ComparedAdversary]
+    accuracy: Accuracy | None
+    attack: BestRebuilt | None
+    audit: ComparedAudit | None
+    contradictions: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Runs in the order that was given, and sentences on what cannot be compared."""
+
+    runs: Sequence[ComparedRun]
+    flags: Sequence[str]
+
+    def to_json(self) -> str:
+        """One JSON object; infinite figures are the string "inf"."""
+        held = {"schema": SCHEMA, **asdict(self)}
+        return json.dumps(finite(held), indent=2, allow_nan=False) + "\n"
+
+
+def compare_runs(folders: Sequence[Path]) -> Comparison:
     """What runs have in common and where they differ.
 
     Args:
         folders: of finished runs, two or more; attacked, audited and reported or not.
-
-    Returns:
-        "runs", an object for each folder, and "flags", sentences on what cannot be compared.
 
     Raises:
         FileNotFoundError: no run is in a folder.
@@ -57,203 +150,215 @@ def compare_runs(folders: Sequence[Path]) -> dict[str, Any]:
     """
     if len(folders) < 2:
         raise InputError(f"{len(folders)} run is given, and a comparison needs 2 or more")
-    runs = [_entry(read_checked_run(folder, hold_report=False)) for folder in folders]
-    return {"schema": SCHEMA, "runs": runs, "flags": flags_of(runs)}
+    runs = [_compared(read_checked_run(folder, hold_report=False)) for folder in folders]
+    return Comparison(runs=runs, flags=flags_of(runs))
 
 
-def _entry(run: CheckedRun) -> dict[str, Any]:
-    report = run.report
-    of, spent = report["run"], report["ledger"]["epsilon"]
-    return {
-        "run": plain(run.folder),
-        **{key: of[key] for key in _KEPT},
-        "victim": run.victim,
-        "adversaries": [
-            {
-                "name": row["name"],
-                "epsilon": spent[row["name"]],
-                **{key: row[key] for key in ("status", "delta", "unit", "adjacency")},
-            }
-            for row in report["plan"]["adversaries"]
-            if row["name"] in spent
+def _compared(run: CheckedRun) -> ComparedRun:
+    report, facts = run.report, run.facts
+    of, spent = report.run, report.ledger.epsilon
+    against = [one for one in against_proofs(facts) if one.kind is not Kind.SUSPICIOUS]
+    return ComparedRun(
+        run=plain(run.folder),
+        algorithm=of.algorithm,
+        form=of.form,
+        graph=of.graph,
+        agents=of.agents,
+        links=of.links,
+        data=of.data,
+        model=of.model,
+        rounds=of.rounds,
+        rounds_done=of.rounds_done,
+        sampling_rate=of.sampling_rate,
+        noise_multiplier=float(of.noise_multiplier),
+        evaluation_noise_seed=of.evaluation_noise_seed,
+        victim=run.victim,
+        adversaries=[
+            ComparedAdversary(
+                name=row.name,
+                epsilon=float(spent[row.name]),
+                status=row.status,
+                delta=row.delta,
+                unit=row.unit,
+                adjacency=row.adjacency,
+            )
+            for row in report.plan.adversaries
+            if row.name in spent
         ],
-        "accuracy": _accuracy(run.folder),
-        "attack": None if run.attack is None else _attack(run.attack),
-        "audit": None if run.audit is None else _audit(run.audit),
-        "contradictions": contradictions_of(run),
-    }
+        accuracy=_accuracy(run.folder),
+        attack=None if report.attack is None else _attack(report.attack),
+        audit=None if report.audit is None else _audit(report.audit),
+        contradictions=[plain_sentences(one, facts) for one in against],
+    )
 
 
-def _accuracy(folder: Path) -> dict[str, Any] | None:
-    """Test accuracy of the agents at the last evaluation."""
+def _accuracy(folder: Path) -> Accuracy | None:
     text = run_folder.require(folder, run_folder.METRICS).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line.endswith("}")]
     if not lines:
         return None
     last = json.loads(lines[-1])
-    return {
-        "round": last["round"],
-        "mean": fmean(last["accuracy"]),
-        "worst": min(last["accuracy"]),
-    }
+    each = [float(one) for one in last["accuracy"]]
+    return Accuracy(round=last["round"], mean=fmean(each), worst=min(each))
 
 
-def _attack(attack: Attack) -> dict[str, Any] | None:
-    """The attack that comes closest on the run's own messages, with its blind guess."""
-    best: dict[str, Any] | None = None
+def _attack(attack: Attack) -> BestRebuilt | None:
+    best: BestRebuilt | None = None
     for scenario in attack.scenarios:
         psnr = {row.name: float(row.mean.psnr) for row in scenario.rows}
-        if "defended" in psnr and (best is None or psnr["defended"] > best["psnr"]):
-            best = {
-                "psnr": psnr["defended"],
-                "blind_guess_psnr": psnr.get("blind guess"),
-                "scenario": scenario.scenario,
-                "preset": scenario.preset,
-                "round": scenario.round,
-            }
+        if "defended" in psnr and (best is None or psnr["defended"] > best.psnr):
+            best = BestRebuilt(
+                psnr=psnr["defended"],
+                blind_guess_psnr=psnr.get("blind guess"),
+                scenario=scenario.scenario,
+                preset=scenario.preset,
+                round=scenario.round,
+            )
     return best
 
 
-def _audit(audit: Audit) -> dict[str, Any]:
-    return {
-        "verdict": audit.verdict,
-        "confidence": audit.confidence,
-        "delta": audit.delta,
-        "adjacency": audit.adjacency,
-        "adversaries": {
-            one.name: {"epsilon": one.measured_epsilon, "canaries": one.canaries}
+def _audit(audit: Audit) -> ComparedAudit:
+    return ComparedAudit(
+        verdict=audit.verdict,
+        confidence=audit.confidence,
+        delta=audit.delta,
+        adjacency=audit.adjacency,
+        adversaries={
+            one.name: Measured(epsilon=float(one.measured_epsilon), canaries=one.canaries)
             for one in audit.adversaries
             if one.measured_epsilon is not None
         },
-    }
+    )
 
 
-def flags_of(runs: Sequence[Entry]) -> list[str]:
-    """What of the runs cannot be compared, a sentence each.
-
-    Args:
-        runs: as in the "runs" of `compare_runs`.
-    """
+def flags_of(runs: Sequence[ComparedRun]) -> list[str]:
+    """What of the runs cannot be compared, or relied on, in sentences."""
     found = [
-        *_differing(runs, "delta", lambda row: small(row["delta"])),
-        *_differing(runs, "unit", lambda row: str(row["unit"])),
-        *_differing(runs, "adjacency", lambda row: str(row["adjacency"])),
+        *_differing(runs, "delta", lambda row: small(row.delta)),
+        *_differing(runs, "unit", lambda row: row.unit),
+        *_differing(runs, "adjacency", lambda row: row.adjacency),
     ]
-    found += _other(runs, "links", "the eavesdropper does not see the same")
-    found += _other(runs, "data", "accuracies and attack scores are of different data")
-    found += _other(runs, "model", "accuracies and attack scores are of different models")
-    if len({one["victim"] for one in runs}) > 1:
+    links, data, model = (
+        {one.run: one.links for one in runs},
+        {one.run: one.data for one in runs},
+        {one.run: one.model for one in runs},
+    )
+    found += _other("links", links, "the eavesdropper does not see the same")
+    found += _other("data", data, "accuracies and attack scores are of different data")
+    found += _other("model", model, "accuracies and attack scores are of different models")
+    if len({one.victim for one in runs}) > 1:
         found.append(
             "victim differs: some figures are for the records of one agent alone, and the others "
-            "for the worst agent's"
+            "for the worst agent's."
         )
     for one in runs:
-        if one["evaluation_noise_seed"] is not None:
-            found.append(
-                f"{one['run']}: its noise comes from evaluation_noise_seed, so nothing is proven"
-            )
-        found += [f"{one['run']}: {said}" for said in one["contradictions"]]
+        if one.evaluation_noise_seed is not None:
+            found.append(f"{one.run}: {text_of(fill(KINDS[Kind.SEEDED]))}")
+        found += [f"{one.run}: {said}" for said in one.contradictions]
     return [plain(one, most=None) for one in found]
 
 
 def _differing(
-    runs: Sequence[Entry], what: str, shown: Callable[[Mapping[str, Any]], str]
+    runs: Sequence[ComparedRun], what: str, shown: Callable[[ComparedAdversary], str]
 ) -> Iterator[str]:
-    by_run = {
-        one["run"]: ", ".join(sorted({shown(row) for row in one["adversaries"]})) for one in runs
-    }
+    by_run = {one.run: ", ".join(sorted({shown(row) for row in one.adversaries})) for one in runs}
     if len(set(by_run.values())) > 1:
         each = ", ".join(f"{run}: {value}" for run, value in by_run.items())
-        yield f"{what} differs ({each}), so their epsilons cannot be compared"
+        yield f"{what} differs ({each}), so their epsilons cannot be compared."
 
 
-def _other(runs: Sequence[Entry], key: str, why: str) -> list[str]:
-    if len({one[key] for one in runs}) < 2:
+def _other(what: str, of_runs: Mapping[str, str], why: str) -> list[str]:
+    if len(set(of_runs.values())) < 2:
         return []
-    each = ", ".join(f"{one['run']}: {one[key]}" for one in runs)
-    return [f"{key} differs ({each}): {why}"]
+    each = ", ".join(f"{run}: {value}" for run, value in of_runs.items())
+    return [f"{what} differs ({each}): {why}."]
 
 
-def rows_of(runs: Sequence[Entry]) -> list[tuple[str, list[str]]]:
+def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     """The table: a head and a cell for each run, in every row.
 
     Args:
-        runs: as in the "runs" of `compare_runs`.
+        runs: as `compare_runs` gives them.
     """
-    adversaries = dict.fromkeys(row["name"] for one in runs for row in one["adversaries"])
-    audited = dict.fromkeys(
-        name for one in runs if one["audit"] for name in one["audit"]["adversaries"]
-    )
-    rows: list[tuple[str, Callable[[Entry], str]]] = [
-        ("algorithm", lambda one: f"{one['algorithm']}, {one['form']}"),
-        ("graph", lambda one: f"{one['graph']}, {one['agents']} agents, links {one['links']}"),
-        ("data and model", lambda one: f"{one['data']}, {one['model']}"),
+    adversaries = dict.fromkeys(row.name for one in runs for row in one.adversaries)
+    audited = dict.fromkeys(name for one in runs if one.audit for name in one.audit.adversaries)
+    rows: list[tuple[str, Callable[[ComparedRun], str]]] = [
+        ("algorithm", lambda one: f"{one.algorithm}, {one.form}"),
+        ("graph", lambda one: f"{one.graph}, {one.agents} agents, links {one.links}"),
+        ("data and model", lambda one: f"{one.data}, {one.model}"),
         ("rounds", _rounds),
-        ("sampling rate", lambda one: figure(one["sampling_rate"])),
-        ("noise multiplier", lambda one: figure(one["noise_multiplier"], 4)),
+        ("sampling rate", lambda one: figure(one.sampling_rate)),
+        ("noise multiplier", lambda one: figure(one.noise_multiplier, 4)),
         ("unit and adjacency", _unit),
         *((f"epsilon: {name}", _epsilon_cell(name)) for name in adversaries),
-        ("test accuracy, mean of agents", lambda one: _percent(one["accuracy"], "mean")),
-        ("test accuracy, worst agent", lambda one: _percent(one["accuracy"], "worst")),
+        (
+            "test accuracy, mean of agents",
+            lambda one: _NONE if one.accuracy is None else _percent(one.accuracy.mean),
+        ),
+        (
+            "test accuracy, worst agent",
+            lambda one: _NONE if one.accuracy is None else _percent(one.accuracy.worst),
+        ),
         ("best rebuilt, defence on", _rebuilt),
         ("blind guess beside it", _guessed),
-        ("audit", lambda one: one["audit"]["verdict"] if one["audit"] else "not audited"),
+        ("audit", lambda one: one.audit.verdict if one.audit else "not audited"),
         *((f"measured epsilon: {name}", _measured_cell(name)) for name in audited),
     ]
     return [(plain(head), [plain(cell(one), most=None) for one in runs]) for head, cell in rows]
 
 
-def _rounds(one: Entry) -> str:
-    done, planned = one["rounds_done"], one["rounds"]
+def _rounds(one: ComparedRun) -> str:
+    done, planned = one.rounds_done, one.rounds
     return str(planned) if done == planned else f"{done} of {planned}"
 
 
-def _unit(one: Entry) -> str:
-    found = dict.fromkeys(f"{row['unit']}, {row['adjacency']}" for row in one["adversaries"])
+def _unit(one: ComparedRun) -> str:
+    found = dict.fromkeys(f"{row.unit}, {row.adjacency}" for row in one.adversaries)
     return "; ".join(found) or _NONE
 
 
-def _epsilon_cell(name: str) -> Callable[[Entry], str]:
-    def cell(one: Entry) -> str:
-        row = next((row for row in one["adversaries"] if row["name"] == name), None)
+def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
+    def cell(one: ComparedRun) -> str:
+        row = next((row for row in one.adversaries if row.name == name), None)
         if row is None:
             return "not accounted for"
-        if is_infinite(row["epsilon"]):
+        if is_infinite(row.epsilon):
             return "∞: nothing protects"
-        proven = row["status"] == "proven"
-        shown = f"≤ {bound(row['epsilon'])}" if proven else f"≥ {figure(row['epsilon'])}"
-        return f"{shown} at delta {small(row['delta'])}, {row['status']}"
+        proven = row.status == "proven"
+        shown = f"≤ {bound(row.epsilon)}" if proven else f"≥ {figure(row.epsilon)}"
+        return f"{shown} at delta {small(row.delta)}, {row.status}"
 
     return cell
 
 
-def _measured_cell(name: str) -> Callable[[Entry], str]:
-    def cell(one: Entry) -> str:
-        found = one["audit"]["adversaries"].get(name) if one["audit"] else None
-        if found is None:
+def _measured_cell(name: str) -> Callable[[ComparedRun], str]:
+    def cell(one: ComparedRun) -> str:
+        audit = one.audit
+        found = None if audit is None else audit.adversaries.get(name)
+        if audit is None or found is None:
             return _NONE
         return (
-            f"≥ {lower_bound(found['epsilon'])} at delta {small(one['audit']['delta'])}, "
-            f"{found['canaries']} canaries, confidence {one['audit']['confidence']:g}"
+            f"≥ {lower_bound(found.epsilon)} at delta {small(audit.delta)}, {found.canaries} "
+            f"canaries, confidence {audit.confidence:g}"
         )
 
     return cell
 
 
-def _percent(accuracy: Mapping[str, Any] | None, key: str) -> str:
-    return _NONE if accuracy is None else f"{float(accuracy[key]):.1%}".replace("%", " %")
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("%", " %")
 
 
-def _rebuilt(one: Entry) -> str:
-    found = one["attack"]
+def _rebuilt(one: ComparedRun) -> str:
+    found = one.attack
     if found is None:
         return "not attacked"
-    how = f"{found['scenario']} by {found['preset']}, round {found['round']}"
-    return f"{figure(found['psnr'])} dB PSNR ({how})"
+    how = f"{found.scenario} by {found.preset}, round {found.round}"
+    return f"{figure(found.psnr)} dB PSNR ({how})"
 
 
-def _guessed(one: Entry) -> str:
-    found = one["attack"]
-    if found is None or found["blind_guess_psnr"] is None:
+def _guessed(one: ComparedRun) -> str:
+    found = one.attack
+    if found is None or found.blind_guess_psnr is None:
         return _NONE
-    return f"{figure(found['blind_guess_psnr'])} dB PSNR"
+    return f"{figure(found.blind_guess_psnr)} dB PSNR"

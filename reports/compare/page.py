@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from importlib import resources
-from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
 from ..plain_text import markdown_text, plain
-from .compare import rows_of
+from .compare import Comparison, rows_of
 
 __all__ = ["comparison_html", "comparison_markdown"]
 
 
-def comparison_markdown(found: Mapping[str, Any]) -> str:
-    """A comparison as a Markdown table, with what cannot be compared below it.
-
-    Args:
-        found: as `compare_runs` returns it.
-    """
-    heads = ["run", *(one["run"] for one in found["runs"])]
+def comparison_markdown(found: Comparison) -> str:
+    """A comparison as a Markdown table, with what cannot be compared below it."""
+    heads = ["run", *(one.run for one in found.runs)]
     cells = [[markdown_text(cell) for cell in heads], ["---"] * len(heads)]
-    cells += [
-        [markdown_text(cell) for cell in (head, *row)] for head, row in rows_of(found["runs"])
-    ]
+    cells += [[markdown_text(cell) for cell in (head, *row)] for head, row in rows_of(found.runs)]
     table = "".join(f"| {' | '.join(row)} |\n" for row in cells)
-    flags = "".join(f"- {markdown_text(flag)}.\n" for flag in found["flags"])
+    flags = "".join(f"- {markdown_text(flag)}\n" for flag in found.flags)
     return f"{table}\n{flags}" if flags else table
 
 
-def comparison_html(found: Mapping[str, Any]) -> str:
-    """A comparison as a page, complete in itself.
-
-    Args:
-        found: as `compare_runs` returns it.
-    """
+def comparison_html(found: Comparison) -> str:
+    """A comparison as a page, complete in itself."""
     return _template().render(
-        names=[plain(one["run"]) for one in found["runs"]],
-        rows=rows_of(found["runs"]),
-        flags=found["flags"],
+        names=[plain(one.run) for one in found.runs],
+        rows=rows_of(found.runs),
+        flags=found.flags,
     )
 
 

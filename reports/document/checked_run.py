@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,9 +19,11 @@ from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
-from ...runs.run_file.run_file import load_run_file
+from ...runs.run_file.run_file import RunFile, load_run_file
+from ..judgement.facts import Facts, as_report, facts_of_report
 from ..plain_text import plain
-from .collect import collect
+from ..schema import Report
+from .collect import SCHEMA, collect
 
 __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"]
 
@@ -39,21 +41,34 @@ class CheckedRun:
 
     Attributes:
         folder: where it lies.
+        config: its run file.
         report: the object of privacy.json, computed anew.
         reported: whether privacy.json was there; with the same content, where that was asked for.
-        victim: the only agent whose records the figures are for; None if they are for any record.
         spent: the ledger.
-        attack: attacks/attack.json, or None.
-        audit: audit.json, or None.
     """
 
     folder: Path
-    report: Mapping[str, Any]
+    config: RunFile
+    report: Report
     reported: bool
-    victim: int | None
     spent: Spent
-    attack: Attack | None
-    audit: Audit | None
+
+    @property
+    def victim(self) -> int | None:
+        """The only agent whose records the figures are for; None if they are for any record."""
+        return None if self.config.privacy is None else self.config.privacy.victim
+
+    @property
+    def facts(self) -> Facts:
+        """What is judged."""
+        planned = range(1, self.report.run.rounds + 1)
+        return facts_of_report(
+            self.report,
+            folder=str(self.folder),
+            reported=self.reported,
+            missing=len(planned) - len(set(self.spent.numbers) & set(planned)),
+            victim=self.victim,
+        )
 
 
 def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
@@ -78,20 +93,18 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         run_folder.STOPPED,
     )
     _check_listed(folder, used)
-    attack = read_evidence(folder / run_folder.ATTACK, Attack)
-    audit = read_evidence(folder / run_folder.AUDIT, Audit)
+    read_evidence(folder / run_folder.ATTACK, Attack)
+    read_evidence(folder / run_folder.AUDIT, Audit)
     report = run_folder.finite(collect(folder))
     reported = (folder / run_folder.PRIVACY).exists()
     if reported and hold_report:
         _check_report(folder, report)
     return CheckedRun(
         folder=folder,
-        report=report,
+        config=config,
+        report=as_report(report),
         reported=reported,
-        victim=None if config.privacy is None else config.privacy.victim,
         spent=read_ledger(run_folder.require(folder, run_folder.LEDGER)),
-        attack=attack,
-        audit=audit,
     )
 
 
@@ -114,7 +127,7 @@ def read_evidence(path: Path, kind: type[_Evidence]) -> _Evidence | None:
         ) from error
 
 
-def first_difference(held: Any, fresh: Any, *, place: str = "") -> str | None:
+def first_difference(held: object, fresh: object, *, place: str = "") -> str | None:
     """The JSON pointer of the first place where two reports of one run differ, if any.
 
     >>> first_difference({"a": [1, 2.0]}, {"a": [1, 2.5]})
@@ -123,7 +136,7 @@ def first_difference(held: Any, fresh: Any, *, place: str = "") -> str | None:
     return next(_differences(held, fresh, place), None)
 
 
-def _differences(held: Any, fresh: Any, place: str) -> Iterator[str]:
+def _differences(held: object, fresh: object, place: str) -> Iterator[str]:
     if place in _OF_THE_REPORT:
         return
     if isinstance(held, dict) and isinstance(fresh, dict):
@@ -145,17 +158,23 @@ def _differences(held: Any, fresh: Any, place: str) -> Iterator[str]:
         yield place
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check_report(folder: Path, fresh: Mapping[str, Any]) -> None:
+def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     """Refuse a privacy.json that is not what the run gives."""
     path = folder / run_folder.PRIVACY
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
+    version = held.get("schema") if isinstance(held, dict) else None
+    if isinstance(version, int) and version < SCHEMA:
+        raise InputError(
+            f"{path} is of version {version}, and this program reads version {SCHEMA}; write it "
+            f"again with `overhear report {folder}`"
+        )
     # As the fresh one would be read back: tuples are lists.
     place = first_difference(held, json.loads(json.dumps(fresh)))
     if place is not None:

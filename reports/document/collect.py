@@ -23,12 +23,12 @@ from ...runs.run_file.build import Built, build
 from ...runs.run_file.run_file import load_run_file
 from ...training.exposure.guarantees import accounted, run_epsilon
 from ...training.exposure.joint_sensitivities import JointSensitivity, Release
-from ..judgement.mending import mending, rounds_within
+from ..judgement.remedies import fixes_of_run, rounds_within
 from .html import render
 from .risk import risk_by_adversary
 from .run_facts import course, run_facts, traffic, utility
 
-SCHEMA = 1
+SCHEMA = 2
 _POINTS = 12  # of epsilon by round
 
 
@@ -103,10 +103,18 @@ def collect(folder: Path) -> dict[str, Any]:
             epsilon=ledger["epsilon"],
         ),
         "epsilon_by_round": _epsilon_by_round(plan, spent),
-        "within_limit": {} if limit is None else rounds_within(plan, spent, limit=float(limit)),
-        "mending": mending(
-            config, plan, spent, graph=built.setting.graph, epsilon=ledger["epsilon"]
-        ),
+        "within_limit": {}
+        if limit is None
+        else {
+            name: within.model_dump()
+            for name, within in rounds_within(plan, spent, limit=float(limit)).items()
+        },
+        "fixes": [
+            fix.model_dump(exclude_none=True)
+            for fix in fixes_of_run(
+                config, plan, spent, graph=built.setting.graph, epsilon=ledger["epsilon"]
+            )
+        ],
         "utility": utility(metrics),
         "attack": attack,
         "audit": audit,

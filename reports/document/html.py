@@ -10,12 +10,13 @@ import base64
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ...runs.folder.folder import finite
 from ...runs.numbers import is_infinite
@@ -25,9 +26,12 @@ from ..figures.chart import key
 from ..figures.graph import graph_figure, network, network_key
 from ..figures.measured import measured_figure
 from ..figures.odds import odds_figure
+from ..judgement.facts import as_report, facts_of_report
 from ..judgement.phrases import HEURISTIC
-from ..judgement.row_words import adversary_phrase, epsilon_kind, epsilon_sign
-from ..judgement.verdict import Outcome, doubt, head_row, verdict
+from ..judgement.sentence import Figure, Sentence
+from ..judgement.verdict import Outcome, verdict
+from ..judgement.wording import sign_of, who
+from ..schema import Report
 
 __all__ = ["render"]
 
@@ -64,48 +68,54 @@ def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = No
         `folder.write_json` writes for the same report.
 
     Raises:
-        KeyError: the report lacks a figure that the page cites.
-        jinja2.UndefinedError: the report lacks a field.
+        pydantic.ValidationError: it is no report.
     """
-    report = finite(report)
+    report, typed = finite(report), as_report(report)
+    facts = facts_of_report(typed)
     text = json.dumps(report, indent=2, allow_nan=False) + "\n"  # as folder.write_json writes it
-    head, found, spent = head_row(report), verdict(report), report["ledger"]["epsilon"]
-    by_round = report["epsilon_by_round"]
+    found, head, cited = verdict(facts), facts.head, Cited(report)
+    series = epsilon_series(typed)
+    phrases = {claim.name: who(claim, facts) for claim in facts.claims}
     return _template().render(
         report=report,
         run=report["run"],
         plan=report["plan"],
-        spent=spent,
-        head=head,
+        spent=report["ledger"]["epsilon"],
+        head=report["plan"]["adversaries"][head.row],
         verdict=found,
         within=found.outcome is not Outcome.NOT_MET,
-        cite=Cited(report),
+        cite=cited,
+        markup=functools.partial(_markup, cited=cited),
         sees=functools.partial(_sees, links=report["run"]["links"]),
         image=_Pictures(images or {}),
-        phrase=adversary_phrase,
-        kind=epsilon_kind,
-        sign=epsilon_sign,
-        bounded=_bounded(report),
-        strongest=_strongest(report["attack"]),
+        phrase=lambda name: phrases.get(name, name),
+        kind=lambda row: "bound" if row["status"] == "proven" else "figure",
+        sign=_sign,
+        bounded=next((c.row for c in facts.claims if c.proven and math.isfinite(c.epsilon)), None),
+        strongest=_strongest(typed),
         badges=_BADGES,
-        doubt=doubt(report),
+        doubt=found.doubt,
         heuristic=HEURISTIC,
         rows_words=_ROWS,
         shown=_MOST_SHOWN,
-        unused_of=_unused,
-        graph=graph_figure(report),
-        network=network(report),
+        unused=_unused(typed),
+        graph=graph_figure(typed),
+        network=network(typed),
         network_key=network_key,
-        odds=odds_figure(report, head["name"]),
-        epsilon_figure=epsilon_figure,
-        series=epsilon_series(report),
-        undrawn=[name for name, line in by_round.items() if any(is_infinite(e) for _, e in line)],
+        odds=odds_figure(typed, cited, name=head.name),
+        epsilon_figure=epsilon_figure(typed, cited) if series else None,
+        series=series,
+        undrawn=[
+            name
+            for name, line in typed.epsilon_by_round.items()
+            if any(is_infinite(epsilon) for _, epsilon in line)
+        ],
         key=key,
-        partial=_partial(report),
-        estimators=_estimators(report["audit"]),
-        measured_figure=measured_figure(report),
-        utility_figure=utility_figure,
-        environment=_flat(report["reproduce"]["environment"]),
+        partial=_partial(typed),
+        estimators=_estimators(typed),
+        measured_figure=measured_figure(typed, cited),
+        utility_figure=utility_figure(typed, cited) if typed.utility.rounds else None,
+        environment=_flat(typed.reproduce.environment),
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
     )
@@ -137,47 +147,58 @@ def _sees(name: str, *, links: str) -> str:
     return _SEES["agent" if name.startswith("neighbour:") else kind] if kind in _SEES else ""
 
 
-def _bounded(report: Mapping[str, Any]) -> int | None:
-    """Index of the first adversary with a finite, proven epsilon."""
-    spent = report["ledger"]["epsilon"]
-    rows = enumerate(report["plan"]["adversaries"])
-    return next((i for i, row in rows if epsilon_sign(row, spent[row["name"]]) == "≤"), None)
+def _sign(row: Mapping[str, str], epsilon: float | str) -> str:
+    """How the epsilon of a row of the plan or of the audit stands to the truth."""
+    return sign_of(proven=row["status"] == "proven", epsilon=float(epsilon))
 
 
-def _strongest(attack: Mapping[str, Any] | None) -> int | None:
+def _markup(sentence: Sentence, *, cited: Cited) -> Markup:
+    """A sentence with its figures cited and its code marked."""
+    inside, found = False, []
+    for piece in sentence:
+        if isinstance(piece, Figure):
+            found.append(cited(piece.kind, *piece.path) if piece.path else escape(piece.text))
+        elif isinstance(piece, str):
+            for number, part in enumerate(piece.split("`")):
+                if number:
+                    inside = not inside
+                    found.append(Markup("<code>") if inside else Markup("</code>"))
+                found.append(escape(part))
+        else:
+            found.append(escape(piece.text))
+    return Markup("").join(found)
+
+
+def _strongest(report: Report) -> int | None:
     """Index of the attack whose reconstructions from the run's own messages are best."""
     found = []
-    scenarios: Sequence[Mapping[str, Any]] = attack["scenarios"] if attack else []
-    for number, scenario in enumerate(scenarios):
-        ssim = {row["name"]: row["mean"]["ssim"] for row in scenario["rows"]}
+    for number, scenario in enumerate(report.attack.scenarios if report.attack else ()):
+        ssim = {row.name: float(row.mean.ssim) for row in scenario.rows}
         if {"defended", "blind guess"} <= ssim.keys():
-            found.append((float(ssim["defended"]), number))
+            found.append((ssim["defended"], number))
     return max(found)[1] if found else None
 
 
-def _unused(scenario: Mapping[str, Any]) -> list[str]:
-    """What of the victim the attack on the run's own messages does not use."""
+def _unused(report: Report) -> list[list[str]]:
+    """By scenario what of the victim the attack on the run's own messages does not use."""
     return [
-        str(name)
-        for row in scenario["rows"]
-        if row["name"] == "defended"
-        for name in row.get("unused", ())
+        [name for row in scenario.rows if row.name == "defended" for name in row.unused]
+        for scenario in (report.attack.scenarios if report.attack else ())
     ]
 
 
-def _partial(report: Mapping[str, Any]) -> bool:
+def _partial(report: Report) -> bool:
     """Whether the audit ran fewer rounds than the run."""
-    rounds = report["audit"].get("rounds") if report["audit"] else None
-    return rounds is not None and rounds < report["run"]["rounds"]
+    rounds = report.audit.rounds if report.audit else None
+    return rounds is not None and rounds < report.run.rounds
 
 
-def _estimators(audit: Mapping[str, Any] | None) -> dict[str, str]:
+def _estimators(report: Report) -> dict[str, str]:
     """What each estimator of the audit rests on, once for all adversaries."""
-    rows: Sequence[Mapping[str, Any]] = audit["adversaries"] if audit else []
     return {
-        str(one["name"]): str(one["assumptions"]).rstrip(".")
-        for row in rows
-        for one in row.get("estimators", ())
+        one.name: one.assumptions.rstrip(".")
+        for row in (report.audit.adversaries if report.audit else ())
+        for one in row.estimators
     }
 
 
@@ -199,7 +220,7 @@ class _Pictures:
         return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(alt, data)
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(value: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Entries of nested objects, one line each."""
     lines: list[tuple[str, str]] = []
     for name, entry in value.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from ..judgement.finding import Decision, Outcome
+from ..judgement.gate import Decision, Outcome
 from ..plain_text import plain
 
 __all__ = ["unfinished", "write_junit"]
@@ -33,8 +33,8 @@ def write_junit(decision: Decision, path: Path, *, suite: str) -> None:
         OSError: the file cannot be written.
     """
     cases = [
-        (one.requirement, one.outcome.value, _ELEMENTS.get(one.outcome), one.sentence)
-        for one in decision.findings
+        (one.name, one.outcome.value, _ELEMENTS.get(one.outcome), one.sentence)
+        for one in decision.requirements
     ]
     _write(path, suite, cases, notes=[plain(note) for note in decision.notes])
 
@@ -45,7 +45,7 @@ def unfinished(path: Path, *, suite: str) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    said = "the check did not come to a decision; its standard error says why"
+    said = "The check did not come to a decision; its standard error says why."
     _write(path, suite, [("check", "unfinished", "error", said)])
 
 

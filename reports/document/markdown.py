@@ -3,163 +3,159 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from markupsafe import Markup
-
-from ...runs.folder.folder import finite
 from ...runs.lower_bound import lower_bound
 from ...runs.numbers import bound, figure, is_infinite, small
+from ..judgement.facts import as_report, facts_of_report
 from ..judgement.phrases import HEURISTIC, adversary_words
+from ..judgement.sentence import text_of
 from ..judgement.verdict import verdict
 from ..plain_text import markdown_text
+from ..schema import Report
 
 __all__ = ["report_markdown"]
 
 
-def report_markdown(report: Mapping[str, Any]) -> str:
+def report_markdown(report: Mapping[str, object]) -> str:
     """A summary of a report; every figure is one of its figures.
 
     Args:
         report: the object of privacy.json.
+
+    Raises:
+        pydantic.ValidationError: it is no report.
     """
-    report = finite(report)
+    typed = as_report(report)
     return "\n".join(
         [
-            *_verdict(report),
-            *_adversaries(report),
-            *_utility(report),
-            *_attack(report),
-            *_audit(report),
-            *_assumptions(report),
+            *_verdict(typed),
+            *_adversaries(typed),
+            *_utility(typed),
+            *_attack(typed),
+            *_audit(typed),
+            *_assumptions(typed),
         ]
     )
 
 
-def _verdict(report: Mapping[str, Any]) -> Iterator[str]:
-    found, run = verdict(report), report["run"]
-    yield f"# {_words(found.headline)}\n"
-    yield f"{_words(found.text)}\n"
+def _verdict(report: Report) -> Iterator[str]:
+    found, run = verdict(facts_of_report(report)), report.run
+    yield f"# {markdown_text(text_of(found.headline))}\n"
+    yield f"{markdown_text(text_of(*found.text))}\n"
     extra = (*found.actions, *found.notes)
     if extra:
-        yield "".join(f"- {_words(one)}\n" for one in extra)
+        yield "".join(f"- {markdown_text(text_of(one))}\n" for one in extra)
     yield (
-        f"Run {markdown_text(run['name'])}: {markdown_text(run['algorithm'])} "
-        f"({run['form']}), {run['agents']} agents on {markdown_text(run['graph'])}, links "
-        f"{run['links']}, {run['rounds_done']} of {run['rounds']} rounds, "
-        f"{report['ledger']['rounds']} releases of rounds.\n"
+        f"Run {markdown_text(run.name)}: {markdown_text(run.algorithm)} "
+        f"({run.form}), {run.agents} agents on {markdown_text(run.graph)}, links "
+        f"{run.links}, {run.rounds_done} of {run.rounds} rounds, "
+        f"{report.ledger.rounds} releases of rounds.\n"
     )
 
 
-def _words(text: Markup) -> str:
-    """Markup of ours as plain words, escaped again for Markdown."""
-    return markdown_text(text.striptags())
-
-
-def _adversaries(report: Mapping[str, Any]) -> Iterator[str]:
-    spent = report["ledger"]["epsilon"]
-    heads = ("adversary", "agent at stake", "epsilon", "delta", "unit", "adjacency")
-    rows = [[*heads, "records found, at false alarms", "status"]]
-    for row in report["plan"]["adversaries"]:
-        epsilon = spent.get(row["name"], row["epsilon"])
-        proven = row["status"] == "proven"
+def _adversaries(report: Report) -> Iterator[str]:
+    spent = report.ledger.epsilon
+    heads = ("adversary", "agent at risk", "epsilon", "delta", "unit", "adjacency")
+    rows = [[*heads, "records found, at FPR", "status"]]
+    for row in report.plan.adversaries:
+        epsilon = spent.get(row.name, row.epsilon)
+        proven = row.status == "proven"
         shown = f"≤ {bound(epsilon)}" if proven else f"≥ {figure(epsilon)}"
         rows.append(
             [
-                adversary_words(row),
-                str(row["victim"]),
+                adversary_words(row.name, row.worst_adversary),
+                str(row.victim),
                 "∞" if is_infinite(epsilon) else shown,
-                small(row["delta"]),
-                row["unit"],
-                row["adjacency"],
-                _odds(report, row["name"]),
-                row["status"] if proven else HEURISTIC,
+                small(row.delta),
+                row.unit,
+                row.adjacency,
+                _odds(report, row.name),
+                row.status if proven else HEURISTIC,
             ]
         )
     yield "## Who could learn what about one record\n"
     yield _table(rows)
 
 
-def _odds(report: Mapping[str, Any], name: str) -> str:
-    """How many of 100 records that were in are found, at 1 false alarm in 100."""
-    risk = report.get("risk", {}).get(name)
-    told = (h for h in risk["hits"] if (h["false_alarms"], h["of"]) == (1, 100)) if risk else ()
+def _odds(report: Report, name: str) -> str:
+    """How many of 100 records that were in are found, where 1 in 100 of the others is too."""
+    risk = report.risk.get(name)
+    told = (h for h in risk.hits if (h.false_positives, h.of) == (1, 100)) if risk else ()
     one = next(iter(told), None)
     if risk is None or one is None:
         return "not stated"
-    return f"{risk['relation']} {float(one['hits']):g} in 100, at 1 in 100"
+    return f"{risk.relation} {float(one.hits):g} in 100, at 1 in 100"
 
 
-def _utility(report: Mapping[str, Any]) -> Iterator[str]:
-    utility = report["utility"]
+def _utility(report: Report) -> Iterator[str]:
+    utility = report.utility
     yield "## Utility\n"
-    if not utility["rounds"]:
+    if not utility.rounds:
         yield "Not evaluated.\n"
         return
-    last = {key: _percent(utility[key][-1]) for key in utility if "accuracy" in key}
     yield (
-        f"Test accuracy after round {utility['rounds'][-1]}: {last['consensus_accuracy']} of the "
-        f"agents' mean model; single agents from {last['agent_accuracy_min']} to "
-        f"{last['agent_accuracy_max']}.\n"
+        f"Test accuracy after round {utility.rounds[-1]}: "
+        f"{_percent(utility.consensus_accuracy[-1])} of the agents' mean model; single agents from "
+        f"{_percent(utility.agent_accuracy_min[-1])} to "
+        f"{_percent(utility.agent_accuracy_max[-1])}.\n"
     )
 
 
-def _percent(value: float | str) -> str:
-    return f"{float(value):.1%}".replace("%", " %")
+def _percent(value: float) -> str:
+    return f"{value:.1%}".replace("%", " %")
 
 
-def _attack(report: Mapping[str, Any]) -> Iterator[str]:
-    attack = report["attack"]
+def _attack(report: Report) -> Iterator[str]:
+    attack = report.attack
     yield "## Attack\n"
     if attack is None:
         yield "Missing: the run was not attacked. `overhear attack DIR` does it.\n"
         return
     rows = [("attack", "round", "agent", "what is attacked", "PSNR (dB)", "rebuilt, proof allows")]
-    for scenario in attack["scenarios"]:
-        allowed = scenario["bound"]
-        for row in scenario["rows"]:
-            defended = row["name"] == "defended"
-            most = f"{allowed['rebuilt']} of {allowed['images']}, {_percent(allowed['most'])}"
-            rows.append(
-                (
-                    f"{scenario['scenario']} by {scenario['preset']}",
-                    str(scenario["round"]),
-                    str(scenario["victim"]),
-                    row["name"],
-                    figure(row["mean"]["psnr"]),
-                    most if defended else "",
-                )
+    for scenario in attack.scenarios:
+        allowed = scenario.bound
+        most = f"{allowed.rebuilt} of {allowed.images}, {_percent(allowed.most)}"
+        rows += [
+            (
+                f"{scenario.scenario} by {scenario.preset}",
+                str(scenario.round),
+                str(scenario.victim),
+                row.name,
+                figure(row.mean.psnr),
+                most if row.name == "defended" else "",
             )
+            for row in scenario.rows
+        ]
     yield _table(rows)
-    yield "".join(f"- {markdown_text(s['conclusion'])}\n" for s in attack["scenarios"])
+    yield "".join(f"- {markdown_text(one.conclusion)}\n" for one in attack.scenarios)
 
 
-def _audit(report: Mapping[str, Any]) -> Iterator[str]:
-    audit = report["audit"]
+def _audit(report: Report) -> Iterator[str]:
+    audit = report.audit
     yield "## Audit\n"
     if audit is None:
         yield "Missing: the run was not audited. `overhear audit DIR` does it.\n"
         return
     yield (
-        f"Verdict: {markdown_text(audit['verdict'])}; {audit['canaries']} canaries, confidence "
-        f"{audit['confidence']:g}, delta {small(audit['delta'])}, {audit['adjacency']}.\n"
+        f"Verdict: {markdown_text(audit.verdict)}; {audit.canaries} canaries, confidence "
+        f"{audit.confidence:g}, delta {small(audit.delta)}, {audit.adjacency}.\n"
     )
     rows = [("adversary", "measured epsilon", "proven epsilon", "canaries", "verdict")]
     rows += [
         (
-            str(one["name"]),
-            _measured(one["measured_epsilon"]),
-            f"≤ {bound(one['proven_epsilon'])}" if one["status"] == "proven" else "none",
-            str(one["canaries"]),
-            str(one["verdict"]),
+            one.name,
+            _measured(one.measured_epsilon),
+            f"≤ {bound(one.proven_epsilon)}" if one.status == "proven" else "none",
+            str(one.canaries),
+            one.verdict,
         )
-        for one in audit["adversaries"]
+        for one in audit.adversaries
     ]
     yield _table(rows)
     yield "".join(
-        f"- {'passed' if one['passed'] else 'FAILED'}: {markdown_text(one['name'])}. "
-        f"{markdown_text(one['words'])}\n"
-        for one in audit["checks"]
+        f"- {'passed' if one.passed else 'FAILED'}: {markdown_text(one.name)}. "
+        f"{markdown_text(one.words)}\n"
+        for one in audit.checks
     )
 
 
@@ -167,11 +163,9 @@ def _measured(value: float | str | None) -> str:
     return "not measured" if value is None else f"≥ {lower_bound(value)}"
 
 
-def _assumptions(report: Mapping[str, Any]) -> Iterator[str]:
+def _assumptions(report: Report) -> Iterator[str]:
     yield "## What this rests on\n"
-    yield "".join(
-        f"- {one['status']}: {markdown_text(one['text'])}\n" for one in report["assumptions"]
-    )
+    yield "".join(f"- {one.status}: {markdown_text(one.text)}\n" for one in report.assumptions)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -97,7 +97,7 @@ def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
 def run_facts(
     config: RunFile, built: Built, plan: Plan, *, came: Course, sent: Traffic
 ) -> dict[str, Any]:
-    """The "run" of privacy.json; of a large network the links of the agent at stake alone.
+    """The "run" of privacy.json; of a large network the links of the agent at risk alone.
 
     Args:
         config: the run file.
@@ -108,14 +108,14 @@ def run_facts(
     """
     graph = built.setting.graph
     target = plan.target["adversary"]
-    at_stake = plan.guarantee(target) if target else plan.guarantees[0]
+    at_risk = plan.guarantee(target) if target else plan.guarantees[0]
     return {
         "name": f"{config.algorithm.name}-{graph.name}-{config.data.name}",
         "algorithm": config.algorithm.name,
         "form": config.algorithm.form,
         "graph": graph.name,
         "agents": graph.agents,
-        **_links(graph, victim=at_stake.victim),
+        **_links(graph, victim=at_risk.victim),
         "graphs_in_turn": len(graph.graphs),
         "server": sent.server,
         "links_used": sent.links,

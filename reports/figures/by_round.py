@@ -7,13 +7,13 @@ colours are those of Okabe and Ito. Every drawing names itself to a reader that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
 from ..cited import Cited
+from ..schema import Report
 from .chart import (
     HEIGHT,
     LEFT,
@@ -44,11 +44,11 @@ class Series:
     proven: bool
 
 
-def epsilon_series(report: Mapping[str, Any]) -> list[Series]:
+def epsilon_series(report: Report) -> list[Series]:
     """The lines of `epsilon_figure`; adversaries with equal figures and status share one."""
-    status = {row["name"]: row["status"] for row in report["plan"]["adversaries"]}
+    status = {row.name: row.status for row in report.plan.adversaries}
     grouped: dict[tuple[tuple[tuple[float, float], ...], bool], list[str]] = {}
-    for name, series in report["epsilon_by_round"].items():
+    for name, series in report.epsilon_by_round.items():
         points = tuple((float(x), float(y)) for x, y in series if math.isfinite(float(y)))
         if points:
             grouped.setdefault((points, status.get(name) == "proven"), []).append(name)
@@ -63,13 +63,13 @@ def epsilon_series(report: Mapping[str, Any]) -> list[Series]:
     ]
 
 
-def epsilon_figure(report: Mapping[str, Any]) -> Markup:
+def epsilon_figure(report: Report, cited: Cited) -> Markup:
     """Epsilon spent by round for each adversary, against the limit of the run file."""
-    cited, lines, target = Cited(report), epsilon_series(report), report["plan"]["target"]
-    limit = None if target["epsilon"] is None else float(target["epsilon"])
+    lines, target = epsilon_series(report), report.plan.target
+    limit = None if target.epsilon is None else float(target.epsilon)
     top = max([y for line in lines for _, y in line.points] + ([limit] if limit else [0.0]))
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
-    x_max = max(float(report["run"]["rounds"]), last_round)  # rounds may have been repeated
+    x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
     area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1])
     parts = [axes(area, x_label="training round", y_label="ε spent so far, one record")]
     labels = []
@@ -85,7 +85,7 @@ def epsilon_figure(report: Mapping[str, Any]) -> Markup:
     for line in lines:
         parts.append(draw_line(area, Line(points=line.points, style=line.style)))
         name = line.names[0]
-        last = len(report["epsilon_by_round"][name]) - 1
+        last = len(report.epsilon_by_round[name]) - 1
         kind = "bound" if line.proven else "figure"
         figure = cited.svg(kind, "epsilon_by_round", name, last, 1)
         more = f" +{len(line.names) - 1}" if len(line.names) > 1 else ""
@@ -98,10 +98,10 @@ def epsilon_figure(report: Mapping[str, Any]) -> Markup:
     return drawing(f"0 0 {WIDTH} {HEIGHT}", "Epsilon by round", about, Markup("").join(parts))
 
 
-def utility_figure(report: Mapping[str, Any]) -> Markup:
+def utility_figure(report: Report, cited: Cited) -> Markup:
     """Test accuracy of the mean model by round, with the range of the agents' own models."""
-    cited, utility = Cited(report), report["utility"]
-    rounds = [float(r) for r in utility["rounds"]]
+    utility = report.utility
+    rounds = [float(r) for r in utility.rounds]
     area = Area(x_max=max(*rounds, 1.0), y_max=1.0)
     parts = [
         axes(
@@ -111,14 +111,14 @@ def utility_figure(report: Mapping[str, Any]) -> Markup:
             y_text=lambda value: f"{value:.0%}".replace("%", " %"),
         )
     ]
-    low, high = utility["agent_accuracy_min"], utility["agent_accuracy_max"]
+    low, high = utility.agent_accuracy_min, utility.agent_accuracy_max
     outline = [*zip(rounds, high, strict=True), *reversed(list(zip(rounds, low, strict=True)))]
-    band = " ".join(f"{area.x(x):.1f},{area.y(float(y)):.1f}" for x, y in outline)
+    band = " ".join(f"{area.x(x):.1f},{area.y(y):.1f}" for x, y in outline)
     parts.append(Markup('<polygon class="band" points="{}"/>').format(band))
-    mean = [float(value) for value in utility["consensus_accuracy"]]
+    mean = utility.consensus_accuracy
     parts.append(draw_line(area, Line(points=list(zip(rounds, mean, strict=True)), style=0)))
     last = len(rounds) - 1
-    each = [float(value) for value in utility.get("agent_accuracy_last", ())]
+    each = utility.agent_accuracy_last
     if len(each) <= _MOST_DOTS:
         path = "".join(f"M{area.x(rounds[-1]) + 1:.1f} {area.y(y):.1f}h7" for y in each)
         parts.append(Markup('<path class="tick" d="{}"/>').format(path) if path else Markup(""))
@@ -128,7 +128,7 @@ def utility_figure(report: Mapping[str, Any]) -> Markup:
             Markup("mean model: ") + cited.svg("percent", "utility", "consensus_accuracy", last),
         ),
         (
-            area.y((float(low[-1]) + float(high[-1])) / 2) + 1,
+            area.y((low[-1] + high[-1]) / 2) + 1,
             Markup("agents: {} to {}").format(
                 cited.svg("percent", "utility", "agent_accuracy_min", last),
                 cited.svg("percent", "utility", "agent_accuracy_max", last),
@@ -143,13 +143,13 @@ def utility_figure(report: Mapping[str, Any]) -> Markup:
     return drawing(f"0 0 {WIDTH} {HEIGHT}", "Test accuracy by round", about, Markup("").join(parts))
 
 
-def _crossing(report: Mapping[str, Any], cited: Cited, area: Area, limit: float) -> Markup:
+def _crossing(report: Report, cited: Cited, area: Area, limit: float) -> Markup:
     """The last round within the limit, of the target adversary or else of one that passes it."""
-    within, target = report["within_limit"], report["plan"]["target"]["adversary"]
-    name = target if target in within else next(iter(within), None)
+    within, target = report.within_limit, report.plan.target.adversary
+    name = target if target is not None and target in within else next(iter(within), None)
     if name is None:
         return Markup("")
-    x = area.x(float(within[name]["rounds"]))
+    x = area.x(float(within[name].rounds))
     right = x > (LEFT + WIDTH - RIGHT) / 2
     return Markup(
         '<line class="drop" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{floor}"/>'

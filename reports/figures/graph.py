@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
+from ..schema import Report, Run
+from ..schema import Statement as Row
 from .chart import drawing
 
 __all__ = ["Network", "graph_figure", "network", "network_key"]
@@ -70,16 +71,13 @@ class Network:
         return tuple(sorted(self.watching & set(self.agents)))
 
 
-def network(report: Mapping[str, Any]) -> Network:
+def network(report: Report) -> Network:
     """What of a report's network is drawn."""
-    run = report["run"]
-    rows, target = report["plan"]["adversaries"], report["plan"]["target"]["adversary"]
-    head = next((r for r in rows if r["name"] == target), rows[0])
-    victim = int(head["victim"])
-    count = int(run["agents"])
-    links = [(int(a), int(b)) for a, b in run["edges"] if a != b]
-    in_all = int(run["edges_in_all"])
-    if not run["links_used"]:
+    run, rows, target = report.run, report.plan.adversaries, report.plan.target.adversary
+    victim = next((row for row in rows if row.name == target), rows[0]).victim
+    count, in_all = run.agents, run.edges_in_all
+    links = [(a, b) for a, b in run.edges if a != b]
+    if not run.links_used:
         links, in_all = [], 0
     agents: Sequence[int] = range(count)
     if count > _MOST_AGENTS or in_all > _MOST_LINKS:
@@ -89,21 +87,21 @@ def network(report: Mapping[str, Any]) -> Network:
     return Network(
         agents=tuple(agents),
         links=tuple(links),
-        one_way=frozenset((int(j), int(i)) for j, i in run["one_way"]),
+        one_way=frozenset(run.one_way),
         victim=victim,
         watching=_watching(rows, links, victim),
-        tapped=run["links"] != "encrypted" and any(r["name"] == "eavesdropper" for r in rows),
-        encrypted=run["links"] == "encrypted",
-        server=bool(run["server"]),
+        tapped=run.links != "encrypted" and any(row.name == "eavesdropper" for row in rows),
+        encrypted=run.links == "encrypted",
+        server=run.server,
         left_out=count - len(agents),
         links_in_all=in_all,
     )
 
 
-def graph_figure(report: Mapping[str, Any]) -> Markup:
+def graph_figure(report: Report) -> Markup:
     """The drawing of a report's network."""
-    net, run = network(report), report["run"]
-    place = _places(net, str(run["graph"]))
+    net, run = network(report), report.run
+    place = _places(net, run.graph)
     radius = _radius(place)
     shown = [
         *_lines(net, place, radius),
@@ -134,14 +132,12 @@ def network_key(what: str) -> Markup:
     ).format(shapes[what])
 
 
-def _watching(
-    rows: Sequence[Mapping[str, Any]], links: Sequence[tuple[int, int]], victim: int
-) -> frozenset[int]:
+def _watching(rows: Sequence[Row], links: Sequence[tuple[int, int]], victim: int) -> frozenset[int]:
     """The agents of the adversaries that are set against the victim."""
-    named = [r["worst_adversary"] or r["name"] for r in rows if r["victim"] == victim]
-    members = (str(name).partition(":")[2] for name in named)
+    named = [row.worst_adversary or row.name for row in rows if row.victim == victim]
+    members = (name.partition(":")[2] for name in named)
     found = {int(m) for text in members for m in text.split(",") if m.strip().isdecimal()}
-    if any(r["name"] == "neighbour" for r in rows):  # any one of them is meant
+    if any(row.name == "neighbour" for row in rows):  # any one of them is meant
         found |= {agent for pair in links if victim in pair for agent in pair}
     return frozenset(found - {victim})
 
@@ -289,10 +285,10 @@ def _agent(net: Network, agent: int, at: Place, radius: float) -> Markup:
     return found
 
 
-def _words(net: Network, run: Mapping[str, Any]) -> str:
+def _words(net: Network, run: Run) -> str:
     """The drawing in sentences."""
     said = [
-        f"Network {run['graph']} of {run['agents']} agents with {net.links_in_all} links",
+        f"Network {run.graph} of {run.agents} agents with {net.links_in_all} links",
         f"agent {net.victim} holds the record at risk",
     ]
     near = net.neighbours

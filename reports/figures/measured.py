@@ -6,13 +6,14 @@ is a circle, the proven upper bound a bar, the most that this audit could find a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from markupsafe import Markup
 
+from ...runs.evidence.schema import AuditedAdversary
 from ...runs.numbers import is_infinite
 from ..cited import Cited
+from ..schema import Report
 from .chart import drawing, ticks
 
 __all__ = ["measured_figure"]
@@ -23,12 +24,12 @@ _LONGEST = 24  # name of an adversary
 Scale = Callable[[float], float]
 
 
-def measured_figure(report: Mapping[str, Any]) -> Markup | None:
+def measured_figure(report: Report, cited: Cited) -> Markup | None:
     """The drawing; None where nothing finite was measured or proven."""
-    audit, cited = report["audit"], Cited(report)
+    audit = report.audit
     found = [
         (number, row, *_figures(report, row))
-        for number, row in enumerate(audit["adversaries"] if audit else ())
+        for number, row in enumerate(audit.adversaries if audit else ())
     ]
     drawn = [entry for entry in found if any(value is not None for value in entry[2:])]
     if not drawn:
@@ -49,7 +50,7 @@ def measured_figure(report: Mapping[str, Any]) -> Markup | None:
     ]
     for place, (number, row, proven, low, ideal) in enumerate(drawn):
         y = _TOP + _ROW * place + 29
-        name = row["name"]
+        name = row.name
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
         parts.append(
             Markup('<text class="end" x="{}" y="{}">{}</text>').format(_LEFT - 12, y + 4, short)
@@ -75,13 +76,16 @@ def measured_figure(report: Mapping[str, Any]) -> Markup | None:
 
 
 def _figures(
-    report: Mapping[str, Any], row: Mapping[str, Any]
+    report: Report, row: AuditedAdversary
 ) -> tuple[float | None, float | None, float | None]:
     """Proven, measured and at best, where there is such a figure and it is finite."""
-    of = report["measured"][row["name"]]
-    epsilon = row["proven_epsilon"]
-    proven = row["status"] == "proven" and not is_infinite(epsilon)
-    return (float(epsilon) if proven else None), of["epsilon"], of["ideal"]
+    of, epsilon = report.measured[row.name], row.proven_epsilon
+    proven = row.status == "proven" and not is_infinite(epsilon)
+    return (
+        float(epsilon) if proven else None,
+        None if of.epsilon is None else float(of.epsilon),
+        None if of.ideal is None else float(of.ideal),
+    )
 
 
 def _proven(x: Scale, proven: float, low: float, *, y: float, words: Markup) -> Markup:

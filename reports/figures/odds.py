@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from markupsafe import Markup
 
 from ..cited import Cited
+from ..schema import Report
 from .chart import drawing
 
 __all__ = ["odds_figure"]
@@ -17,20 +16,21 @@ _STEP, _RADIUS, _TOP = 13, 4.6, 44
 _IN_100 = 1  # the entry of a row's hits whose odds are in 100
 
 
-def odds_figure(report: Mapping[str, Any], name: str) -> Markup:
+def odds_figure(report: Report, cited: Cited, *, name: str) -> Markup:
     """Two fields of 100 members: those that a blind guess names, and those that the adversary does.
 
     Args:
-        report: the object of privacy.json.
+        report: whose odds.
+        cited: cites its figures.
         name: of the adversary.
     """
-    cited, risk = Cited(report), report["risk"][name]
-    hit = risk["hits"][_IN_100]
-    up = risk["relation"] == "at most"
+    risk = report.risk[name]
+    hit = risk.hits[_IN_100]
+    up = risk.relation == "at most"
     place = ("risk", name, "hits", _IN_100)
     fields = (
-        ("a blind guess", Markup(""), "false_alarms", float(hit["false_alarms"])),
-        ("this adversary", Markup("{} ").format(risk["relation"]), "hits", float(hit["hits"])),
+        ("a blind guess", Markup(""), "false_positives", float(hit.false_positives)),
+        ("this adversary", Markup("{} ").format(risk.relation), "hits", float(hit.hits)),
     )
     parts = []
     for number, (who, sign, key, value) in enumerate(fields):
@@ -56,8 +56,8 @@ def odds_figure(report: Mapping[str, Any], name: str) -> Markup:
             if path:
                 parts.append(Markup('<path class="{}" d="{}"/>').format(kind, path))
     about = (
-        f"Of 100 members a blind guess names {hit['false_alarms']}, this adversary "
-        f"{risk['relation']} {hit['hits']:g}."
+        f"Of 100 members a blind guess names {hit.false_positives}, this adversary "
+        f"{risk.relation} {float(hit.hits):g}."
     )
     box = f"0 0 {2 * 10 * _STEP + 36} {_TOP + 10 * _STEP}"
     return drawing(box, "Members rightly named out of 100", about, Markup("").join(parts))

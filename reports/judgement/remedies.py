@@ -1,73 +1,307 @@
-"""What would turn a verdict, in sentences with their figures."""
+"""What would turn a finding, with its figure: fewer rounds, more noise, encrypted links, a repair.
+
+Every figure is that of the accountant of the run itself. What cannot be planned, or whose figure is
+no better, is not named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from markupsafe import Markup
+from ...privacy.guarantee import Status
+from ...privacy.ledger import Spent
+from ...privacy.view.view import UnsupportedView
+from ...runs.plan.plan import Plan, make_plan
+from ...runs.run_file.build import graph_of
+from ...runs.run_file.run_file import RunFile
+from ...training.exposure.guarantees import (
+    UnsupportedMechanism,
+    accounted,
+    calibrated_multiplier,
+    run_epsilon,
+)
+from ...training.exposure.joint_sensitivities import JointSensitivity, Release
+from ...training.graphs.graph import Topology
+from ..schema import Remedy as Fix
+from ..schema import RoundsWithin
+from .facts import Asked, Claim, facts_of_plan
 
-from ..cited import Cited
+__all__ = ["as_planned", "fixes", "fixes_of_run", "limit_fixes", "rounds_within", "with_rounds"]
 
-__all__ = ["calibrate", "mend", "protect", "prove"]
+_NO_BETTER = 1.0 - 1e-6  # of the figure at hand: what differs by rounding fixes nothing
 
 
-def calibrate(cited: Cited) -> tuple[Markup, ...]:
-    """Of a run over its target: train again with noise that is calibrated to it."""
-    return (
-        Markup(
-            "Train again with <code>epsilon = {}</code> in [privacy], which calibrates the noise "
-            "to it; this run used noise multiplier {}."
-        ).format(
-            cited("bound", "plan", "target", "epsilon"), cited("figure", "run", "noise_multiplier")
-        ),
+def rounds_within(plan: Plan, spent: Spent, *, limit: float) -> dict[str, RoundsWithin]:
+    """For each adversary how many rounds a limit allows, where the run has more.
+
+    Args:
+        plan: of the run.
+        spent: the ledger; rounds that it does not name are taken in order.
+        limit: epsilon, at the plan's delta.
+
+    Returns:
+        By adversary, where finite and over the limit: the rounds, and what so many cost.
+    """
+    released = [number for number in spent.numbers if number > 0]
+    numbers = released + [n for n in range(1, plan.rounds + 1) if n > len(released)]
+    starts = [0] * spent.numbers.count(0)  # a start that was released twice costs twice
+    known: dict[tuple[Release, ...], RoundsWithin | None] = {}  # equal releases cost the same
+    found = {}
+    for name, exposure in plan.exposures.items():
+        if exposure.releases not in known:
+
+            def cost(rounds: int, exposure: JointSensitivity = exposure) -> float:
+                return _epsilon(plan, exposure, rounds=[*starts, *numbers[:rounds]])
+
+            known[exposure.releases] = _last_within(cost, len(numbers), limit)
+        if (entry := known[exposure.releases]) is not None:
+            found[name] = entry
+    return found
+
+
+def fixes_of_run(
+    config: RunFile, plan: Plan, spent: Spent, *, graph: Topology, epsilon: Mapping[str, float]
+) -> list[Fix]:
+    """What would have met the target of a run, against its adversary or the worst one without it.
+
+    Args:
+        config: the run file.
+        plan: its plan.
+        spent: the ledger.
+        graph: of the run.
+        epsilon: accounted, by adversary.
+
+    Returns:
+        One for each fix with the figure that it leads to; none where the target is met.
+    """
+    facts = facts_of_plan(config, plan)
+    adversary = facts.head.name
+    if adversary == "single-message" and facts.target is None:
+        return []
+    return fixes(
+        config,
+        plan,
+        spent,
+        adversary=adversary,
+        limit=facts.limit,
+        epsilon=epsilon[adversary],
+        graph=graph,
     )
 
 
-def mend(report: Mapping[str, Any], cited: Cited) -> tuple[Markup, ...]:
-    """What would turn the verdict, each with the figure that it leads to."""
-    words = {
-        "rounds": Markup("Plan {} rounds in a new run: so many cost"),
-        "again": Markup("Train again without a repeated round: the {} planned ones cost"),
-        "noise": Markup("Use noise multiplier {}: all that was released would have cost"),
-        "repair": Markup(
-            'Set <code>form = "repaired"</code> in [algorithm] and train again: the same noise '
-            "then gives a proven"
-        ),
-        "encrypt": Markup(
-            'Encrypt the links (<code>links = "encrypted"</code>) and plan again: an eavesdropper '
-            "then reads the released models alone, and the same noise gives"
-        ),
-    }
-    found = []
-    for number, entry in enumerate(report["mending"]):
-        action = entry["action"]
-        kind, key = {"rounds": ("whole", "rounds"), "noise": ("bound", "noise_multiplier")}.get(
-            action, (None, None)
+def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Sequence[Fix]]:
+    """What would meet a limit of a policy, for a run that is over it.
+
+    The fixes are those of a new run that makes the statement which the limit asks for: at its
+    adjacency, at no larger delta, for any record, with secret noise.
+
+    Args:
+        config: the run file.
+        spent: the ledger.
+
+    Returns:
+        A function of the run's claim and of what is asked; it plans, so it may take seconds.
+    """
+
+    @functools.cache  # planned once, and only where a figure does not pass
+    def as_run() -> tuple[Topology, float]:
+        graph = graph_of(config)
+        return graph, make_plan(config, graph=graph).noise_multiplier
+
+    def found(claim: Claim, asked: Asked) -> Sequence[Fix]:
+        p = config.privacy
+        if p is None or asked.unit != claim.unit:
+            return ()
+        try:
+            graph, noise = as_run()
+            stated = p.model_copy(
+                update={
+                    "adversary": claim.name,
+                    "epsilon": None,
+                    "noise_multiplier": noise,
+                    "delta": min(p.delta, asked.delta),
+                    "adjacency": asked.adjacency,
+                    "victim": None,
+                }
+            )
+            secret = config.training.model_copy(update={"evaluation_noise_seed": None})
+            anew = config.model_copy(update={"privacy": stated, "training": secret})
+            plan = make_plan(anew, graph=graph)
+            released = accounted(plan.exposures[claim.name], spent.numbers, torn=spent.torn)
+            return fixes(
+                anew,
+                plan,
+                spent,
+                adversary=claim.name,
+                limit=asked.epsilon,
+                epsilon=_epsilon(plan, released),
+                graph=graph,
+            )
+        except (UnsupportedView, UnsupportedMechanism):
+            return ()
+
+    return found
+
+
+def fixes(
+    config: RunFile,
+    plan: Plan,
+    spent: Spent,
+    *,
+    adversary: str,
+    limit: float | None,
+    epsilon: float,
+    graph: Topology,
+    anew: bool = True,
+) -> list[Fix]:
+    """What would bring one adversary's figure within a limit, or make it a proven one.
+
+    Args:
+        config: the run file.
+        plan: its plan.
+        spent: the ledger.
+        adversary: whose figure is meant.
+        limit: epsilon, at the plan's delta; None where there is none.
+        epsilon: accounted.
+        graph: of the run.
+        anew: whether to leave out a number of rounds that, planned anew, is over the limit; else
+            the caller plans it.
+    """
+    guarantee = plan.guarantee(adversary)
+    finite = guarantee.status is Status.PROVEN and math.isfinite(epsilon)
+    if finite and (limit is None or epsilon <= limit):
+        return []
+    found: list[Fix] = []
+    if finite and limit is not None:
+        within = rounds_within(plan, spent, limit=limit).get(adversary)
+        if within is not None and within.rounds > 0:
+            again = with_rounds(config, plan, within.rounds, graph=graph) if anew else None
+            if not anew or (again is not None and again.guarantee(adversary).epsilon <= limit):
+                found.append(
+                    Fix(
+                        action="rounds",
+                        rounds=within.rounds,
+                        epsilon=within.epsilon,
+                        status="proven",
+                        adversary=adversary,
+                    )
+                )
+        found += _noise(plan, spent, adversary, limit)
+    if config.algorithm.form == "published":
+        algorithm = config.algorithm.model_copy(update={"form": "repaired"})
+        repaired = config.model_copy(update={"algorithm": algorithm})
+        # A repaired run is another claim: of a heuristic figure its own is the first proven one.
+        found += _planned("repair", repaired, plan, adversary, graph)
+    if config.graph.links == "clear" and adversary == "eavesdropper":
+        links = config.graph.model_copy(update={"links": "encrypted"})
+        hidden = config.model_copy(update={"graph": links})
+        found += [
+            fix
+            for fix in _planned("encrypt", hidden, plan, adversary, graph)
+            if float(fix.epsilon) < guarantee.epsilon * _NO_BETTER
+        ]
+    return found
+
+
+def as_planned(plan: Plan) -> Spent:
+    """The ledger of a run that goes as planned."""
+    numbers = range(plan.rounds + 1)
+    return Spent(header={}, entries=[{"round": n} for n in numbers], torn=False)
+
+
+def with_rounds(config: RunFile, plan: Plan, rounds: int, *, graph: Topology) -> Plan | None:
+    """The plan of so many rounds with the same noise; None where it cannot be planned.
+
+    A schedule or a correlation of noise may depend on the number of rounds, so that a shorter run
+    is no part of the longer one.
+    """
+    training = config.training.model_copy(update={"rounds": rounds})
+    shorter = config.model_copy(update={"training": training})
+    return _same_noise(shorter, plan, None, graph)
+
+
+def _same_noise(config: RunFile, plan: Plan, adversary: str | None, graph: Topology) -> Plan | None:
+    p = config.privacy
+    if p is None:
+        return None
+    kept = p.model_copy(
+        update={
+            "epsilon": None,
+            "noise_multiplier": plan.noise_multiplier,
+            "adversary": adversary or p.adversary,
+        }
+    )
+    try:
+        return make_plan(config.model_copy(update={"privacy": kept}), graph=graph)
+    except (UnsupportedView, UnsupportedMechanism):
+        return None
+
+
+def _planned(
+    action: str, config: RunFile, plan: Plan, adversary: str, graph: Topology
+) -> list[Fix]:
+    """The adversary's figure in another run with the same noise, where it is proven and finite."""
+    found = _same_noise(config, plan, adversary, graph) if plan.noise_multiplier > 0 else None
+    if found is None:
+        return []
+    guarantee = found.guarantee(adversary)
+    if guarantee.status is not Status.PROVEN or math.isinf(guarantee.epsilon):
+        return []
+    return [
+        Fix.model_validate(
+            {
+                "action": action,
+                "epsilon": guarantee.epsilon,
+                "status": "proven",
+                "adversary": adversary,
+            }
         )
-        if action == "rounds" and entry["rounds"] >= report["run"]["rounds"]:
-            action = "again"  # more was released than planned
-        at = () if kind is None else (cited(kind, "mending", number, str(key)),)
-        said = words[action].format(*at)
-        cost = cited("bound", "mending", number, "epsilon")
-        limit = report["plan"]["target"]["epsilon"]
-        over = limit is not None and float(entry["epsilon"]) > float(limit)
-        rest = ", which is still over the limit: it takes more noise too" if over else ""
-        found.append(Markup("{} ε = {} at the same δ and unit{}.").format(said, cost, rest))
-    return tuple(found)
+    ]
 
 
-def protect(row: Mapping[str, Any]) -> tuple[Markup, ...]:
-    """Of a row that nothing protects."""
-    return (
-        Markup(
-            "Choose an algorithm and a noise multiplier that protect what this adversary sees: {}."
-        ).format(row["because"]),
+def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:
+    """The noise multiplier that would have covered everything that was released."""
+    released = accounted(plan.exposures[adversary], spent.numbers, torn=spent.torn)
+    try:
+        multiplier = calibrated_multiplier(released, epsilon=limit, statement=plan.statement)
+    except (UnsupportedView, UnsupportedMechanism):
+        return []
+    spends = _epsilon(replace(plan, noise_multiplier=multiplier), released)
+    return [
+        Fix(
+            action="noise",
+            noise_multiplier=multiplier,
+            epsilon=spends,
+            status="proven",
+            adversary=adversary,
+        )
+    ]
+
+
+def _last_within(cost: Callable[[int], float], most: int, limit: float) -> RoundsWithin | None:
+    """The most rounds whose cost is within the limit; None if all are, or if no bound is finite."""
+    try:
+        if not limit < cost(most) < math.inf:
+            return None
+        low, high = 0, most  # within at low, over at high; cost grows with rounds
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if cost(middle) <= limit else (low, middle)
+        spends = cost(low)
+    except (UnsupportedView, UnsupportedMechanism):
+        return None
+    return RoundsWithin(rounds=low, epsilon=spends) if spends <= limit else None
+
+
+def _epsilon(
+    plan: Plan, exposure: JointSensitivity, *, rounds: Sequence[int] | None = None
+) -> float:
+    return run_epsilon(
+        exposure,
+        noise_multiplier=plan.noise_multiplier,
+        statement=plan.statement,
+        rounds=rounds,
     )
-
-
-def prove(report: Mapping[str, Any]) -> tuple[Markup, ...]:
-    """Of a row without a proof."""
-    if report["run"]["form"] == "published":
-        return (Markup('Set <code>form = "repaired"</code> in [algorithm] and train again.'),)
-    return (Markup("Use an algorithm whose messages are proven for this adversary."),)

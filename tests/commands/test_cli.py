@@ -27,9 +27,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Any], None]:
     """Puts a function in the place of one that a command imports late."""
 
     def put(module: str, name: str, value: Any) -> None:
-        stand_in = ModuleType(f"overhear.reports.{module}")
+        stand_in = ModuleType(f"overhear.{module}")
         setattr(stand_in, name, value)
-        monkeypatch.setitem(sys.modules, f"overhear.reports.{module}", stand_in)
+        monkeypatch.setitem(sys.modules, f"overhear.{module}", stand_in)
 
     return put
 
@@ -195,7 +195,9 @@ def test_what_our_code_does_not_state_is_a_crash(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stub("report", "report_run", lambda _, *, show_records: show_records or fault())
+    stub(
+        "reports.document.collect", "report_run", lambda _, *, show_records: show_records or fault()
+    )
     assert cli.main(["report", "DIR"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
@@ -207,8 +209,8 @@ def test_plan_prints_one_json_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["adversaries"][0]["epsilon"] = math.inf
-    stub("plan_advice", "advise", lambda *_, **__: [])
-    stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    stub("reports.judgement.advice", "advise", lambda *_, **__: [])
+    stub("runs.plan.plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
     assert cli.main(["plan", str(run_file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["adversaries"][0]["epsilon"] == "inf"
@@ -222,8 +224,8 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
-    stub("plan_advice", "advise", lambda *_, **__: [])
-    stub("plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    stub("reports.judgement.advice", "advise", lambda *_, **__: [])
+    stub("runs.plan.plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
     assert cli.main(["plan", str(run_file)]) == 0
     shown = capsys.readouterr().out
     for words in ("eavesdropper", "heuristic: at least this bad", "Warning: Nothing protects [pri"):
@@ -244,7 +246,7 @@ def test_train_reports_epsilon_against_its_limit_on_standard_error(
         progress(2, 200, 1.234, metrics)
         return {"out": str(out), "adversaries": report["plan"]["adversaries"], "metrics": {}}
 
-    stub("run", "train_run", train_run)
+    stub("runs.folder.run", "train_run", train_run)
     assert cli.main(["train", str(run_file), "--out", "DIR", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["out"] == "DIR"
@@ -262,7 +264,7 @@ def test_attack_prints_a_table_for_each_scenario(
         attack: dict[str, Any] = report["attack"]
         return attack
 
-    stub("attack", "attack_run", attack_run)
+    stub("runs.attack.attack", "attack_run", attack_run)
     assert cli.main(["attack", "DIR"]) == 0
     shown = capsys.readouterr()
     assert shown.err == "attack 1/12: image 1\n"
@@ -279,7 +281,7 @@ def test_report_prints_the_path_of_the_page(
         asked.append(show_records)
         return folder / "report.html"
 
-    stub("report", "report_run", report_run)
+    stub("reports.document.collect", "report_run", report_run)
     assert cli.main(["report", "DIR", "--show-records"]) == 0
     assert capsys.readouterr().out == f"{Path('DIR') / 'report.html'}\n"
     assert asked == [True]
@@ -293,7 +295,7 @@ def test_report_prints_the_same_figures_and_writes_nothing(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stub("report", "collect", lambda _: report)
+    stub("reports.document.collect", "collect", lambda _: report)
     assert cli.main(["report", str(tmp_path), "--format", form]) == 0
     shown = capsys.readouterr().out
     if form == "json":

@@ -27,12 +27,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_leaks_stands_before_what_mends_it(
+def test_what_leaks_stands_before_what_fixes_it(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["plan", str(run)]) == 0
     shown = capsys.readouterr().out
-    heads = ["Who could learn", "\nWhat leaks", "\nHow to mend it", "\nHow to set a target"]
+    heads = ["Who could learn", "\nWhat leaks", "\nHow to fix it", "\nHow to set a target"]
     found = [shown.index(head) for head in heads]
     assert found == sorted(found)
     assert max(len(line) for line in shown.splitlines()) <= 80

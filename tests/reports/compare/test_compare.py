@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import math
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ from typing import Any
 import pytest
 
 from overhear.commands import cli
-from overhear.reports.compare.compare import compare_runs, flags_of, rows_of
+from overhear.reports.compare.compare import (
+    Accuracy,
+    ComparedRun,
+    Comparison,
+    compare_runs,
+    flags_of,
+    rows_of,
+)
 from overhear.reports.compare.page import comparison_html, comparison_markdown
 from overhear.runs.folder.folder import ATTACK, AUDIT, write_sums
 from overhear.runs.folder.run import train_run
@@ -64,15 +72,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def found(folders: list[Path]) -> dict[str, Any]:
+def found(folders: list[Path]) -> Comparison:
     return compare_runs(folders)
 
 
-def cells(found: dict[str, Any]) -> dict[str, list[str]]:
-    return dict(rows_of(found["runs"]))
+def cells(found: Comparison) -> dict[str, list[str]]:
+    return dict(rows_of(found.runs))
 
 
-def test_epsilon_stands_with_its_delta_and_status(found: dict[str, Any]) -> None:
+def test_epsilon_stands_with_its_delta_and_status(found: Comparison) -> None:
     assert cells(found)["epsilon: eavesdropper"] == [
         "≤ 4.00 at delta 1e-5, proven",
         "≤ 4.00 at delta 1e-4, proven",
@@ -80,21 +88,21 @@ def test_epsilon_stands_with_its_delta_and_status(found: dict[str, Any]) -> None
     assert all("heuristic" in cell for cell in cells(found)["epsilon: single-message"])
 
 
-def test_different_deltas_are_flagged(found: dict[str, Any]) -> None:
-    (flag,) = found["flags"]
+def test_different_deltas_are_flagged(found: Comparison) -> None:
+    (flag,) = found.flags
     assert re.match(r"delta differs \(.*/a: 1e-5, .*/b: 1e-4\), so their epsilons cannot", flag)
 
 
 def test_accuracy_is_the_mean_and_the_worst_of_the_agents(
-    found: dict[str, Any], folders: list[Path]
+    found: Comparison, folders: list[Path]
 ) -> None:
     lines = (folders[0] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     each = json.loads(lines[-1])["accuracy"]
-    kept = found["runs"][0]["accuracy"]
-    assert kept == {"round": 2, "mean": pytest.approx(sum(each) / 4), "worst": min(each)}
+    mean = pytest.approx(sum(each) / 4)
+    assert found.runs[0].accuracy == Accuracy(round=2, mean=mean, worst=min(each))
 
 
-def test_attack_and_audit_stand_beside_a_run_without_them(found: dict[str, Any]) -> None:
+def test_attack_and_audit_stand_beside_a_run_without_them(found: Comparison) -> None:
     table = cells(found)
     assert table["best rebuilt, defence on"] == [
         "not attacked",
@@ -106,12 +114,15 @@ def test_attack_and_audit_stand_beside_a_run_without_them(found: dict[str, Any])
     assert table["measured epsilon: eavesdropper"][1].startswith("≥ 1.23 at delta 1e-5, 1000 can")
 
 
-def _changed(found: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
-    runs = copy.deepcopy(found["runs"])
-    for run in runs:
-        run["adversaries"] = copy.deepcopy(found["runs"][0]["adversaries"])
-    runs[1] |= changes
-    return runs
+def _changed(found: Comparison, **changes: Any) -> list[ComparedRun]:
+    first, second = found.runs
+    return [first, replace(second, adversaries=first.adversaries, **changes)]
+
+
+def _renamed(run: ComparedRun, **changes: Any) -> ComparedRun:
+    """The run with another first adversary."""
+    adversary, *others = run.adversaries
+    return replace(run, adversaries=[replace(adversary, **changes), *others])
 
 
 @pytest.mark.parametrize(
@@ -121,12 +132,12 @@ def _changed(found: dict[str, Any], **changes: Any) -> list[dict[str, Any]]:
         ({"data": "faces"}, "accuracies and attack scores are of different data"),
         ({"model": "mlp"}, "of different models"),
         ({"victim": 3}, "victim differs"),
-        ({"evaluation_noise_seed": 0}, "nothing is proven"),
+        ({"evaluation_noise_seed": 0}, "No figure of this run is proven"),
         ({"contradictions": ["more was rebuilt than proven"]}, "more was rebuilt than proven"),
     ],
 )
 def test_what_cannot_be_compared_is_flagged(
-    found: dict[str, Any], changes: dict[str, Any], words: str
+    found: Comparison, changes: dict[str, Any], words: str
 ) -> None:
     assert flags_of(_changed(found)) == []
     (flag,) = flags_of(_changed(found, **changes))
@@ -134,25 +145,24 @@ def test_what_cannot_be_compared_is_flagged(
 
 
 @pytest.mark.parametrize("key", ["unit", "adjacency"])
-def test_different_units_and_adjacencies_are_flagged(found: dict[str, Any], key: str) -> None:
+def test_different_units_and_adjacencies_are_flagged(found: Comparison, key: str) -> None:
     runs = _changed(found)
-    for row in runs[1]["adversaries"]:
-        row[key] = "other"
-    (flag,) = flags_of(runs)
+    rows = [replace(row, **{key: "other"}) for row in runs[1].adversaries]
+    (flag,) = flags_of([runs[0], replace(runs[1], adversaries=rows)])
     assert flag.startswith(f"{key} differs")
 
 
-def test_an_adversary_of_one_run_alone_is_said_to_be(found: dict[str, Any]) -> None:
+def test_an_adversary_of_one_run_alone_is_said_to_be(found: Comparison) -> None:
     runs = _changed(found)
-    runs[0]["adversaries"] = runs[0]["adversaries"][1:]
-    name = runs[1]["adversaries"][0]["name"]
+    runs[0] = replace(runs[0], adversaries=runs[0].adversaries[1:])
+    name = runs[1].adversaries[0].name
     assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "not accounted for"
 
 
-def test_an_infinite_epsilon_protects_nothing(found: dict[str, Any]) -> None:
+def test_an_infinite_epsilon_protects_nothing(found: Comparison) -> None:
     runs = _changed(found)
-    runs[0]["adversaries"][0]["epsilon"] = "inf"
-    name = runs[0]["adversaries"][0]["name"]
+    runs[0] = _renamed(runs[0], epsilon=math.inf)
+    name = runs[0].adversaries[0].name
     assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "∞: nothing protects"
 
 
@@ -175,13 +185,13 @@ class _Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def hostile(found: dict[str, Any]) -> dict[str, Any]:
+def hostile(found: Comparison) -> Comparison:
     runs = _changed(found, run=HOSTILE, model=HOSTILE, data=HOSTILE, contradictions=[HOSTILE])
-    runs[1]["adversaries"][0]["name"] = HOSTILE
-    return {"schema": 1, "runs": runs, "flags": flags_of(runs)}
+    runs[1] = _renamed(runs[1], name=HOSTILE)
+    return Comparison(runs=runs, flags=flags_of(runs))
 
 
-def test_the_page_is_whole_and_loads_and_runs_nothing(found: dict[str, Any]) -> None:
+def test_the_page_is_whole_and_loads_and_runs_nothing(found: Comparison) -> None:
     for one in (found, hostile(found)):
         page = comparison_html(one)
         parser = _Balanced()
@@ -194,7 +204,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing(found: dict[str, Any]) -> 
         assert "\x1b" not in page
 
 
-def test_a_hostile_name_does_not_break_the_markdown_table(found: dict[str, Any]) -> None:
+def test_a_hostile_name_does_not_break_the_markdown_table(found: Comparison) -> None:
     text = comparison_markdown(hostile(found))
     lines = text.splitlines()
     table = [line for line in lines if line.startswith("|")]
@@ -205,7 +215,7 @@ def test_a_hostile_name_does_not_break_the_markdown_table(found: dict[str, Any])
 
 @pytest.mark.parametrize("form", ["md", "html", "json"])
 def test_the_command_prints_or_writes(
-    found: dict[str, Any],
+    found: Comparison,
     tmp_path: Path,
     form: str,
     monkeypatch: pytest.MonkeyPatch,

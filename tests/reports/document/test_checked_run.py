@@ -97,13 +97,16 @@ def test_four_folders_give_four_exit_codes(
         return left, capsys.readouterr().out
 
     assert code(policy(tmp_path)) == (0, _Holding("Within the policy (3 of 3 requirements"))
-    assert code(policy(tmp_path, epsilon=1)) == (3, _Holding("over the limit of 1; set epsilon"))
+    assert code(policy(tmp_path, epsilon=1)) == (
+        3,
+        _Holding("over the limit of 1. Set `epsilon = 1`"),
+    )
     (case, *_) = ET.fromstring(junit.read_bytes()).iter("failure")  # noqa: S314 - our own file
     assert case.attrib["type"] == "over the limit"
     asked = policy(tmp_path, "[evidence]\naudit_canaries = 10\n")
-    assert code(asked) == (5, _Holding("the run was not audited; run `overhear audit"))
+    assert code(asked) == (5, _Holding("The run was not audited; `overhear audit"))
     put_audit(folder, audited(verdict="contradicted", proven_epsilon=4.0, measured_epsilon=6.0))
-    assert code(policy(tmp_path)) == (4, _Holding("do not rely on any figure of this run"))
+    assert code(policy(tmp_path)) == (4, _Holding("Do not rely on any figure of this run"))
 
 
 class _Holding:
@@ -155,6 +158,11 @@ def _forge_text(folder: Path) -> None:
     write_sums(folder)
 
 
+def _version_1(folder: Path) -> None:
+    edit(folder, lambda held: held.update(schema=1))
+    write_sums(folder)
+
+
 def _later_audit(folder: Path) -> None:
     put_audit(folder, audited(), close=False)
 
@@ -193,6 +201,7 @@ def _cut_ledger(folder: Path) -> None:
         (_forge_epsilon, "from what the run's files give at /ledger/epsilon/eavesdropper"),
         (_forge_status, "/status; it is older than they are, or was edited"),
         (_forge_text, "is no JSON; write it with `overhear report"),
+        (_version_1, "reads version 2; write it again with `overhear report"),
         (_later_audit, "audit.json is not in SHA256SUMS: it was put there after"),
         (_later_attack, "attack.json is not in SHA256SUMS"),
         (_stale, "differs from what the run's files give at /"),
@@ -223,13 +232,13 @@ def test_a_missing_report_is_missing_evidence(folder: Path) -> None:
     write_sums(folder)
     run = read_checked_run(folder)
     assert not run.reported
-    assert run.report["ledger"]["epsilon"]["eavesdropper"] == pytest.approx(4.0, rel=1e-3)
+    assert float(run.report.ledger.epsilon["eavesdropper"]) == pytest.approx(4.0, rel=1e-3)
 
 
 def test_a_comparison_reads_no_report_and_refuses_none(folder: Path) -> None:
     _forge_epsilon(folder)
     run = read_checked_run(folder, hold_report=False)
-    assert run.report["ledger"]["epsilon"]["eavesdropper"] > 3
+    assert float(run.report.ledger.epsilon["eavesdropper"]) > 3
 
 
 def test_a_torn_ledger_is_missing_evidence_and_costs_more(

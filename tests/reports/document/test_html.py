@@ -95,7 +95,7 @@ def test_every_figure_equals_its_entry_in_the_report(report: Report) -> None:
     report = with_audit(report)
     report["plan"]["target"]["epsilon"] = 1.8
     report["within_limit"] = {"eavesdropper": {"rounds": 144, "epsilon": 1.79}}
-    report["mending"] = [
+    report["fixes"] = [
         {
             "action": "noise",
             "noise_multiplier": 2.8123,
@@ -117,7 +117,7 @@ def test_every_figure_equals_its_entry_in_the_report(report: Report) -> None:
 
 def test_no_decimal_number_stands_on_the_page_uncited(report: Report) -> None:
     """Sentences of the attack and versions are quoted; every other number is looked up."""
-    report["tool"]["version"] = report["reproduce"]["environment"] = {}
+    report["tool"]["version"], report["reproduce"]["environment"] = "", {}
     report["run"]["name"] = "a run"
     text = " ".join(Page(render(with_audit(report), images=sample_images())).uncited)
     assert re.findall(r"\d+\.\d+", text) == []
@@ -218,7 +218,6 @@ def test_there_are_lines_to_sign_on(page: Page) -> None:
         ("attack", "scenarios", 0, "rows", 3, "unused", 0),
         ("attack", "scenarios", 0, "originals", 0),
         ("audit", "adversaries", 0, "words"),
-        ("audit", "adversaries", 0, "verdict"),
         ("audit", "adversaries", 0, "estimators", 0, "name"),
         ("audit", "adversaries", 0, "estimators", 0, "assumptions"),
         ("audit", "checks", 0, "name"),
@@ -360,8 +359,29 @@ def test_delta_and_unit_stand_beside_the_verdicts_epsilon(page: Page) -> None:
 
 def test_a_report_without_a_cited_figure_is_refused(report: Report) -> None:
     del report["run"]["parameters"]
-    with pytest.raises(KeyError, match="run/parameters"):
+    with pytest.raises(ValueError, match=r"run\.parameters"):
         render(report)
+
+
+def test_a_figure_that_the_report_does_not_have_cannot_be_cited(report: Report) -> None:
+    with pytest.raises(KeyError, match="run/nothing"):
+        Cited(report)("figure", "run", "nothing")
+
+
+def test_a_verdict_that_no_audit_has_is_refused(report: Report) -> None:
+    report = with_audit(report)
+    report["audit"]["adversaries"][0]["verdict"] = "</pre><script>"
+    with pytest.raises(ValueError, match="verdict"):
+        render(report)
+
+
+def test_code_of_a_remedy_is_marked_and_quoted_words_are_not(report: Report) -> None:
+    report["plan"]["target"]["epsilon"] = 1.8
+    text = render(report)
+    assert "<code>epsilon = <data" in text
+    report = with_audit(report, "contradicted")
+    report["audit"]["adversaries"][0]["words"] = "`code`"
+    assert "(`code`)" in render(report)
 
 
 def test_a_place_with_a_slash_is_escaped_in_its_pointer() -> None:

@@ -8,13 +8,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from overhear.reports.document.junit import unfinished, write_junit
-from overhear.reports.judgement.finding import Decision, Finding, Outcome
+from overhear.reports.judgement.gate import Decision, Outcome, Requirement
 
 HOSTILE = "<script>&\"']]> \x00\x1b[31m\ud800\ufffe\nfoo"
 
 
-def finding(outcome: Outcome, sentence: str = "because") -> Finding:
-    return Finding(requirement=f"limit: {outcome}", outcome=outcome, sentence=sentence)
+def finding(outcome: Outcome, sentence: str = "because") -> Requirement:
+    return Requirement(name=f"limit: {outcome}", outcome=outcome, sentence=sentence)
 
 
 def read(path: Path) -> ET.Element:
@@ -22,7 +22,7 @@ def read(path: Path) -> ET.Element:
 
 
 def test_a_test_case_a_requirement_with_failures_and_errors(tmp_path: Path) -> None:
-    decision = Decision(findings=[finding(outcome) for outcome in Outcome], notes=["a note"])
+    decision = Decision(requirements=[finding(outcome) for outcome in Outcome], notes=["a note"])
     write_junit(decision, tmp_path / "f.xml", suite="DIR")
     root = read(tmp_path / "f.xml")
     (suite,) = root
@@ -47,8 +47,10 @@ def test_a_test_case_a_requirement_with_failures_and_errors(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_everything_is_escaped(tmp_path: Path, outcome: Outcome) -> None:
-    hostile = Finding(requirement=HOSTILE, outcome=outcome, sentence=HOSTILE)
-    write_junit(Decision(findings=[hostile], notes=[HOSTILE]), tmp_path / "f.xml", suite=HOSTILE)
+    hostile = Requirement(name=HOSTILE, outcome=outcome, sentence=HOSTILE)
+    write_junit(
+        Decision(requirements=[hostile], notes=[HOSTILE]), tmp_path / "f.xml", suite=HOSTILE
+    )
     root = read(tmp_path / "f.xml")
     assert {of.tag for of in root.iter()} <= {
         "testsuites",
@@ -64,6 +66,6 @@ def test_everything_is_escaped(tmp_path: Path, outcome: Outcome) -> None:
 
 def test_an_unfinished_check_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "f.xml"
-    write_junit(Decision(findings=[finding(Outcome.PASSED)]), path, suite="DIR")
+    write_junit(Decision(requirements=[finding(Outcome.PASSED)]), path, suite="DIR")
     unfinished(path, suite="DIR")
     assert read(path).attrib["errors"] == "1"

@@ -22,14 +22,13 @@ def test_the_verdict_leads_and_epsilon_stands_with_its_delta(report: dict[str, A
 
 
 def test_odds_stand_beside_epsilon(report: dict[str, Any]) -> None:
-    hits = [{"false_alarms": 1, "of": 100, "hit_rate": 0.138, "hits": 14.0}]
-    report["risk"] = {"eavesdropper": {"relation": "at most", "hits": hits}}
+    hits = [{"false_positives": 1, "of": 100, "hit_rate": 0.138, "hits": 14.0}]
+    report["risk"] = {"eavesdropper": report["risk"]["eavesdropper"] | {"hits": hits}}
     assert "| at most 14 in 100, at 1 in 100 | proven |" in report_markdown(report)
 
 
 def test_an_infinite_figure_is_shown_as_one(report: dict[str, Any]) -> None:
     report["ledger"]["epsilon"]["eavesdropper"] = math.inf
-    report.setdefault("mending", [])
     row = next(r for r in report_markdown(report).splitlines() if r.startswith("| eavesdropper"))
     assert row.split(" | ")[2] == "∞"
 

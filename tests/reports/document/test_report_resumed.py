@@ -16,12 +16,13 @@ from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import collect
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.document.run_facts import course
-from overhear.reports.judgement.check import decide
-from overhear.reports.judgement.finding import Finding, Outcome
+from overhear.reports.judgement.facts import as_report, facts_of_report
+from overhear.reports.judgement.findings import Kind
+from overhear.reports.judgement.gate import Outcome, Requirement, decide
 from overhear.reports.judgement.policy import Policy
+from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import Outcome as Verdict
 from overhear.reports.judgement.verdict import verdict
-from overhear.reports.judgement.verdict_notes import verdict_notes
 from overhear.reports.schema import report_schema
 from overhear.runs.folder.resume import check_exposures, resume_run
 from overhear.runs.folder.run import plan_session, train_run
@@ -66,15 +67,15 @@ def told(page: Page) -> str:
 
 
 def verdict_text(report: dict[str, Any]) -> list[str]:
-    return [note.striptags() for note in verdict_notes(report)]
+    return [text_of(note) for note in verdict(facts_of_report(as_report(report))).notes]
 
 
-def complete(out: Path) -> Finding:
+def complete(out: Path) -> Requirement:
     """What a policy that asks for a complete run finds."""
     limit = {"adversary": "eavesdropper", "epsilon": 9.0, "delta": 1e-4}
     policy = Policy.model_validate({"schema": 1, "limits": [limit]})
-    findings = decide(policy, read_checked_run(out)).findings
-    return next(one for one in findings if one.requirement == "evidence: complete run")
+    requirements = decide(policy, read_checked_run(out).facts).requirements
+    return next(one for one in requirements if one.name == "evidence: complete run")
 
 
 def test_a_resumed_run_says_how_often_and_what_was_released_twice(run_file: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_run_that_its_budget_ended_is_not_said_to_have_all_its_rounds(run_file
     assert "Each of the 12 releases of rounds is counted. " in told(page)
     assert "They are more than" not in told(page)
     assert "not finished" not in told(page)
-    assert verdict(report).outcome is Verdict.MET
+    assert verdict(facts_of_report(as_report(report))).outcome is Verdict.MET
     assert "stopped.json" in report["reproduce"]["files"]
     assert found(report, closed(report_schema())) == []
 
@@ -122,8 +123,9 @@ def test_a_run_that_its_budget_ended_is_not_complete_and_the_reason_is_named(
 ) -> None:
     finding = complete(resumed(run_file))
     assert finding.outcome is Outcome.MISSING
-    assert "the budget ended the run after round 10 of 12" in finding.sentence
-    assert "it cannot be continued; train a new run, or set complete_run" in finding.sentence
+    assert [one.kind for one in finding.findings] == [Kind.STOPPED]
+    assert "The budget ended the run after round 10 of 12" in finding.sentence
+    assert "it cannot be continued. Train a new run, or set `complete_run" in finding.sentence
 
 
 def test_an_unfinished_run_is_reported_at_the_cost_of_all_its_rounds(run_file: Path) -> None:
@@ -160,7 +162,7 @@ def test_a_run_that_was_cut_off_in_its_last_round_is_not_complete(run_file: Path
     report = collect(out)
     assert (report["run"]["rounds_done"], report["run"]["finished"]) == (12, False)
     assert "12 of 12 rounds were released" in "".join(verdict_text(report))
-    assert "cut off in its last round; continue it" in complete(out).sentence
+    assert "cut off in its last round. Continue it" in complete(out).sentence
 
 
 def test_a_run_that_is_cut_off_again_on_its_last_budget_is_not_finished(run_file: Path) -> None:
@@ -171,7 +173,7 @@ def test_a_run_that_is_cut_off_again_on_its_last_budget_is_not_finished(run_file
     run = report["run"]
     assert (run["rounds_done"], run["finished"], run["stopped"]["round"]) == (8, False, 10)
     assert "continues it, to round 10 at the most" in verdict_text(report)[0]
-    assert "4 of 12 planned rounds are not in the ledger" in complete(out).sentence
+    assert "does not name 4 of 12 planned rounds" in complete(out).sentence
 
 
 def test_a_run_that_died_before_its_first_evaluation_has_a_report(run_file: Path) -> None:

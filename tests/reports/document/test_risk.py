@@ -68,7 +68,7 @@ def test_full_batches_have_the_odds_of_one_gaussian() -> None:
     of = found(planned())["eavesdropper"]
     assert of["mu"] == pytest.approx(1.0)
     for hit in of["hits"]:
-        rate = hit["false_alarms"] / hit["of"]
+        rate = hit["false_positives"] / hit["of"]
         assert hit["hit_rate"] == pytest.approx(float(ndtr(ndtri(rate) + 1.0)), rel=1e-6)
     assert of["right"]["times"] == math.ceil(100 * float(ndtr(0.5)))  # 69.1
     assert of["relation"] == "at most"

@@ -11,14 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhear.reports.figures.by_round import (
-    epsilon_figure,
-    epsilon_series,
-    utility_figure,
-)
+from overhear.reports.cited import Cited
+from overhear.reports.figures import by_round
+from overhear.reports.figures.by_round import Series
 from overhear.reports.figures.chart import HEIGHT, RIGHT, WIDTH, key, spread, ticks
+from overhear.reports.judgement.facts import as_report
 
 Report = dict[str, Any]
+
+
+def epsilon_figure(report: Report) -> str:
+    return by_round.epsilon_figure(as_report(report), Cited(report))
+
+
+def utility_figure(report: Report) -> str:
+    return by_round.utility_figure(as_report(report), Cited(report))
+
+
+def epsilon_series(report: Report) -> list[Series]:
+    return by_round.epsilon_series(as_report(report))
 
 
 @pytest.mark.parametrize("draw", [epsilon_figure, utility_figure])

@@ -10,9 +10,19 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.figures.graph import graph_figure, network, network_key
+from overhear.reports.figures import graph
+from overhear.reports.figures.graph import Network, network_key
+from overhear.reports.judgement.facts import as_report
 
 Report = dict[str, Any]
+
+
+def graph_figure(report: Report) -> str:
+    return graph.graph_figure(as_report(report))
+
+
+def network(report: Report) -> Network:
+    return graph.network(as_report(report))
 
 
 def joined(report: Report, agents: int, pairs: list[tuple[int, int]], name: str) -> Report:

@@ -6,11 +6,17 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
-from overhear.reports.figures.measured import measured_figure
+from overhear.reports.cited import Cited
+from overhear.reports.figures import measured as drawn
+from overhear.reports.judgement.facts import as_report
 from overhear.runs.evidence.evidence import measured
 from tests.conftest import with_audit
 
 Report = dict[str, Any]
+
+
+def measured_figure(report: Report) -> str | None:
+    return drawn.measured_figure(as_report(report), Cited(report))
 
 
 def test_without_an_audit_there_is_nothing_to_draw(report: Report) -> None:

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.figures.odds import odds_figure
+from overhear.reports.cited import Cited
+from overhear.reports.figures import odds
+from overhear.reports.judgement.facts import as_report
 
 Report = dict[str, Any]
+
+
+def odds_figure(report: Report, name: str) -> str:
+    return odds.odds_figure(as_report(report), Cited(report), name=name)
 
 
 def dots(drawing: str) -> list[int]:

@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from overhear.runs.evidence.evidence import (
-    contradictions,
-    measured,
-    read_attack,
-    read_audit,
-    row_of,
-    suspicions,
-)
-from tests.conftest import sample_audit, with_audit
+from overhear.runs.evidence.evidence import measured, read_attack, read_audit
+from tests.conftest import sample_audit
 
 Report = dict[str, Any]
 
@@ -41,53 +34,6 @@ def test_evidence_that_cannot_be_read_is_refused_and_not_left_out(
     (tmp_path / "audit.json").write_text(text)
     with pytest.raises(ValueError, match="overhear audit DIR"):
         read_audit(tmp_path)
-
-
-def test_a_consistent_audit_neither_contradicts_nor_is_suspicious(report: Report) -> None:
-    assert contradictions(with_audit(report)) == suspicions(with_audit(report)) == []
-
-
-def test_a_contradicted_row_is_named(report: Report) -> None:
-    assert contradictions(with_audit(report, "contradicted")) == [("audit", "adversaries", 0)]
-
-
-def test_an_audit_that_says_only_in_all_that_it_contradicts_is_believed(report: Report) -> None:
-    report = with_audit(report)
-    report["audit"]["verdict"] = "contradicted"
-    assert contradictions(report) == [("audit",)]
-
-
-def test_an_attack_that_rebuilt_too_much_is_named(report: Report) -> None:
-    report["attack"]["scenarios"][0]["bound"]["exceeded"] = True
-    assert contradictions(report) == [("attack", "scenarios", 0, "bound")]
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "expected"),
-    [(2.1, 1e-5, 1), (2.1, 1e-4, 1), (2.0, 1e-5, 0), (2.1, 1e-6, 0)],
-)
-def test_a_bound_above_the_ledgers_figure_is_suspicious_whatever_it_is_called(
-    report: Report, epsilon: float, delta: float, expected: int
-) -> None:
-    """The ledger has 2.0738 at 1e-5; at a smaller delta epsilon is larger, and says nothing."""
-    report = with_audit(report)
-    report["audit"]["delta"] = delta
-    report["audit"]["adversaries"][0]["measured_epsilon"] = epsilon
-    assert len(suspicions(report)) == expected
-
-
-def test_a_bound_above_a_heuristic_figure_is_no_surprise(report: Report) -> None:
-    report = with_audit(report)
-    report["plan"]["adversaries"][0]["status"] = "heuristic"
-    report["audit"]["adversaries"][0]["measured_epsilon"] = 9.0
-    assert suspicions(report) == []
-
-
-def test_an_audited_agent_is_found_as_the_worst_of_its_kind(report: Report) -> None:
-    found = row_of(report, "neighbour:1")
-    assert found is not None
-    assert found["name"] == "neighbour"
-    assert row_of(report, "neighbour:7") is None
 
 
 def test_measured_figures_are_rounded_down() -> None:

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.reports.judgement.plan_advice import advise
-from overhear.reports.judgement.plan_words import Advice, What
+from overhear.reports.judgement.advice import Advice, What, advise
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.exposure.guarantees import run_epsilon
@@ -45,14 +44,14 @@ def test_a_met_target_is_said_with_whoever_comes_closest() -> None:
     (only,) = advise(run, plan)
     assert only.what is What.WITHIN
     assert only.epsilon == plan.guarantees[0].epsilon
-    assert "whoever reads every link, about whether a given record of agent 0" in only.words
-    assert "at most epsilon 2.00 at delta 1e-5" in only.words
+    assert "the eavesdropper, about whether a given record of agent 0" in only.words
+    assert "at most 2.00 at delta 1e-5" in only.words
 
 
 def test_a_plan_without_target_says_how_to_set_one() -> None:
     found = advised(config(privacy=GIVEN))
     assert list(found) == [What.LEAK, What.NO_TARGET]
-    assert "at most epsilon" in found[What.LEAK].words
+    assert "epsilon is at most" in found[What.LEAK].words
     assert "epsilon = 1" in found[What.NO_TARGET].words
 
 
@@ -61,8 +60,8 @@ def test_whoever_is_over_the_target_is_named_with_the_figure() -> None:
     plan = make_plan(run)
     leak = advised(run)[What.LEAK]
     assert leak.epsilon == plan.guarantee("eavesdropper").epsilon
-    assert "over the target of 2.00" in leak.words
-    assert "The same goes for agent 0 (no single agent learns more) at epsilon" in leak.words
+    assert "over the limit of 2." in leak.words
+    assert "same goes for the worst single neighbour (agent 0) at epsilon" in leak.words
 
 
 def test_the_noise_and_the_target_that_are_named_meet_the_target() -> None:
@@ -81,7 +80,7 @@ def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not() -> No
     run = config(privacy=ALONE)
     plan = make_plan(run)
     entry = advised(run)[What.ROUNDS]
-    said = re.search(r"(\d+) in place of 40", entry.words)
+    said = re.search(r"(\d+) rounds? in place of 40", entry.words)
     assert said is not None
     exposure = plan.exposures["eavesdropper"]
     how = {"noise_multiplier": plan.noise_multiplier, "statement": plan.statement}
@@ -104,7 +103,7 @@ def test_rounds_that_change_with_their_number_are_not_named() -> None:
     assert "depends on their number" in found[What.SKIPPED].words
 
 
-def test_a_published_form_is_mended_by_the_repaired_one_at_the_same_noise() -> None:
+def test_a_published_form_is_fixed_by_the_repaired_one_at_the_same_noise() -> None:
     found = advised(config(algorithm={"form": "published"}, privacy=GIVEN))
     repaired = make_plan(config(privacy=GIVEN)).guarantee("eavesdropper")
     assert found[What.REPAIR].epsilon == repaired.epsilon
@@ -143,13 +142,13 @@ def test_an_algorithm_without_noise_is_sent_to_one_with() -> None:
     assert "no [privacy] table" in found[What.NO_TARGET].words
 
 
-def test_no_noise_at_all_is_mended_by_a_target() -> None:
+def test_no_noise_at_all_is_fixed_by_a_target() -> None:
     found = advised(config(privacy={"epsilon": None, "noise_multiplier": 0.0}))
     assert found[What.LEAK].epsilon == float("inf")
-    assert "noise_multiplier = 0 adds no noise" in found[What.NOISE].words
+    assert "`noise_multiplier = 0` adds no noise" in found[What.NOISE].words
 
 
-def test_noise_from_a_seed_is_mended_by_leaving_the_seed_out() -> None:
+def test_noise_from_a_seed_is_fixed_by_leaving_the_seed_out() -> None:
     found = advised(config(training={"evaluation_noise_seed": 3}))
     proven = make_plan(config()).guarantees[0].epsilon
     assert found[What.SEED].epsilon == proven

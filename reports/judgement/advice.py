@@ -1,0 +1,337 @@
+"""What a plan means: who could learn what about whose record, and what would fix it.
+
+The findings are those of every adversary, grouped by their reason; every remedy is named with the
+figure that it leads to. What would take long is not computed, and that is said.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ...privacy.adversary import EAVESDROPPER, SINGLE_MESSAGE
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Guarantee, Status
+from ...runs.plan.plan import Plan
+from ...runs.run_file.build import graph_of
+from ...runs.run_file.run_file import RunFile
+from ...training.exposure.guarantees import run_epsilon
+from ...training.graphs.graph import Topology
+from ..schema import Remedy as Fix
+from .facts import Asked, Claim, Facts, facts_of_plan
+from .findings import Action, Finding, Kind, Remedy, fixed, hiding, judge
+from .remedies import as_planned, fixes, with_rounds
+from .sentence import text_of
+from .wording import action_sentence, closest_sentence, listed, same_sentence, sentence
+
+__all__ = ["Advice", "What", "advise"]
+
+_KINDS_OF_ROUND = 16  # each is composed by itself: more make every figure take a second or so
+_ROUNDING = 1e-9  # of a figure: less than what the noise is rounded up by
+_LEAKS = (Kind.INFINITE, Kind.HEURISTIC, Kind.OVER)
+
+
+class What(enum.StrEnum):
+    """What a sentence is about."""
+
+    LEAK = "leak"
+    WITHIN = "within"
+    REPAIR = "repair"
+    ENCRYPT = "encrypt"
+    NOISE = "noise"
+    ROUNDS = "rounds"
+    ADVERSARY = "adversary"
+    ALGORITHM = "algorithm"
+    SEED = "seed"
+    SKIPPED = "skipped"
+    NO_TARGET = "no-target"
+
+
+_ABOUT: Mapping[Action, What] = {
+    Action.ROUNDS: What.ROUNDS,
+    Action.NOISE: What.NOISE,
+    Action.REPAIR: What.REPAIR,
+    Action.ENCRYPT: What.ENCRYPT,
+    Action.TARGET: What.ADVERSARY,
+    Action.EAVESDROPPER: What.ADVERSARY,
+    Action.SEED: What.SEED,
+    Action.PRIVATE: What.ALGORITHM,
+    Action.ADD_NOISE: What.NOISE,
+    Action.HIDE: What.ALGORITHM,
+    Action.PROVE: What.ALGORITHM,
+    Action.ACCOUNTANT: What.ALGORITHM,
+    Action.ROUNDS_DEPEND: What.SKIPPED,
+    Action.ONE_RELEASE: What.SKIPPED,
+    Action.TRY: What.SKIPPED,
+    Action.SET_TARGET: What.NO_TARGET,
+    Action.ADD_PRIVACY: What.NO_TARGET,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """One sentence or two about a plan.
+
+    Attributes:
+        what: what it is about.
+        words: for a reader who knows neither the mathematics nor the code.
+        epsilon: the figure that it names, or that the remedy leads to; None where there is none.
+
+    Raises:
+        ValueError: a negative or undefined epsilon.
+    """
+
+    what: What
+    words: str
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the figure."""
+        if self.epsilon is not None and not self.epsilon >= 0:
+            raise InputError(f"epsilon={self.epsilon} must be a number >= 0, or None for no figure")
+
+    def to_json(self) -> dict[str, str | float | None]:
+        """An entry of the "advice" of `overhear plan --json`; infinite is the string "inf"."""
+        infinite = self.epsilon is not None and math.isinf(self.epsilon)
+        return {
+            "what": str(self.what),
+            "words": self.words,
+            "epsilon": "inf" if infinite else self.epsilon,
+        }
+
+
+class _Case(NamedTuple):
+    """A finding about the worst adversary, and the others for which the same is so."""
+
+    finding: Finding
+    claim: Claim
+    others: tuple[Claim, ...]
+
+
+def advise(
+    config: RunFile, plan: Plan, *, graph: Topology | None = None, slow: bool = False
+) -> list[Advice]:
+    """What leaks in a planned run, what would fix it, and how to set a target if there is none.
+
+    Args:
+        config: the run file.
+        plan: its plan.
+        graph: its graph, where it was made already.
+        slow: whether the plan took so long that remedies, which are plans too, shall be skipped.
+
+    Returns:
+        First what leaks, one entry a reason, or one that nothing exceeds the target; then the
+        remedies that apply, each with its epsilon at the plan's delta, for one record.
+
+    >>> from overhear.runs.run_file.run_file import RunFile
+    >>> from overhear.runs.plan.plan import make_plan
+    >>> run = RunFile.model_validate({"data": {"name": "digits"}, "model": {"name": "linear"},
+    ...     "algorithm": {"name": "ldp-dsgd"}, "privacy": {"epsilon": 2.0, "delta": 1e-5},
+    ...     "training": {"rounds": 40, "sampling_rate": 0.1}})
+    >>> [(str(found.what), round(found.epsilon, 2)) for found in advise(run, make_plan(run))]
+    [('within', 2.0)]
+    """
+    seeded = config.training.evaluation_noise_seed is not None
+    if seeded:
+        config, plan = _without_seed(config, plan)
+    facts = facts_of_plan(config, plan)
+    cases = _cases(facts)
+    found = [_leak(case, facts) for case in cases]
+    remedies = [
+        entry
+        for case in cases
+        for remedy in _remedies(config, plan, facts, case, graph=graph, slow=slow)
+        if (entry := _told(remedy, case.finding, facts)) is not None
+    ]
+    if seeded:
+        leak, remedy = _seeded(facts)
+        found.insert(0, leak)
+        remedies.insert(0, remedy)
+    elif not cases:
+        found.append(_most(facts))
+    if facts.limit is None:
+        action = Action.ADD_PRIVACY if config.privacy is None else Action.SET_TARGET
+        remedies.append(_told(Remedy(action=action), Finding(kind=Kind.NO_TARGET), facts))
+    return [*found, *dict.fromkeys(remedies)]
+
+
+def _told(remedy: Remedy, finding: Finding, facts: Facts) -> Advice:
+    words = text_of(action_sentence(remedy, finding, facts))
+    return Advice(what=_ABOUT[remedy.action], words=words, epsilon=remedy.epsilon)
+
+
+def _without_seed(config: RunFile, plan: Plan) -> tuple[RunFile, Plan]:
+    """The same run and plan with secret noise: the figures hold with the status of the trace."""
+    training = config.training.model_copy(update={"evaluation_noise_seed": None})
+    statements = [
+        replace(g, status=plan.exposures[g.adversary].status, because=_reason(plan, g))
+        for g in plan.guarantees
+    ]
+    return config.model_copy(update={"training": training}), replace(plan, guarantees=statements)
+
+
+def _reason(plan: Plan, g: Guarantee) -> str:
+    silent = plan.noise_multiplier == 0 and 0 < g.joint_sensitivity < math.inf
+    return "no noise is added" if silent else plan.exposures[g.adversary].because
+
+
+def _asked(facts: Facts) -> list[Claim]:
+    """The claims about adversaries that exist, worst first."""
+    return [claim for claim in facts.claims if claim.name != SINGLE_MESSAGE.name]
+
+
+def _seeded(facts: Facts) -> tuple[Advice, Advice]:
+    """That the noise can be repeated, and what leaving the seed out gives."""
+    worst = next(iter(_asked(facts)), None)
+    finding = Finding(kind=Kind.SEEDED, figure=math.inf, claim=worst)
+    sure = worst is not None and worst.proven and math.isfinite(worst.epsilon)
+    remedy = Remedy(action=Action.SEED, epsilon=worst.epsilon if sure and worst else None)
+    leak = Advice(what=What.LEAK, words=text_of(sentence(finding, facts)), epsilon=math.inf)
+    return leak, _told(remedy, finding, facts)
+
+
+def _cases(facts: Facts) -> list[_Case]:
+    grouped: dict[tuple[Kind, str], list[tuple[Finding, Claim]]] = {}
+    for claim in _asked(facts):
+        first = judge(facts, Asked.of_target(claim, facts.limit))[0]
+        if first.kind in _LEAKS:
+            reason = "" if first.kind is Kind.OVER else claim.because
+            grouped.setdefault((first.kind, reason), []).append((first, claim))
+    return [
+        _Case(found[0][0], found[0][1], tuple(claim for _, claim in found[1:]))
+        for found in grouped.values()
+    ]
+
+
+def _leak(case: _Case, facts: Facts) -> Advice:
+    said = [sentence(case.finding, facts)]
+    if case.others:
+        said.append(same_sentence(case.finding, case.others, facts))
+    return Advice(what=What.LEAK, words=text_of(*said), epsilon=case.claim.epsilon)
+
+
+def _most(facts: Facts) -> Advice:
+    """Of a plan in which nothing is wrong: who comes closest, or learns most."""
+    worst = next(iter(_asked(facts)), None)
+    if worst is None:
+        finding = Finding(kind=Kind.HEURISTIC)
+        return _told(Remedy(action=Action.EAVESDROPPER), finding, facts)
+    finding = judge(facts, Asked.of_target(worst, facts.limit))[0]
+    what = What.LEAK if facts.limit is None else What.WITHIN
+    words = text_of(closest_sentence(finding, facts))
+    return Advice(what=what, words=words, epsilon=worst.epsilon)
+
+
+def _remedies(
+    config: RunFile,
+    plan: Plan,
+    facts: Facts,
+    case: _Case,
+    *,
+    graph: Topology | None,
+    slow: bool,
+) -> Iterator[Remedy]:
+    """The remedies of one case, or why none is named."""
+    p, name, kind = config.privacy, case.claim.name, case.finding.kind
+    if not facts.private or p is None or plan.noise_multiplier == 0:
+        clipped = p is None or math.isfinite(p.clip_norm)
+        words = {} if clipped else {"clipped": (", and a finite `clip_norm` beside it",)}
+        yield Remedy(action=hiding(facts), words=words)
+        return
+    if (why := _why_long(plan, name, slow=slow)) is not None:
+        yield _skipped(config, facts, case, why)
+        return
+    graph = graph or graph_of(config)
+    aimed = config.model_copy(update={"privacy": p.model_copy(update={"adversary": name})})
+    computed = fixes(
+        aimed,
+        plan,
+        as_planned(plan),
+        adversary=name,
+        limit=facts.limit,
+        epsilon=case.claim.epsilon,
+        graph=graph,
+        anew=False,  # `_fewer_rounds` plans it, and says where it is not computed
+    )
+    for fix in computed:
+        if fix.action == "rounds":
+            yield _fewer_rounds(aimed, plan, facts, case, fix, graph)
+        elif fix.action == "noise":
+            more = fixed(fix, facts, facts.limit, others=_still_over(plan, facts, case, fix))
+            yield more
+            if name != facts.target:
+                yield Remedy(action=Action.TARGET, epsilon=more.epsilon, words=more.words)
+        else:
+            yield fixed(fix, facts, facts.limit)
+    whole = kind is Kind.OVER and plan.exposures[name].whole_run
+    if whole:
+        yield Remedy(action=Action.ONE_RELEASE)
+    if not computed and not whole:
+        yield Remedy(action=_without_fix(kind))
+
+
+def _without_fix(kind: Kind) -> Action:
+    if kind is Kind.INFINITE:
+        return Action.HIDE
+    return Action.PROVE if kind is Kind.HEURISTIC else Action.ACCOUNTANT
+
+
+def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Claim]:
+    """The others of the case that the noise of a fix would leave over the limit."""
+    limit = facts.limit
+    if limit is None or fix.noise_multiplier is None:
+        return ()
+    multiplier, worst = float(fix.noise_multiplier), plan.exposures[case.claim.name]
+    return [
+        claim
+        for claim in case.others
+        if plan.exposures[claim.name].releases != worst.releases
+        and run_epsilon(
+            plan.exposures[claim.name],
+            noise_multiplier=multiplier,
+            statement=plan.statement,
+        )
+        > limit * (1.0 + _ROUNDING)
+    ]
+
+
+def _fewer_rounds(
+    aimed: RunFile, plan: Plan, facts: Facts, case: _Case, fix: Fix, graph: Topology
+) -> Remedy:
+    """So many rounds, planned anew: a schedule or a correlation may depend on their number."""
+    limit = math.inf if facts.limit is None else facts.limit
+    again = with_rounds(aimed, plan, fix.rounds or 0, graph=graph)
+    then = None if again is None else again.guarantee(case.claim.name)
+    if again is None or then is None:
+        return Remedy(action=Action.ROUNDS_DEPEND)
+    if then.status is not Status.PROVEN or then.epsilon > limit:
+        return Remedy(action=Action.ROUNDS_DEPEND)
+    others = [claim for claim in case.others if again.guarantee(claim.name).epsilon > limit]
+    planned = fix.model_copy(update={"epsilon": then.epsilon})
+    return fixed(planned, facts, facts.limit, others=others)
+
+
+def _why_long(plan: Plan, adversary: str, *, slow: bool) -> str | None:
+    """Why remedies would take long, if they would."""
+    kinds = len(plan.exposures[adversary].releases)
+    if kinds > _KINDS_OF_ROUND:
+        return f"the run has {kinds} kinds of round, each accounted for by itself"
+    return "this plan took long, and each remedy is a plan" if slow else None
+
+
+def _skipped(config: RunFile, facts: Facts, case: _Case, why: str) -> Remedy:
+    name, tries = case.claim.name, list[str]()
+    if config.algorithm.form == "published":
+        tries.append("--set algorithm.form=repaired")
+    if config.graph.links == "clear" and name == EAVESDROPPER.name:
+        tries.append("--set graph.links=encrypted")
+    if case.finding.kind is Kind.OVER:
+        if name != facts.target:
+            tries.append(f"--set privacy.adversary={name} (the noise that it takes)")
+        tries.append(f"--set training.rounds={max(1, facts.rounds // 2)}")
+    if not tries:
+        return Remedy(action=_without_fix(case.finding.kind))
+    return Remedy(action=Action.TRY, words={"why": why, "tries": listed(tries, "or")})

@@ -1,0 +1,340 @@
+"""What is judged: the facts of a plan, or of a run with its ledger, its attack and its audit.
+
+Nothing here is phrased, and nothing is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
+from ...privacy.guarantee import Bound, Status
+from ...runs.evidence.schema import Attack, Audit
+from ...runs.folder.folder import finite
+from ...runs.plan.plan import Plan
+from ...runs.run_file.run_file import RunFile
+from ...training.algorithms import ALGORITHMS
+from ..schema import Remedy as Fix
+from ..schema import Report
+from .policy import Limit
+
+__all__ = [
+    "Asked",
+    "Claim",
+    "Facts",
+    "Ran",
+    "adversary_key",
+    "as_report",
+    "facts_of_plan",
+    "facts_of_report",
+]
+
+_NO_BOUND = (Bound.CENTRAL_LIMIT, Bound.NOT_STATED)
+_ANY_NETWORK = 10**9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """The figure of one adversary: as planned, or of a run as its ledger gives it.
+
+    Attributes:
+        name: the adversary that was asked for.
+        worst_adversary: the one behind the name, where the worst one was searched.
+        victim: the agent whose record is meant.
+        epsilon, delta, unit, adjacency: the statement.
+        proven: whether epsilon is an upper bound.
+        because: why the figure is what it is.
+        row: its place among the adversaries of the plan.
+    """
+
+    name: str
+    worst_adversary: str | None
+    victim: int
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    proven: bool
+    because: str
+    row: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a target or a limit asks of the figure of one adversary.
+
+    Attributes:
+        adversary: its name.
+        epsilon: the largest that passes; None asks for nothing.
+        delta, unit, adjacency: of the statement.
+        any_record: whether a figure for the records of one agent alone does not pass.
+    """
+
+    adversary: str
+    epsilon: float | None
+    delta: float
+    unit: str
+    adjacency: str
+    any_record: bool
+
+    @classmethod
+    def of_limit(cls, limit: Limit) -> Asked:
+        """What a limit of a policy asks."""
+        return cls(
+            adversary=limit.adversary,
+            epsilon=limit.epsilon,
+            delta=limit.delta,
+            unit=limit.unit,
+            adjacency=limit.adjacency,
+            any_record=True,
+        )
+
+    @classmethod
+    def of_target(cls, claim: Claim, epsilon: float | None) -> Asked:
+        """What the target of a run file asks of a claim: its epsilon, of the same statement."""
+        return cls(
+            adversary=claim.name,
+            epsilon=epsilon,
+            delta=claim.delta,
+            unit=claim.unit,
+            adjacency=claim.adjacency,
+            any_record=False,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ran:
+    """What became of a run that was trained.
+
+    Attributes:
+        folder: as it is named in commands.
+        reported: whether privacy.json is there.
+        done: different rounds that the ledger names.
+        missing: planned rounds that it does not name.
+        finished: whether the run came to its end, the planned one or that of its budget.
+        stopped: the round and the adversary at which its budget ends it early; None if it does not.
+        torn: whether the last line of the ledger is cut off.
+        releases, accounted: releases of rounds, and the rounds that the figures cover.
+        resumed: how often the run was resumed.
+        repeated: (round, how often) of what was released more than once.
+        duplicates: records that occur more than once.
+        attack, audit: the evidence, or None.
+        fixes: what would have met the target, as privacy.json holds it.
+    """
+
+    folder: str
+    reported: bool
+    done: int
+    missing: int
+    finished: bool
+    stopped: tuple[int, str] | None
+    torn: bool
+    releases: int
+    accounted: int
+    resumed: int
+    repeated: Sequence[tuple[int, int]]
+    duplicates: int
+    attack: Attack | None
+    audit: Audit | None
+    fixes: Sequence[Fix]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What is known of a plan or of a run.
+
+    Attributes:
+        claims: one for each adversary, worst first.
+        target: the adversary that the run file names, None where it names none.
+        limit: the epsilon that it allows, None where no target was set.
+        delta: of the figures.
+        algorithm, form: what is trained.
+        agents: how many there are.
+        encrypted: whether links are taken to be encrypted.
+        rounds: as planned.
+        noise_multiplier: of the run.
+        seeded: whether the noise can be repeated.
+        victim: the only agent whose records the figures are for; None if they are for any record.
+        searched: whether the agent that is worst off was searched.
+        private: whether the run clips and adds noise at all.
+        counterpart: the private algorithm to use where it does neither.
+        ran: of a run that was trained.
+    """
+
+    claims: Sequence[Claim]
+    target: str | None
+    limit: float | None
+    delta: float
+    algorithm: str
+    form: str
+    agents: int
+    encrypted: bool
+    rounds: int
+    noise_multiplier: float
+    seeded: bool
+    victim: int | None = None
+    searched: bool = False
+    private: bool = True
+    counterpart: str = ""
+    ran: Ran | None = None
+
+    def claim(self, adversary: str) -> Claim | None:
+        """The claim about an adversary, however it is written; None if there is none."""
+        asked = adversary_key(adversary)
+        return next((one for one in self.claims if adversary_key(one.name) == asked), None)
+
+    def audited(self, adversary: str) -> Claim | None:
+        """The claim that an audited adversary is held against: its own, or as the worst one."""
+        asked = adversary_key(adversary)
+        worst = (
+            one
+            for one in self.claims
+            if one.worst_adversary is not None and adversary_key(one.worst_adversary) == asked
+        )
+        return self.claim(adversary) or next(worst, None)
+
+    @property
+    def head(self) -> Claim:
+        """The claim that a verdict speaks of: the target's, or without one the worst adversary's.
+
+        Raises:
+            KeyError: there is no claim about the target's adversary.
+        """
+        if self.target is None:
+            of_views = (one for one in self.claims if one.name != SINGLE_MESSAGE.name)
+            return next(of_views, self.claims[0])
+        found = next((one for one in self.claims if one.name == self.target), None)
+        if found is None:
+            raise KeyError(f"the plan has no row for the target adversary {self.target!r}")
+        return found
+
+
+def adversary_key(name: str) -> object:
+    """The adversary, however it is written: coalition:9,1 is coalition:1,9.
+
+    >>> adversary_key("coalition:9,1") == adversary_key("coalition:1,9")
+    True
+    """
+    try:
+        found = parse_adversary(name, _ANY_NETWORK)
+    except ValueError:  # "neighbour" and "all-others" ask for a search
+        return name
+    return (found.sees, found.agents) if found.sees is Sees.OWN_LINKS else found.name
+
+
+def as_report(collected: Mapping[str, object]) -> Report:
+    """The object of privacy.json as its types.
+
+    Raises:
+        pydantic.ValidationError: it is no such object.
+    """
+    return Report.model_validate(finite(collected), strict=False)  # tuples may be lists
+
+
+def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
+    """The facts of a plan, before anything is trained."""
+    p = config.privacy
+    limit = plan.target["epsilon"]
+    algorithm = ALGORITHMS[config.algorithm.name]
+    return Facts(
+        claims=tuple(
+            Claim(
+                name=g.adversary,
+                worst_adversary=g.worst_adversary,
+                victim=g.victim,
+                epsilon=g.epsilon,
+                delta=g.delta,
+                unit=str(g.unit),
+                adjacency=g.adjacency,
+                proven=g.status is Status.PROVEN and g.bound not in _NO_BOUND,
+                because=g.because,
+                row=row,
+            )
+            for row, g in enumerate(plan.guarantees)
+        ),
+        target=plan.target["adversary"],
+        limit=None if limit is None else float(limit),
+        delta=float(plan.target["delta"]),
+        algorithm=config.algorithm.name,
+        form=config.algorithm.form,
+        agents=config.data.agents,
+        encrypted=config.graph.links == "encrypted",
+        rounds=plan.rounds,
+        noise_multiplier=plan.noise_multiplier,
+        seeded=config.training.evaluation_noise_seed is not None,
+        victim=None if p is None else p.victim,
+        searched=(p is None or p.victim is None) and config.data.agents > 1,
+        private=p is not None and algorithm.private,
+        counterpart=algorithm.private_counterpart or algorithm.name,
+    )
+
+
+def facts_of_report(
+    report: Report,
+    *,
+    folder: str = "DIR",
+    reported: bool = True,
+    missing: int = 0,
+    victim: int | None = None,
+) -> Facts:
+    """The facts of a run that was trained; its figures are those of the ledger.
+
+    Args:
+        report: the object of privacy.json.
+        folder: of the run, as a command names it.
+        reported: whether privacy.json is there.
+        missing: planned rounds that the ledger does not name.
+        victim: the only agent whose records the figures are for.
+    """
+    run, plan, ledger = report.run, report.plan, report.ledger
+    algorithm = ALGORITHMS.get(run.algorithm)
+    limit = plan.target.epsilon
+    return Facts(
+        claims=tuple(
+            Claim(
+                name=row.name,
+                worst_adversary=row.worst_adversary,
+                victim=row.victim,
+                epsilon=float(ledger.epsilon[row.name]),
+                delta=row.delta,
+                unit=row.unit,
+                adjacency=row.adjacency,
+                proven=row.status == "proven" and row.bound not in _NO_BOUND,
+                because=row.because,
+                row=at,
+            )
+            for at, row in enumerate(plan.adversaries)
+            if row.name in ledger.epsilon
+        ),
+        target=plan.target.adversary,
+        limit=None if limit is None else float(limit),
+        delta=plan.target.delta,
+        algorithm=run.algorithm,
+        form=run.form,
+        agents=run.agents,
+        encrypted=run.links == "encrypted",
+        rounds=run.rounds,
+        noise_multiplier=float(run.noise_multiplier),
+        seeded=run.evaluation_noise_seed is not None,
+        victim=victim,
+        private=algorithm is None or algorithm.private,
+        counterpart=(algorithm and algorithm.private_counterpart) or run.algorithm,
+        ran=Ran(
+            folder=folder,
+            reported=reported,
+            done=run.rounds_done,
+            missing=missing,
+            finished=run.finished,
+            stopped=None if run.stopped is None else (run.stopped.round, run.stopped.adversary),
+            torn=ledger.torn,
+            releases=ledger.rounds,
+            accounted=ledger.rounds_accounted,
+            resumed=len(ledger.resumed_after),
+            repeated=ledger.repeated,
+            duplicates=run.duplicate_records,
+            attack=report.attack,
+            audit=report.audit,
+            fixes=report.fixes,
+        ),
+    )

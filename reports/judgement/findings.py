@@ -1,0 +1,309 @@
+"""Findings: what is wrong with a figure or its evidence, by how much, and what would turn it.
+
+A figure passes if it is proven, finite, within what is asked, of the statement that is asked for,
+and if nothing that was measured speaks against its proof. Each reason why it does not is a finding
+of its own. `overhear plan`, the report, `overhear check` and `overhear compare` all render these.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.errors import InputError
+from ..schema import Remedy as Fix
+from .facts import Asked, Claim, Facts
+from .sentence import Figure, Value
+
+__all__ = ["Action", "Finding", "Fixes", "Kind", "Remedy", "fixed", "hiding", "judge", "no_fixes"]
+
+
+class Kind(enum.StrEnum):
+    """What a finding says."""
+
+    WITHIN = "within the limit"
+    NO_TARGET = "no target"
+    NOT_ACCOUNTED = "not accounted for"
+    OTHER_UNIT = "other unit"
+    OTHER_ADJACENCY = "other adjacency"
+    LARGER_DELTA = "larger delta"
+    ONE_VICTIM = "one victim"
+    INFINITE = "infinite"
+    SEEDED = "seeded noise"
+    HEURISTIC = "heuristic"
+    OVER = "over the limit"
+    REBUILT = "contradicted by the attack"
+    MEASURED = "contradicted by the audit"
+    CHECK_FAILED = "check failed"
+    SUSPICIOUS = "suspicious"
+    NO_REPORT = "no report"
+    STOPPED = "stopped by its budget"
+    TORN = "torn ledger"
+    ROUNDS_MISSING = "rounds missing"
+    CUT_OFF = "cut off"
+    NO_AUDIT = "no audit"
+    LOW_CONFIDENCE = "low confidence"
+    AUDIT_ADJACENCY = "audit of another adjacency"
+    NOT_MEASURED = "not measured"
+    FEW_CANARIES = "few canaries"
+    NO_ATTACK = "no attack"
+    NOT_TRIED = "attack not tried"
+    ATTACK_AGREES = "attack agrees"
+    AUDIT_AGREES = "audit agrees"
+    REPORTED = "reported"
+    COMPLETE = "complete"
+    AUDITED = "audited"
+    TRIED = "attack tried"
+
+
+class Action(enum.StrEnum):
+    """What would turn a finding."""
+
+    ROUNDS = "rounds"
+    AGAIN = "again"
+    NOISE = "noise"
+    REPAIR = "repair"
+    ENCRYPT = "encrypt"
+    TARGET = "adversary"
+    SEED = "seed"
+    PRIVATE = "private"
+    ADD_NOISE = "add-noise"
+    HIDE = "hide"
+    PROVE = "prove"
+    ACCOUNTANT = "accountant"
+    EAVESDROPPER = "eavesdropper"
+    UNIT = "unit"
+    ADJACENCY = "adjacency"
+    DELTA = "delta"
+    VICTIM = "victim"
+    ACCOUNT = "account"
+    DISTRUST = "distrust"
+    FAULT = "fault"
+    AUDIT_AGAIN = "audit-again"
+    SET_TARGET = "set-target"
+    ADD_PRIVACY = "add-privacy"
+    ROUNDS_DEPEND = "rounds-depend"
+    ONE_RELEASE = "one-release"
+    TRY = "try"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remedy:
+    """What would turn a finding.
+
+    Attributes:
+        action: what to do.
+        epsilon: the figure that it leads to, None where none is known.
+        delta: at which that figure holds; None for the delta of the claim.
+        words: what else its phrase names.
+        over: whether the figure is still over the limit.
+        others: adversaries that would still be over.
+        path: where its figures stand in privacy.json, empty if they do not.
+
+    Raises:
+        ValueError: a negative or undefined epsilon.
+    """
+
+    action: Action
+    epsilon: float | None = None
+    delta: float | None = None
+    words: Mapping[str, Value] = field(default_factory=dict)
+    over: bool = False
+    others: Sequence[Claim] = ()
+    path: tuple[str | int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the figure."""
+        if self.epsilon is not None and not self.epsilon >= 0:
+            raise InputError(f"epsilon={self.epsilon} must be a number >= 0, or None for no figure")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One thing that is so, and why it matters.
+
+    Attributes:
+        kind: what is so.
+        adversary: of whose figure; empty where the whole run is meant.
+        figure: epsilon, or what was measured; None where there is none.
+        limit: what is asked for, None where nothing is.
+        remedy: what would turn it.
+        claim: the claim that is meant, None where there is none.
+        words: what else its phrase names.
+    """
+
+    kind: Kind
+    adversary: str = ""
+    figure: float | None = None
+    limit: float | None = None
+    remedy: Sequence[Remedy] = ()
+    claim: Claim | None = None
+    words: Mapping[str, Value] = field(default_factory=dict)
+
+
+Fixes = Callable[[Claim, Asked], Sequence[Fix]]
+_COMPUTED = frozenset({Kind.INFINITE, Kind.HEURISTIC, Kind.OVER})
+
+
+def no_fixes(_claim: Claim, _asked: Asked) -> Sequence[Fix]:
+    """No fix was computed."""
+    return ()
+
+
+def judge(facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes) -> tuple[Finding, ...]:
+    """Hold the figure of one adversary against what is asked of it.
+
+    Args:
+        facts: of a plan or of a run.
+        asked: by a target or by a limit.
+        fixes: gives what the accountant says would turn it; called where that can help.
+
+    Returns:
+        Every reason why the figure does not pass, the more basic one first; else one finding that
+        it is within the limit, or that there is none. An adversary that is not accounted for is
+        missing evidence: nothing says that its figure is too large, and nothing that it is not.
+
+    >>> claim = Claim(name="eavesdropper", worst_adversary=None, victim=0, epsilon=8.0, delta=1e-5,
+    ...     unit="record", adjacency="add-or-remove-one", proven=True, because="", row=0)
+    >>> facts = Facts(claims=[claim], target="eavesdropper", limit=8.0, delta=1e-5,
+    ...     algorithm="dpdl", form="repaired", agents=4, encrypted=False, rounds=40,
+    ...     noise_multiplier=1.33, seeded=False)
+    >>> [found] = judge(facts, Asked.of_target(claim, 4.0))
+    >>> str(found.kind), found.figure, found.limit, [str(one.action) for one in found.remedy]
+    ('over the limit', 8.0, 4.0, ['adversary'])
+    """
+    claim = facts.claim(asked.adversary)
+    if claim is None:
+        known = ", ".join(one.name for one in facts.claims)
+        return (
+            Finding(
+                kind=Kind.NOT_ACCOUNTED,
+                adversary=asked.adversary,
+                limit=asked.epsilon,
+                remedy=(Remedy(action=Action.ACCOUNT),),
+                words={"adversary": asked.adversary, "known": known},
+            ),
+        )
+    kinds = list(_kinds(facts, claim, asked))
+    computed = fixes(claim, asked) if _COMPUTED & set(kinds) else ()
+    if asked.epsilon is None:
+        kinds.append(Kind.NO_TARGET)
+    return tuple(
+        Finding(
+            kind=kind,
+            adversary=claim.name,
+            figure=claim.epsilon,
+            limit=asked.epsilon,
+            remedy=tuple(_remedies(kind, facts, claim, asked, computed)),
+            claim=claim,
+            words={
+                "asked_unit": asked.unit,
+                "asked_adjacency": asked.adjacency,
+                "asked_delta": Figure("small", asked.delta),
+            },
+        )
+        for kind in kinds or [Kind.WITHIN]
+    )
+
+
+def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
+    """Why a figure does not pass, the most basic reason first."""
+    if claim.unit != asked.unit:
+        yield Kind.OTHER_UNIT
+    if claim.adjacency != asked.adjacency:
+        yield Kind.OTHER_ADJACENCY
+    if not claim.delta <= asked.delta:
+        yield Kind.LARGER_DELTA
+    if asked.any_record and facts.victim is not None:
+        yield Kind.ONE_VICTIM
+    infinite = math.isinf(claim.epsilon)
+    if infinite:
+        yield Kind.INFINITE
+    if facts.seeded:
+        yield Kind.SEEDED
+    elif not infinite and not claim.proven:
+        yield Kind.HEURISTIC
+    if not infinite and asked.epsilon is not None and not claim.epsilon <= asked.epsilon:
+        yield Kind.OVER
+
+
+_STANDARD: Mapping[Kind, Action] = {
+    Kind.OTHER_UNIT: Action.UNIT,
+    Kind.OTHER_ADJACENCY: Action.ADJACENCY,
+    Kind.LARGER_DELTA: Action.DELTA,
+    Kind.ONE_VICTIM: Action.VICTIM,
+    Kind.SEEDED: Action.SEED,
+}
+
+
+def _remedies(
+    kind: Kind, facts: Facts, claim: Claim, asked: Asked, fixes: Sequence[Fix]
+) -> Iterator[Remedy]:
+    """What would turn a finding of this kind."""
+    if kind in _STANDARD:
+        yield Remedy(action=_STANDARD[kind])
+        return
+    if kind is Kind.NO_TARGET:
+        yield Remedy(action=Action.SET_TARGET if facts.private else Action.ADD_PRIVACY)
+        return
+    of_reader = claim.name == SINGLE_MESSAGE.name
+    if kind is Kind.HEURISTIC and of_reader:
+        yield Remedy(action=Action.EAVESDROPPER)
+        return
+    if kind is Kind.OVER and not of_reader:
+        yield Remedy(action=Action.TARGET)
+    # A new run states no larger delta than what is asked, so its figures hold at that one.
+    smaller = asked.delta if asked.delta < claim.delta else None
+    found = [fixed(fix, facts, asked.epsilon, delta=smaller) for fix in fixes]
+    # Of a figure that is heuristic and over its limit, fixes are told once, with the first reason.
+    told_before = kind is Kind.OVER and not claim.proven and not facts.seeded
+    yield from () if told_before else found
+    if found:
+        return
+    if kind is Kind.INFINITE:
+        yield Remedy(action=hiding(facts))
+    elif kind is Kind.HEURISTIC:
+        yield Remedy(action=Action.PROVE)
+
+
+def hiding(facts: Facts) -> Action:
+    """What a run lacks in which nothing protects."""
+    if not facts.private:
+        return Action.PRIVATE
+    return Action.ADD_NOISE if facts.noise_multiplier == 0 else Action.HIDE
+
+
+def fixed(
+    fix: Fix,
+    facts: Facts,
+    limit: float | None,
+    *,
+    delta: float | None = None,
+    others: Sequence[Claim] = (),
+) -> Remedy:
+    """A fix of the accountant as a remedy; it is cited where privacy.json holds it."""
+    held = list(facts.ran.fixes) if facts.ran else []
+    path = next((("fixes", at) for at, one in enumerate(held) if one is fix), ())
+    action = Action(fix.action)
+    if action is Action.ROUNDS and fix.rounds is not None and fix.rounds >= facts.rounds:
+        action = Action.AGAIN  # more was released than planned
+    words: dict[str, Value] = {}
+    if fix.rounds is not None:
+        number = Figure("whole", fix.rounds, (*path, "rounds") if path else ())
+        words["rounds"] = (number, " round" if fix.rounds == 1 else " rounds")
+    if fix.noise_multiplier is not None:
+        at = (*path, "noise_multiplier") if path else ()
+        words["multiplier"] = Figure("precise", fix.noise_multiplier, at)
+    epsilon = float(fix.epsilon)
+    return Remedy(
+        action=action,
+        epsilon=epsilon,
+        delta=delta,
+        words=words,
+        over=limit is not None and epsilon > limit,
+        others=others,
+        path=path,
+    )

@@ -1,0 +1,262 @@
+"""The gate: whether a run is within a policy, and what would turn it.
+
+Only proven figures pass. A contradiction of a proof stands above everything, because it says that
+the proof or the code is wrong; then come figures over a limit, then evidence that is missing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...privacy.errors import InputError
+from ...runs.evidence.schema import Audit
+from ..plain_text import plain
+from .facts import Asked, Facts, Ran, adversary_key
+from .findings import Finding, Fixes, Kind, judge, no_fixes
+from .notes import notes
+from .phrases import Note
+from .policy import Evidence, Limit, Policy
+from .proofs import against_proofs
+from .sentence import Figure, text_of
+from .wording import plain_sentences
+
+__all__ = ["EXIT_CODES", "OUTCOMES", "Decision", "Outcome", "Requirement", "decide"]
+
+
+class Outcome(enum.StrEnum):
+    """What became of a requirement, worst last."""
+
+    PASSED = "passed"
+    MISSING = "evidence missing"
+    OVER = "over the limit"
+    CONTRADICTED = "proof contradicted"
+
+
+EXIT_CODES: Mapping[Outcome, int] = {
+    Outcome.PASSED: 0,
+    Outcome.OVER: 3,
+    Outcome.CONTRADICTED: 4,
+    Outcome.MISSING: 5,
+}
+_RANK = list(Outcome)
+_GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
+    Outcome.PASSED: (
+        Kind.WITHIN,
+        Kind.ATTACK_AGREES,
+        Kind.AUDIT_AGREES,
+        Kind.REPORTED,
+        Kind.COMPLETE,
+        Kind.AUDITED,
+        Kind.TRIED,
+    ),
+    Outcome.OVER: (
+        Kind.OTHER_UNIT,
+        Kind.OTHER_ADJACENCY,
+        Kind.LARGER_DELTA,
+        Kind.ONE_VICTIM,
+        Kind.INFINITE,
+        Kind.SEEDED,
+        Kind.HEURISTIC,
+        Kind.OVER,
+        Kind.NO_TARGET,
+    ),
+    Outcome.CONTRADICTED: (Kind.REBUILT, Kind.MEASURED, Kind.CHECK_FAILED),
+}
+OUTCOMES: Mapping[Kind, Outcome] = dict.fromkeys(Kind, Outcome.MISSING) | {
+    kind: outcome for outcome, kinds in _GROUPS.items() for kind in kinds
+}
+_NOTES = (Note.DUPLICATES, Note.ENCRYPTED, Note.TORN)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirement:
+    """One requirement and what became of it.
+
+    Attributes:
+        name: "limit: eavesdropper" or "evidence: audit".
+        outcome: passed, or why not.
+        sentence: the figure, its bound, and what would turn it; on one line.
+        findings: what the sentence says.
+    """
+
+    name: str
+    outcome: Outcome
+    sentence: str
+    findings: Sequence[Finding] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """Every requirement of a policy on one run.
+
+    Attributes:
+        requirements: in the order of the policy.
+        notes: what else somebody who relies on it must know.
+
+    Raises:
+        ValueError: no requirements; nothing that was required is no reason to pass.
+
+    >>> over = Requirement(name="limit", outcome=Outcome.OVER, sentence="9 is over 8.")
+    >>> gone = Requirement(name="audit", outcome=Outcome.MISSING, sentence="No audit was run.")
+    >>> Decision(requirements=[over, gone]).exit_code
+    3
+    """
+
+    requirements: Sequence[Requirement]
+    notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Check that something was required."""
+        if not self.requirements:
+            raise InputError("requirements=[] decides nothing; a decision needs a requirement")
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst one: contradicted, then over a limit, then missing."""
+        return max((one.outcome for one in self.requirements), key=_RANK.index)
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 0, 3, 4 or 5."""
+        return EXIT_CODES[self.outcome]
+
+
+def decide(policy: Policy, facts: Facts, *, fixes: Fixes = no_fixes) -> Decision:
+    """Hold a run against a policy.
+
+    Args:
+        policy: what must hold.
+        facts: of a run that was trained.
+        fixes: gives what would bring a figure within a limit, by the run's own accountant.
+
+    Raises:
+        ValueError: the facts are those of a plan.
+    """
+    ran = facts.ran
+    if ran is None:
+        raise InputError("facts are those of a plan; a policy is held against a run")
+    found = [
+        *((_limit_name(limit), _limited(limit, facts, fixes)) for limit in policy.limits),
+        *_proofs(facts, ran),
+        *((f"evidence: {what}", [one]) for what, one in _evidence(policy, facts, ran)),
+    ]
+    limited = [limit.adversary for limit in policy.limits]
+    told = notes(facts, limited=limited)
+    return Decision(
+        requirements=[
+            Requirement(
+                name=plain(name),
+                outcome=max((OUTCOMES[one.kind] for one in findings), key=_RANK.index),
+                sentence=" ".join(plain_sentences(one, facts) for one in findings),
+                findings=findings,
+            )
+            for name, findings in found
+        ],
+        notes=[text_of(one) for note in _NOTES for one in told.get(note, ())],
+    )
+
+
+def _limit_name(limit: Limit) -> str:
+    delta = Figure("small", limit.delta).text
+    return f"limit: {limit.adversary}, epsilon {limit.epsilon:g} at delta {delta}"
+
+
+def _limited(limit: Limit, facts: Facts, fixes: Fixes) -> Sequence[Finding]:
+    return judge(facts, Asked.of_limit(limit), fixes=fixes)
+
+
+def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
+    """What the attack and the audit leave of the proofs, where they are there."""
+    against = against_proofs(facts)
+    if ran.attack is not None:
+        attacks = {"attacks": len(ran.attack.scenarios)}
+        agrees = Finding(kind=Kind.ATTACK_AGREES, words=attacks)
+        rebuilt = [one for one in against if one.kind is Kind.REBUILT]
+        yield "proof: not contradicted by the attack", rebuilt or [agrees]
+    if ran.audit is not None:
+        told = [one for one in against if one.kind is not Kind.REBUILT]
+        refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
+        agrees = Finding(kind=Kind.AUDIT_AGREES)
+        yield "proof: not contradicted by the audit", refuted or told or [agrees]
+
+
+def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
+    """A finding for the report, and for each piece of evidence that is asked for."""
+    wanted = policy.evidence
+    yield "report", Finding(kind=Kind.REPORTED if ran.reported else Kind.NO_REPORT)
+    if wanted.complete_run:
+        yield "complete run", _complete(ran)
+    if wanted.wants_audit:
+        for name in dict.fromkeys(limit.adversary for limit in policy.limits):
+            limits = [limit for limit in policy.limits if limit.adversary == name]
+            gaps = (_audit_gap(wanted, limit, facts, ran) for limit in limits)
+            gap = next((gap for gap in gaps if gap is not None), None)
+            yield f"audit of {name}", gap or _audited(facts, ran.audit)
+    tried = {one.preset for one in ran.attack.scenarios} if ran.attack else set[str]()
+    for preset in dict.fromkeys(wanted.attack_presets):
+        missing = Kind.NO_ATTACK if ran.attack is None else Kind.NOT_TRIED
+        kind = Kind.TRIED if preset in tried else missing
+        yield f"attack by {preset}", Finding(kind=kind, words={"preset": preset})
+
+
+def _complete(ran: Ran) -> Finding:
+    """Whether the run is complete; if not what it lacks, and whether that can be had."""
+    if ran.stopped is not None and ran.finished:
+        return Finding(kind=Kind.STOPPED, words={"end": ran.stopped[0]})
+    if ran.torn:
+        return Finding(kind=Kind.TORN)
+    if ran.missing:
+        return Finding(kind=Kind.ROUNDS_MISSING, words={"missing": ran.missing})
+    return Finding(kind=Kind.COMPLETE if ran.finished else Kind.CUT_OFF)
+
+
+def _audit_gap(wanted: Evidence, limit: Limit, facts: Facts, ran: Ran) -> Finding | None:
+    """What the audit lacks as evidence for a limit."""
+    audit, who = ran.audit, limit.adversary
+    if audit is None:
+        return Finding(kind=Kind.NO_AUDIT, adversary=who)
+    if wanted.audit_confidence is not None and audit.confidence < wanted.audit_confidence:
+        return Finding(
+            kind=Kind.LOW_CONFIDENCE,
+            adversary=who,
+            figure=audit.confidence,
+            limit=wanted.audit_confidence,
+            words={
+                "confidence": Figure("given", audit.confidence),
+                "wanted": Figure("given", wanted.audit_confidence),
+            },
+        )
+    if audit.adjacency != limit.adjacency:
+        words = {"adjacency": audit.adjacency, "wanted": limit.adjacency}
+        return Finding(kind=Kind.AUDIT_ADJACENCY, adversary=who, words=words)
+    claim = facts.claim(who)
+    names = (who, claim.worst_adversary if claim else None)
+    asked = {adversary_key(name) for name in names if name is not None}
+    one = next((a for a in audit.adversaries if adversary_key(a.name) in asked), None)
+    if one is None or one.measured_epsilon is None:
+        known = [a.name for a in audit.adversaries if a.measured_epsilon is not None]
+        told = ", ".join(known) or "no adversary"
+        return Finding(kind=Kind.NOT_MEASURED, adversary=who, words={"known": told})
+    if wanted.audit_canaries is not None and one.canaries < wanted.audit_canaries:
+        return Finding(
+            kind=Kind.FEW_CANARIES,
+            adversary=who,
+            figure=one.canaries,
+            limit=wanted.audit_canaries,
+            words={"canaries": one.canaries, "wanted": wanted.audit_canaries},
+        )
+    return None
+
+
+def _audited(facts: Facts, audit: Audit | None) -> Finding:
+    if audit is None:
+        return Finding(kind=Kind.NO_AUDIT)
+    shorter = audit.rounds is not None and audit.rounds < facts.rounds
+    part = f" over {audit.rounds} of {facts.rounds} rounds" if shorter else ""
+    confidence = Figure("given", audit.confidence)
+    return Finding(
+        kind=Kind.AUDITED,
+        words={"canaries": audit.canaries, "part": part, "confidence": confidence},
+    )

@@ -1,0 +1,112 @@
+"""Findings about proofs: what an attack, an audit or a check of the implementation says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...runs.evidence.schema import Audit, AuditedAdversary
+from .facts import Facts
+from .findings import Action, Finding, Kind, Remedy
+from .sentence import Figure, Value
+
+__all__ = ["against_proofs"]
+
+
+def against_proofs(facts: Facts) -> tuple[Finding, ...]:
+    """What was measured that refutes a proof of the run, or what a proof rests on.
+
+    An attack that rebuilt more than the proof allows, an audit that measured more than is proven
+    and did so again, or a check of the implementation that failed: each says that the proof or the
+    code is wrong, for whatever adversary, and no figure of the run passes then. A bound that was
+    measured above a proof once is suspicious, whatever the audit says of itself.
+    """
+    if facts.ran is None:
+        return ()
+    return (*_refuted(facts.ran.audit, facts), *_rebuilt(facts))
+
+
+def _rebuilt(facts: Facts) -> Iterator[Finding]:
+    attack = None if facts.ran is None else facts.ran.attack
+    for scenario in attack.scenarios if attack is not None else ():
+        if scenario.bound.exceeded:
+            yield Finding(
+                kind=Kind.REBUILT,
+                adversary=scenario.adversary,
+                remedy=(Remedy(action=Action.DISTRUST),),
+                words={"said": scenario.bound.sentence},
+            )
+
+
+def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
+    if audit is None:
+        return
+    rows = [(at, one, _doubt(one, audit, facts)) for at, one in enumerate(audit.adversaries)]
+    doubted = {
+        kind: [(at, one) for at, one, doubt in rows if doubt is kind]
+        for kind in (Kind.MEASURED, Kind.SUSPICIOUS)
+    }
+    for at, one in doubted[Kind.MEASURED]:
+        yield _measured(Kind.MEASURED, at, one, audit)
+    if audit.verdict == "contradicted" and not doubted[Kind.MEASURED]:
+        yield _said(Kind.MEASURED, audit)
+    failed = [check for check in audit.checks if check.passed is not True]
+    for check in failed:
+        yield Finding(
+            kind=Kind.CHECK_FAILED,
+            remedy=(Remedy(action=Action.FAULT),),
+            words={"said": check.words, "check": check.name},
+        )
+    if audit.verdict == "failed checks" and not failed:
+        yield _said(Kind.CHECK_FAILED, audit)
+    for at, one in doubted[Kind.SUSPICIOUS]:
+        yield _measured(Kind.SUSPICIOUS, at, one, audit)
+    if audit.verdict == "suspicious" and not doubted[Kind.SUSPICIOUS]:
+        yield _said(Kind.SUSPICIOUS, audit)
+
+
+_OF_AUDIT: Mapping[Kind, Action] = {
+    Kind.MEASURED: Action.DISTRUST,
+    Kind.CHECK_FAILED: Action.FAULT,
+    Kind.SUSPICIOUS: Action.AUDIT_AGAIN,
+}
+
+
+def _doubt(one: AuditedAdversary, audit: Audit, facts: Facts) -> Kind | None:
+    """Whether what was measured of an adversary contradicts its proof, or is suspicious."""
+    if one.verdict == "contradicted":
+        return Kind.MEASURED
+    if one.verdict == "suspicious":
+        return Kind.SUSPICIOUS
+    claim = facts.audited(one.name)
+    if claim is None or one.measured_epsilon is None or not claim.proven:
+        return None
+    # At a larger delta epsilon is smaller, so what is measured there bounds the proven one too.
+    same = audit.delta >= claim.delta and audit.adjacency == claim.adjacency
+    return Kind.SUSPICIOUS if same and float(one.measured_epsilon) > claim.epsilon else None
+
+
+def _measured(kind: Kind, at: int, one: AuditedAdversary, audit: Audit) -> Finding:
+    place = ("audit", "adversaries", at)
+    words: dict[str, Value] = {
+        "said": one.words,
+        "called": one.verdict,
+        "proven": Figure("precise", one.proven_epsilon, (*place, "proven_epsilon")),
+        "delta": Figure("small", audit.delta, ("audit", "delta")),
+        "confidence": Figure("given", audit.confidence, ("audit", "confidence")),
+    }
+    if one.measured_epsilon is not None:
+        words["measured"] = Figure("lower", one.measured_epsilon, (*place, "measured_epsilon"))
+    return Finding(
+        kind=kind,
+        adversary=one.name,
+        figure=None if one.measured_epsilon is None else float(one.measured_epsilon),
+        remedy=(Remedy(action=_OF_AUDIT[kind]),),
+        words=words,
+    )
+
+
+def _said(kind: Kind, audit: Audit) -> Finding:
+    """A verdict of the audit that none of its rows explains."""
+    return Finding(
+        kind=kind, remedy=(Remedy(action=_OF_AUDIT[kind]),), words={"verdict": audit.verdict}
+    )

@@ -1,0 +1,217 @@
+"""Sentences about findings: the phrases with their names, figures and bounds filled in."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from ...privacy.adversary import EAVESDROPPER, WORST_NEIGHBOUR
+from ...runs.folder import folder as run_folder
+from ..cited import Key
+from . import phrases
+from .facts import Claim, Facts
+from .findings import Finding, Kind, Remedy
+from .sentence import Figure, Sentence, Value, fill, text_of
+
+__all__ = [
+    "action_sentence",
+    "closest_sentence",
+    "fields_of",
+    "headline",
+    "listed",
+    "plain_sentences",
+    "same_sentence",
+    "sentence",
+    "sign_of",
+    "statement",
+    "who",
+]
+
+
+def who(claim: Claim, facts: Facts) -> str:
+    """An adversary in a sentence."""
+    if claim.name == EAVESDROPPER.name and (facts.encrypted or facts.agents == 1):
+        return "the eavesdropper (who reads the released models alone)"
+    members = re.fullmatch(r"(?:neighbour|coalition):([\d,]+)", claim.worst_adversary or claim.name)
+    agents = members[1].split(",") if members else []
+    if claim.name == WORST_NEIGHBOUR and agents:
+        return f"{phrases.NAMES[claim.name]} (agent {agents[0]})"
+    if claim.name in phrases.NAMES or not agents:
+        return phrases.NAMES.get(claim.name, claim.name)
+    return f"agents {listed(agents)} together" if len(agents) > 1 else f"agent {agents[0]}"
+
+
+def sign_of(*, proven: bool, epsilon: float) -> str:
+    """How an epsilon stands to the truth: "≤" proven, "≥" heuristic, "=" infinite."""
+    if math.isinf(epsilon):
+        return "="
+    return "≤" if proven else "≥"
+
+
+def listed(words: Sequence[str], joint: str = "and") -> str:
+    """One or more phrases in a row.
+
+    >>> listed(["1", "2", "9"]), listed(["one"], "or")
+    ('1, 2 and 9', 'one')
+    """
+    *first, last = words
+    return f"{', '.join(first)} {joint} {last}" if first else last
+
+
+def headline(finding: Finding, facts: Facts) -> Sentence:
+    """A finding in one line, without a full stop."""
+    template = phrases.HEADLINES[finding.kind]
+    if finding.claim is not None and finding.limit is None:
+        infinite = finding.kind is Kind.INFINITE
+        template = phrases.UNPROTECTED if infinite else phrases.HEADLINES[Kind.NO_TARGET]
+    return _filled(template, finding, facts)
+
+
+def sentence(finding: Finding, facts: Facts) -> Sentence:
+    """What a finding says, with its figure and its bound."""
+    template = phrases.KINDS[finding.kind]
+    if "verdict" in finding.words:
+        template = phrases.VERDICT_ALONE
+    elif finding.kind in (Kind.MEASURED, Kind.SUSPICIOUS) and "measured" not in finding.words:
+        template = phrases.NOTHING_MEASURED
+    return _filled(template, finding, facts)
+
+
+def closest_sentence(finding: Finding, facts: Facts) -> Sentence:
+    """Of a plan in which nothing is wrong: who comes closest to the limit, or learns most."""
+    return _filled(phrases.MOST if finding.limit is None else phrases.CLOSEST, finding, facts)
+
+
+def same_sentence(finding: Finding, others: Sequence[Claim], facts: Facts) -> Sentence:
+    """Of other adversaries for which the same is so."""
+    named = [who(one, facts) for one in others]
+    if finding.kind is Kind.OVER:
+        shown = zip(named, others, strict=True)
+        named = [f"{name} at epsilon {Figure('bound', one.epsilon).text}" for name, one in shown]
+    return fill(phrases.SAME, others=listed(named))
+
+
+def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
+    """The figure of a verdict as a statement, and what the run file allows."""
+    claim = facts.head
+    lead = "proven" if claim.proven else "heuristic"
+    if claim.proven and doubted:
+        lead = "doubted"
+    if math.isinf(claim.epsilon):
+        lead = "infinite"
+    accounted = facts.ran.accounted if facts.ran else facts.rounds
+    finding = Finding(
+        kind=Kind.WITHIN,
+        claim=claim,
+        limit=facts.limit,
+        words={
+            "lead": (phrases.STATEMENTS[lead],),
+            "victim": Figure("whole", claim.victim, ("plan", "adversaries", claim.row, "victim")),
+            "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
+        },
+    )
+    said = _filled(phrases.STATEMENT, finding, facts)
+    return (said,) if facts.limit is None else (said, _filled(phrases.ALLOWED, finding, facts))
+
+
+def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
+    """What would turn a finding, with the figure that it leads to."""
+    words: dict[str, Value] = {
+        "again": ("plan again" if facts.ran is None else "train again",),
+        "algorithm": facts.algorithm,
+        "private": facts.counterpart,
+        "planned": Figure("whole", facts.rounds, ("run", "rounds")),
+        "used": Figure("precise", facts.noise_multiplier, ("run", "noise_multiplier")),
+        "name": finding.adversary,
+        "folder": "DIR" if facts.ran is None else facts.ran.folder,
+        "clipped": (),
+        "then": (),
+        "over": (),
+        "still": (),
+        "now": (),
+        "multiplied": (),
+        "unseeded": (),
+        **remedy.words,
+    }
+    if remedy.epsilon is not None and finding.claim is not None:
+        at: tuple[Key, ...] = (*remedy.path, "epsilon") if remedy.path else ()
+        then = fill(
+            phrases.THEN,
+            who=who(finding.claim, facts),
+            epsilon=Figure("precise", remedy.epsilon, at),
+            delta=(
+                fields_of(finding, facts)["delta"]
+                if remedy.delta is None
+                else Figure("small", remedy.delta)
+            ),
+        )
+        words["then"] = then
+        words["unseeded"] = (
+            ": ", *then, ", and no other adversary that was asked about learns more"
+        )  # fmt: skip
+    if remedy.over:
+        words["over"] = ("; that is still over the limit, so it takes more noise too",)
+    if remedy.others:
+        others = listed([who(one, facts) for one in remedy.others])
+        words["still"] = fill("; {others} would still be over the limit", others=others)
+    multiplier = words.get("multiplier")
+    if isinstance(multiplier, Figure):
+        words["multiplied"] = fill(" (noise multiplier {multiplier})", multiplier=multiplier)
+        used = words["used"]
+        if isinstance(used, Figure) and used.text != multiplier.text:
+            words["now"] = fill(" in place of {used}", used=used)
+    return _filled(phrases.ACTIONS[remedy.action], finding, facts, words)
+
+
+def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
+    """What every phrase of a finding may name."""
+    words: dict[str, Value] = {"adversary": finding.adversary, "over_limit": (), "only_proven": ()}
+    ran, claim = facts.ran, finding.claim
+    if ran is not None:
+        words |= {
+            "folder": ran.folder,
+            "planned": Figure("whole", facts.rounds, ("run", "rounds")),
+            "waive": (phrases.WAIVE,),
+            "Continue": fill(phrases.CONTINUE, folder=ran.folder, file=run_folder.RUN),
+        }
+    if finding.limit is not None:
+        at: tuple[Key, ...] = ("plan", "target", "epsilon") if finding.limit == facts.limit else ()
+        words["limit"] = limit = Figure("given", finding.limit, at if ran else ())
+        words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
+        words["only_proven"] = (", and only a proven figure passes",)
+    if claim is not None:
+        kind = "bound" if claim.proven else "figure"
+        close = finding.limit is not None and math.isclose(
+            claim.epsilon, finding.limit, rel_tol=1e-3
+        )
+        if finding.kind is Kind.OVER:
+            kind = "exact" if close else "precise"
+        name, searched = who(claim, facts), " (the worst off)" if facts.searched else ""
+        place: tuple[Key, ...] = ("plan", "adversaries", claim.row, "delta")
+        words |= {
+            "who": name,
+            "Who": f"{name[:1].upper()}{name[1:]}",
+            "record": f"a given record of agent {claim.victim}{searched}",
+            "figure": Figure(kind, claim.epsilon, ("ledger", "epsilon", claim.name) if ran else ()),
+            "delta": Figure("small", claim.delta, place if ran else ()),
+            "unit": claim.unit,
+            "adjacency": claim.adjacency,
+            "because": claim.because,
+            "by": ("just over" if close else "over",),
+            "asked_victim": "" if facts.victim is None else facts.victim,
+        }
+    return words | dict(finding.words)
+
+
+def _filled(
+    template: str, finding: Finding, facts: Facts, words: Mapping[str, Value] | None = None
+) -> Sentence:
+    return fill(template, **{**fields_of(finding, facts), **(words or {})})
+
+
+def plain_sentences(finding: Finding, facts: Facts) -> str:
+    """A finding and what would turn it, on one line; remedies are alternatives."""
+    turns = [text_of(action_sentence(remedy, finding, facts)) for remedy in finding.remedy]
+    others = [f"Or {one[:1].lower()}{one[1:]}" for one in turns[1:]]
+    return " ".join([text_of(sentence(finding, facts)), *turns[:1], *others])

@@ -1,0 +1,400 @@
+"""The decision of the gate: what passes, what does not, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from overhear.reports.judgement.facts import Asked, Claim, Facts, as_report, facts_of_report
+from overhear.reports.judgement.findings import Action, Kind
+from overhear.reports.judgement.gate import Decision, Outcome, decide
+from overhear.reports.judgement.policy import Policy
+from overhear.reports.schema import Remedy as Fix
+from overhear.runs.evidence.schema import Attack, Audit
+from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
+
+LIMIT: dict[str, Any] = {"adversary": "eavesdropper", "epsilon": 4.0, "delta": 1e-5}
+ROUNDS = 200
+
+
+@pytest.fixture
+def facts(report: dict[str, Any]) -> Facts:
+    """A run whose eavesdropper has a proven epsilon of 2.074 at delta 1e-5, all rounds done."""
+    return facts_of(report | {"attack": None, "audit": None})
+
+
+def facts_of(report: dict[str, Any], **of: Any) -> Facts:
+    return facts_of_report(as_report(report), **of)
+
+
+def ran(facts: Facts, **changes: Any) -> Facts:
+    """The run with other evidence."""
+    assert facts.ran is not None
+    return replace(facts, ran=replace(facts.ran, **changes))
+
+
+def decided(
+    facts: Facts, *limits: dict[str, Any], evidence: dict[str, Any] | None = None, **of: Any
+) -> Decision:
+    given = {"schema": 1, "limits": list(limits or (LIMIT,)), "evidence": evidence or {}}
+    return decide(Policy.model_validate(given), facts, **of)
+
+
+def changed(facts: Facts, who: str = "eavesdropper", /, **changes: Any) -> Facts:
+    """The run with another figure of one adversary."""
+    claims = [replace(c, **changes) if c.name == who else c for c in facts.claims]
+    return replace(facts, claims=claims)
+
+
+def kinds(decision: Decision, outcome: Outcome | None = None) -> list[Kind]:
+    """What was found, of one outcome or of every one that is not passed."""
+    wanted = {outcome} if outcome else set(Outcome) - {Outcome.PASSED}
+    of = [one for one in decision.requirements if one.outcome in wanted]
+    return [finding.kind for one in of for finding in one.findings]
+
+
+def test_a_proven_figure_within_its_limit_passes(facts: Facts) -> None:
+    decision = decided(facts)
+    assert decision.exit_code == 0
+    assert {one.outcome for one in decision.requirements} == {Outcome.PASSED}
+    (within,) = decision.requirements[0].findings
+    assert (within.kind, within.adversary, within.limit) == (Kind.WITHIN, "eavesdropper", 4.0)
+    assert within.figure == pytest.approx(2.0738, abs=1e-3)
+    assert within.remedy == ()
+
+
+def test_a_figure_equal_to_its_limit_passes_and_the_next_number_does_not(facts: Facts) -> None:
+    assert decided(changed(facts, epsilon=4.0)).exit_code == 0
+    over = decided(changed(facts, epsilon=4.000000000000001))
+    assert over.exit_code == 3
+    assert "epsilon is 4.000000000000001 at delta 1e-5" in over.requirements[0].sentence
+
+
+def test_a_figure_over_its_limit_names_figure_limit_and_what_the_accountant_says(
+    facts: Facts,
+) -> None:
+    asked: list[tuple[Claim, Asked]] = []
+    fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status="proven", rounds=25)
+
+    def fixes(claim: Claim, of: Asked) -> list[Fix]:
+        asked.append((claim, of))
+        return [fix]
+
+    decision = decided(facts, {**LIMIT, "epsilon": 1.0}, fixes=fixes)
+    assert decision.exit_code == 3
+    (over,) = decision.requirements[0].findings
+    assert (over.kind, over.limit) == (Kind.OVER, 1.0)
+    assert [remedy.action for remedy in over.remedy] == [Action.TARGET, Action.ROUNDS]
+    assert over.remedy[1].epsilon == 0.97
+    assert [(claim.name, of.epsilon) for claim, of in asked] == [("eavesdropper", 1.0)]
+
+
+def test_a_fix_holds_at_the_smaller_delta_of_the_limit_and_says_so(facts: Facts) -> None:
+    fix = Fix(action="rounds", adversary="eavesdropper", epsilon=0.97, status="proven", rounds=25)
+    limit = {**LIMIT, "epsilon": 1.0, "delta": 1e-6}
+    decision = decided(facts, limit, fixes=lambda *_: [fix])
+    remedy = decision.requirements[0].findings[-1].remedy[-1]
+    assert (remedy.action, remedy.delta) == (Action.ROUNDS, 1e-6)
+    assert "at most 0.9700 at delta 1e-6" in decision.requirements[0].sentence
+
+
+def test_nothing_is_computed_for_a_figure_that_passes(facts: Facts) -> None:
+    decided(facts, fixes=lambda *_: pytest.fail("a fix was computed"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "action"),
+    [
+        ({"proven": False}, Kind.HEURISTIC, Action.PROVE),
+        ({"epsilon": float("inf")}, Kind.INFINITE, Action.HIDE),
+        ({"delta": 1e-4}, Kind.LARGER_DELTA, Action.DELTA),
+        ({"adjacency": "replace-one"}, Kind.OTHER_ADJACENCY, Action.ADJACENCY),
+        ({"unit": "agent"}, Kind.OTHER_UNIT, Action.UNIT),
+        ({"epsilon": float("nan")}, Kind.OVER, Action.TARGET),
+    ],
+)
+def test_what_is_not_proven_for_the_limit_does_not_pass(
+    facts: Facts, changes: dict[str, Any], kind: Kind, action: Action
+) -> None:
+    decision = decided(changed(facts, **changes))
+    assert decision.exit_code == 3
+    (finding,) = decision.requirements[0].findings
+    assert (finding.kind, [one.action for one in finding.remedy]) == (kind, [action])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("status", "heuristic"),
+        ("bound", "central limit: approximation, may be too small"),
+        ("bound", "not stated"),
+    ],
+)
+def test_a_figure_without_an_upper_bound_is_heuristic(
+    report: dict[str, Any], key: str, value: str
+) -> None:
+    report["plan"]["adversaries"][0][key] = value
+    assert kinds(decided(facts_of(report))) == [Kind.HEURISTIC]
+
+
+def test_an_infinite_figure_of_a_file_is_infinite(report: dict[str, Any]) -> None:
+    report["ledger"]["epsilon"]["eavesdropper"] = "inf"
+    assert kinds(decided(facts_of(report))) == [Kind.INFINITE]
+
+
+def test_a_figure_at_a_smaller_delta_passes(facts: Facts) -> None:
+    assert decided(facts, {**LIMIT, "delta": 1e-3}).exit_code == 0
+
+
+def test_a_limit_for_an_agent_is_not_met_by_the_figure_of_a_record(facts: Facts) -> None:
+    decision = decided(facts, {**LIMIT, "unit": "agent"})
+    assert (decision.exit_code, decision.requirements[0].outcome) == (3, Outcome.OVER)
+
+
+def test_every_reason_is_told(facts: Facts) -> None:
+    decision = decided(changed(facts, epsilon=9.0, delta=1e-3, proven=False))
+    assert kinds(decision) == [Kind.LARGER_DELTA, Kind.HEURISTIC, Kind.OVER]
+    said = decision.requirements[0].sentence
+    assert all(words in said for words in ("delta 0.001", "heuristic", "over the limit of 4"))
+
+
+def test_noise_that_can_be_repeated_does_not_pass(facts: Facts) -> None:
+    decision = decided(replace(facts, seeded=True))
+    assert decision.exit_code == 3
+    assert kinds(decision) == [Kind.SEEDED]
+
+
+def test_the_figure_of_one_victim_does_not_pass_for_any_record(facts: Facts) -> None:
+    decision = decided(replace(facts, victim=0))
+    assert decision.exit_code == 3
+    assert kinds(decision) == [Kind.ONE_VICTIM]
+    assert "records of agent 0 alone" in decision.requirements[0].sentence
+
+
+def test_the_published_form_is_told_to_be_repaired(facts: Facts) -> None:
+    fix = Fix(action="repair", adversary="eavesdropper", epsilon=3.0, status="proven")
+    decision = decided(changed(facts, proven=False), fixes=lambda *_: [fix])
+    (heuristic,) = decision.requirements[0].findings
+    assert [(one.action, one.epsilon) for one in heuristic.remedy] == [(Action.REPAIR, 3.0)]
+    assert 'form = "repaired"' in decision.requirements[0].sentence
+
+
+def test_a_single_message_never_passes(facts: Facts) -> None:
+    decision = decided(facts, {**LIMIT, "adversary": "single-message"})
+    assert decision.exit_code == 3
+    (heuristic,) = decision.requirements[0].findings
+    assert [one.action for one in heuristic.remedy] == [Action.EAVESDROPPER]
+
+
+def test_the_figure_is_the_ledgers_and_not_the_plans(report: dict[str, Any]) -> None:
+    report["ledger"]["epsilon"]["eavesdropper"] = 5.0
+    assert decided(facts_of(report)).exit_code == 3
+
+
+def test_an_adversary_without_a_figure_is_missing_evidence(facts: Facts) -> None:
+    decision = decided(facts, {**LIMIT, "adversary": "coalition:1,9"})
+    assert decision.exit_code == 5
+    assert kinds(decision) == [Kind.NOT_ACCOUNTED]
+    said = decision.requirements[0].sentence
+    assert "does not account for coalition:1,9, only for eavesdropper, neighbour" in said
+
+
+def test_an_adversary_is_found_however_it_is_written(facts: Facts) -> None:
+    named = changed(facts, "neighbour", name="coalition:1,9", epsilon=2.0)
+    assert decided(named, {**LIMIT, "adversary": "coalition:9,1"}).exit_code == 0
+
+
+def test_one_neighbour_is_not_the_worst_one(facts: Facts) -> None:
+    assert decided(facts, {**LIMIT, "adversary": "neighbour:3"}).exit_code == 5
+
+
+def test_a_missing_report_is_missing_evidence_and_says_what_writes_it(facts: Facts) -> None:
+    decision = decided(ran(facts, reported=False))
+    assert decision.exit_code == 5
+    assert kinds(decision) == [Kind.NO_REPORT]
+    assert "`overhear report DIR` writes it" in decision.requirements[1].sentence
+
+
+def test_more_rebuilt_than_proven_contradicts_whatever_is_asked_for(facts: Facts) -> None:
+    decision = decided(ran(facts, attack=attack(exceeded=True)))
+    assert decision.exit_code == 4
+    assert kinds(decision) == [Kind.REBUILT]
+    assert "8 of 8 images were rebuilt" in decision.requirements[1].sentence
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "words"),
+    [
+        (
+            audited(verdict="contradicted", measured_epsilon=9.23456),
+            Kind.MEASURED,
+            "at least 9.234 at delta 1e-5",
+        ),
+        (audit(verdict="contradicted"), Kind.MEASURED, "verdict of the audit is contradicted"),
+        (audit(verdict="failed checks"), Kind.CHECK_FAILED, "of the audit is failed checks"),
+        (
+            audit(checks=[{**AUDIT["checks"][0], "passed": False}]),
+            Kind.CHECK_FAILED,
+            "check residuals of the implementation failed (as stated)",
+        ),
+    ],
+)
+def test_an_audit_that_refutes_a_proof_contradicts(
+    facts: Facts, found: Audit, kind: Kind, words: str
+) -> None:
+    decision = decided(ran(facts, audit=found))
+    assert decision.exit_code == 4
+    assert kinds(decision) == [kind]
+    assert words in decision.requirements[1].sentence
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        audit(verdict="suspicious"),
+        audited(verdict="suspicious"),
+        audited(measured_epsilon=2.08),  # above the 2.074 of the ledger, whatever the audit says
+        audited(measured_epsilon="inf"),
+        audited(name="neighbour:1", measured_epsilon=2.08),  # the worst neighbour of the plan
+    ],
+)
+def test_an_audit_in_doubt_must_be_settled_first(facts: Facts, found: Audit) -> None:
+    decision = decided(ran(facts, audit=found))
+    assert decision.exit_code == 5
+    assert kinds(decision) == [Kind.SUSPICIOUS]
+    assert decision.requirements[1].findings[0].remedy[0].action is Action.AUDIT_AGAIN
+
+
+def test_what_refutes_a_proof_stands_before_what_is_in_doubt(facts: Facts) -> None:
+    row = AUDIT["adversaries"][0]
+    rows = [row | {"verdict": "suspicious"}, row | {"verdict": "contradicted", "name": "x"}]
+    decision = decided(ran(facts, audit=audit(adversaries=rows)))
+    assert decision.exit_code == 4
+    assert kinds(decision) == [Kind.MEASURED]
+
+
+def test_a_bound_at_a_smaller_delta_says_nothing_about_the_figure(facts: Facts) -> None:
+    found = audit(delta=1e-9, adversaries=[{**AUDIT["adversaries"][0], "measured_epsilon": 3.0}])
+    assert decided(ran(facts, audit=found)).exit_code == 0
+
+
+def test_contradicted_stands_above_over_and_over_above_missing(facts: Facts) -> None:
+    bad, evidence = {**LIMIT, "epsilon": 1.0}, {"audit_canaries": 10}
+    assert decided(facts, bad, evidence=evidence).exit_code == 3
+    assert decided(facts, evidence=evidence).exit_code == 5
+    contradicted = ran(facts, attack=attack(exceeded=True))
+    assert decided(contradicted, bad, evidence=evidence).exit_code == 4
+
+
+def test_an_audit_that_is_asked_for_passes(facts: Facts) -> None:
+    asked = {"audit_canaries": 1000, "audit_confidence": 0.95}
+    decision = decided(ran(facts, audit=audit()), evidence=asked)
+    assert decision.exit_code == 0
+    said = decision.requirements[-1].sentence
+    assert "audited with 1000 canaries at confidence 0.95" in said
+
+
+def test_an_audit_of_fewer_rounds_says_so(facts: Facts) -> None:
+    decision = decided(ran(facts, audit=audit(rounds=5)), evidence={"audit_canaries": 1})
+    assert "over 5 of 200 rounds" in decision.requirements[-1].sentence
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "figure", "limit"),
+    [
+        (None, Kind.NO_AUDIT, None, None),
+        (audited(canaries=999), Kind.FEW_CANARIES, 999, 1000),
+        (audit(confidence=0.9), Kind.LOW_CONFIDENCE, 0.9, 0.95),
+        (audit(adversaries=[]), Kind.NOT_MEASURED, None, None),
+        (audited(name="final-models"), Kind.NOT_MEASURED, None, None),
+        (
+            audited(measured_epsilon=None, verdict="not measured"),
+            Kind.NOT_MEASURED,
+            None,
+            None,
+        ),
+        (audit(adjacency="replace-one"), Kind.AUDIT_ADJACENCY, None, None),
+    ],
+)
+def test_an_audit_that_is_asked_for_and_lacks_something_is_missing(
+    facts: Facts, found: Audit | None, kind: Kind, figure: float | None, limit: float | None
+) -> None:
+    asked = {"audit_canaries": 1000, "audit_confidence": 0.95}
+    decision = decided(ran(facts, audit=found), evidence=asked)
+    assert decision.exit_code == 5
+    (gap,) = decision.requirements[-1].findings
+    assert (gap.kind, gap.figure, gap.limit) == (kind, figure, limit)
+
+
+def test_every_limited_adversary_must_be_audited(facts: Facts) -> None:
+    limits = (LIMIT, {**LIMIT, "adversary": "final-models"})
+    decision = decided(ran(facts, audit=audit()), *limits, evidence={"audit_canaries": 1})
+    assert decision.exit_code == 5
+    assert kinds(decision) == [Kind.NOT_MEASURED]
+    assert decision.requirements[-1].findings[0].adversary == "final-models"
+
+
+def test_an_audit_of_the_worst_neighbour_counts_for_the_neighbour(facts: Facts) -> None:
+    found = ran(facts, audit=audited(name="neighbour:1"))
+    limit = {**LIMIT, "adversary": "neighbour"}
+    assert decided(found, limit, evidence={"audit_canaries": 1}).exit_code == 0
+
+
+def test_every_preset_that_is_asked_for_must_have_been_tried(facts: Facts) -> None:
+    asked = {"attack_presets": ["matched", "dlg"]}
+    tried: Attack = attack()
+    decision = decided(ran(facts, attack=tried), evidence=asked)
+    assert decision.exit_code == 5
+    assert kinds(decision) == [Kind.NOT_TRIED]
+    assert Kind.TRIED in kinds(decision, Outcome.PASSED)
+    assert kinds(decided(facts, evidence=asked)) == [Kind.NO_ATTACK, Kind.NO_ATTACK]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"missing": 199}, Kind.ROUNDS_MISSING),
+        ({"torn": True}, Kind.TORN),
+        ({"finished": False}, Kind.CUT_OFF),
+        ({"stopped": (150, "eavesdropper")}, Kind.STOPPED),
+    ],
+)
+def test_a_run_that_was_cut_off_is_missing_evidence_unless_waived(
+    facts: Facts, changes: dict[str, Any], kind: Kind
+) -> None:
+    cut = ran(facts, **changes)
+    decision = decided(cut)
+    assert decision.exit_code == 5
+    assert kinds(decision) == [kind]
+    assert decided(cut, evidence={"complete_run": False}).exit_code == 0
+
+
+def test_what_passes_and_still_matters_is_noted(facts: Facts) -> None:
+    notes = decided(replace(ran(facts, duplicates=3), encrypted=True)).notes
+    assert [note.split(" occur")[0].split(":")[0] for note in notes] == [
+        "3 records",
+        "The links are taken to be encrypted",
+    ]
+    assert [note[:28] for note in decided(ran(facts, torn=True)).notes] == [
+        "The last line of the ledger "
+    ]
+
+
+def test_a_hostile_name_makes_one_harmless_line(facts: Facts) -> None:
+    words = "x\n\x1b[2JPASSED"
+    found = audited(verdict="contradicted", words=words, name=words)
+    for one in decided(ran(facts, folder=words, audit=found, reported=False)).requirements:
+        assert "\n" not in one.sentence + one.name
+        assert "\x1b" not in one.sentence + one.name
+
+
+def test_a_policy_is_held_against_a_run_and_not_against_a_plan(facts: Facts) -> None:
+    with pytest.raises(ValueError, match="facts are those of a plan"):
+        decided(replace(facts, ran=None))
+
+
+def test_a_decision_needs_a_requirement() -> None:
+    with pytest.raises(ValueError, match="decides nothing"):
+        Decision(requirements=[])

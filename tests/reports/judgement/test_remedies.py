@@ -1,0 +1,208 @@
+"""What would turn a finding: each remedy meets what it promises."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from overhear.privacy.ledger import Spent
+from overhear.reports.judgement.facts import Asked, Claim, facts_of_plan
+from overhear.reports.judgement.policy import Limit
+from overhear.reports.judgement.remedies import (
+    as_planned,
+    fixes_of_run,
+    limit_fixes,
+    rounds_within,
+)
+from overhear.reports.schema import Remedy as Fix
+from overhear.runs.plan.plan import Plan, make_plan
+from overhear.runs.run_file.build import graph_of
+from overhear.runs.run_file.run_file import RunFile
+from overhear.training.exposure.guarantees import accounted, run_epsilon
+
+RUN = """
+data.name = "digits"
+data.agents = 4
+model.name = "linear"
+algorithm = {name = "dpdl", form = "repaired"}
+privacy = {epsilon = 2, delta = 1e-5}
+training = {rounds = 40, sampling_rate = 0.1}
+"""
+
+
+def config(**changes: dict[str, object]) -> RunFile:
+    tables = tomllib.loads(RUN)
+    for table, keys in changes.items():
+        tables[table] = tables.get(table, {}) | keys
+        tables[table] = {key: value for key, value in tables[table].items() if value is not None}
+    return RunFile.model_validate(tables)
+
+
+def ledger(plan: Plan, again: int = 0) -> Spent:
+    numbers = [*range(plan.rounds + 1), *range(1, again + 1)]
+    return Spent(header={}, entries=[{"round": n} for n in numbers], torn=False)
+
+
+def spent_by(plan: Plan, spent: Spent) -> dict[str, float]:
+    return {
+        name: run_epsilon(
+            accounted(exposure, spent.numbers),
+            noise_multiplier=plan.noise_multiplier,
+            delta=1e-5,
+        )
+        for name, exposure in plan.exposures.items()
+    }
+
+
+def remedies(run: RunFile, again: int = 0) -> dict[str, Fix]:
+    plan = make_plan(run)
+    spent = ledger(plan, again)
+    epsilon = spent_by(plan, spent)
+    found = fixes_of_run(run, plan, spent, graph=graph_of(run), epsilon=epsilon)
+    return {fix.action: fix for fix in found}
+
+
+def test_a_run_that_meets_its_target_needs_no_remedy() -> None:
+    assert remedies(config()) == {}
+
+
+def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target() -> None:
+    run = config()
+    plan = make_plan(run)
+    exposure = plan.exposures["eavesdropper"]
+    found = remedies(run, again=10)
+    noise, rounds = found["noise"].noise_multiplier, found["rounds"].rounds
+    assert isinstance(noise, float)
+    assert rounds is not None
+    released = accounted(exposure, ledger(plan, 10).numbers)
+    assert run_epsilon(released, noise_multiplier=noise, delta=1e-5) <= 2.0
+    assert noise > plan.noise_multiplier
+
+    def cost(rounds: int) -> float:
+        noise = plan.noise_multiplier
+        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, delta=1e-5)
+
+    assert cost(rounds) <= 2.0 < cost(rounds + 1)
+    assert found["rounds"].epsilon == pytest.approx(cost(rounds))
+
+
+def test_a_published_form_is_fixed_by_the_repaired_one() -> None:
+    run = config(algorithm={"form": "published"}, privacy={"epsilon": None, "noise_multiplier": 3})
+    repaired = config(privacy={"epsilon": None, "noise_multiplier": 3})
+    found = remedies(run)["repair"]
+    assert found.status == "proven"
+    assert found.epsilon == make_plan(repaired).guarantee("eavesdropper").epsilon
+
+
+def test_a_remedy_that_is_no_better_is_not_named() -> None:
+    """DPDL's final models cost an adversary as much as its messages: encryption fixes nothing."""
+    assert "encrypt" not in remedies(config(), again=10)
+
+
+def test_what_cannot_be_fixed_by_noise_has_no_remedy() -> None:
+    run = config(
+        algorithm={"name": "whisper", "form": None},
+        privacy={"epsilon": None, "noise_multiplier": 3, "adversary": "neighbour"},
+    )
+    assert remedies(run) == {}
+
+
+def test_rounds_within_a_limit_are_the_last_that_it_allows() -> None:
+    run = config()
+    plan = make_plan(run)
+    of = rounds_within(run, plan, ledger(plan), limit=1.0)["eavesdropper"]
+    exposure = plan.exposures["eavesdropper"]
+
+    def cost(rounds: int) -> float:
+        noise = plan.noise_multiplier
+        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, delta=1e-5)
+
+    assert of.epsilon == cost(of.rounds)
+    assert cost(of.rounds) <= 1.0 < cost(of.rounds + 1)
+
+
+def test_a_limit_that_is_never_passed_has_no_round() -> None:
+    run = config()
+    plan = make_plan(run)
+    assert rounds_within(run, plan, ledger(plan), limit=2.0) == {}
+
+
+def test_a_limit_that_one_round_passes_leaves_none() -> None:
+    run = config()
+    plan = make_plan(run)
+    assert rounds_within(run, plan, ledger(plan), limit=1e-6)["eavesdropper"].rounds == 0
+
+
+def limited(run: RunFile, **limit: Any) -> tuple[Claim, dict[str, Fix]]:
+    """What the accountant names for a policy's limit on a run that went as planned."""
+    plan = make_plan(run)
+    claim = facts_of_plan(run, plan).claim(limit.get("adversary", "eavesdropper"))
+    assert claim is not None
+    asked = Asked.of_limit(Limit.model_validate({"adversary": claim.name, "delta": 1e-5} | limit))
+    return claim, {fix.action: fix for fix in limit_fixes(run, as_planned(plan))(claim, asked)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({}, {"epsilon": 1.0}),
+        ({"privacy": {"epsilon": 8}}, {"epsilon": 4.0}),
+        ({"training": {"sampling_rate": 0.02, "rounds": 90}}, {"epsilon": 1.2}),
+        ({"algorithm": {"name": "ldp-dsgd"}, "privacy": {"epsilon": 8}}, {"epsilon": 4.0}),
+        ({"privacy": {"epsilon": None, "noise_multiplier": 3}}, {"epsilon": 1.0}),
+        ({"privacy": {"adjacency": "replace-one"}}, {"epsilon": 1.0, "adjacency": "replace-one"}),
+        ({}, {"epsilon": 1.5, "delta": 1e-6}),
+        ({}, {"epsilon": 1.5, "delta": 1e-4}),
+        ({"graph": {"name": "star"}, "privacy": {"victim": 1}}, {"epsilon": 1.9}),
+        ({"training": {"evaluation_noise_seed": 3, "rounds": 30}}, {"epsilon": 1.0}),
+        ({}, {"epsilon": 1.0, "adversary": "neighbour"}),
+    ],
+)
+def test_the_rounds_and_the_noise_that_are_named_for_a_limit_meet_it_and_one_round_more_does_not(
+    changes: dict[str, dict[str, object]], limit: dict[str, Any]
+) -> None:
+    run = config(**changes)
+    claim, found = limited(run, **limit)
+    stated = {
+        "epsilon": None,
+        "noise_multiplier": make_plan(run).noise_multiplier,
+        "delta": min(1e-5, limit.get("delta", 1e-5)),
+        "adjacency": limit.get("adjacency", "add-or-remove-one"),
+        "adversary": claim.name,
+        "victim": None,
+    }
+    kept = {"training": changes.get("training", {}) | {"evaluation_noise_seed": None}}
+
+    def cost(**of: dict[str, object]) -> float:
+        tables = {**changes, **kept, "privacy": changes.get("privacy", {}) | stated}
+        for table, keys in of.items():
+            tables[table] = tables[table] | keys
+        return make_plan(config(**tables)).guarantee(claim.name).epsilon
+
+    rounds, noise = found["rounds"].rounds, found["noise"].noise_multiplier
+    assert rounds is not None
+    assert cost(training={"rounds": rounds}) <= limit["epsilon"]
+    assert cost(training={"rounds": rounds}) == pytest.approx(found["rounds"].epsilon)
+    assert cost(training={"rounds": rounds + 1}) > limit["epsilon"]
+    assert cost(privacy={"noise_multiplier": noise}) <= limit["epsilon"]
+    assert cost(privacy={"noise_multiplier": noise}) == pytest.approx(found["noise"].epsilon)
+
+
+def test_nothing_is_named_for_the_limit_of_an_agent() -> None:
+    assert limited(config(), epsilon=1.0, unit="agent")[1] == {}
+
+
+def test_the_rounds_that_are_named_are_the_accountants_and_not_a_charts() -> None:
+    """Of 40 rounds a chart plots the cost of 7 and of 10; the limit allows 8."""
+    run = config(
+        algorithm={"name": "dp-dpsgd"}, privacy={"epsilon": 8}, training={"sampling_rate": 0.25}
+    )
+    _, found = limited(run, epsilon=4.0)
+    assert (found["rounds"].rounds, found["rounds"].epsilon) == (8, pytest.approx(3.8398, abs=1e-4))
+
+
+def test_a_limit_that_no_round_meets_names_noise_alone() -> None:
+    _, found = limited(config(), epsilon=1e-3)
+    assert list(found) == ["noise"]
