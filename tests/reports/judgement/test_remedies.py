@@ -50,7 +50,7 @@ def spent_by(plan: Plan, spent: Spent) -> dict[str, float]:
         name: run_epsilon(
             accounted(exposure, spent.numbers),
             noise_multiplier=plan.noise_multiplier,
-            delta=1e-5,
+            statement=plan.statement,
         )
         for name, exposure in plan.exposures.items()
     }
@@ -77,12 +77,12 @@ def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target() -> 
     assert isinstance(noise, float)
     assert rounds is not None
     released = accounted(exposure, ledger(plan, 10).numbers)
-    assert run_epsilon(released, noise_multiplier=noise, delta=1e-5) <= 2.0
+    assert run_epsilon(released, noise_multiplier=noise, statement=plan.statement) <= 2.0
     assert noise > plan.noise_multiplier
 
     def cost(rounds: int) -> float:
         noise = plan.noise_multiplier
-        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, delta=1e-5)
+        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, statement=plan.statement)
 
     assert cost(rounds) <= 2.0 < cost(rounds + 1)
     assert found["rounds"].epsilon == pytest.approx(cost(rounds))
@@ -112,12 +112,12 @@ def test_what_cannot_be_fixed_by_noise_has_no_remedy() -> None:
 def test_rounds_within_a_limit_are_the_last_that_it_allows() -> None:
     run = config()
     plan = make_plan(run)
-    of = rounds_within(run, plan, ledger(plan), limit=1.0)["eavesdropper"]
+    of = rounds_within(plan, ledger(plan), limit=1.0)["eavesdropper"]
     exposure = plan.exposures["eavesdropper"]
 
     def cost(rounds: int) -> float:
         noise = plan.noise_multiplier
-        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, delta=1e-5)
+        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, statement=plan.statement)
 
     assert of.epsilon == cost(of.rounds)
     assert cost(of.rounds) <= 1.0 < cost(of.rounds + 1)
@@ -126,13 +126,13 @@ def test_rounds_within_a_limit_are_the_last_that_it_allows() -> None:
 def test_a_limit_that_is_never_passed_has_no_round() -> None:
     run = config()
     plan = make_plan(run)
-    assert rounds_within(run, plan, ledger(plan), limit=2.0) == {}
+    assert rounds_within(plan, ledger(plan), limit=2.0) == {}
 
 
 def test_a_limit_that_one_round_passes_leaves_none() -> None:
     run = config()
     plan = make_plan(run)
-    assert rounds_within(run, plan, ledger(plan), limit=1e-6)["eavesdropper"].rounds == 0
+    assert rounds_within(plan, ledger(plan), limit=1e-6)["eavesdropper"].rounds == 0
 
 
 def limited(run: RunFile, **limit: Any) -> tuple[Claim, dict[str, Fix]]:
