@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ...runs.lower_bound import lower_bound
-from ...runs.numbers import bound, small
+from ...runs.numbers import bound, lower_bound, small
 
 __all__ = ["checks_table", "measured_table"]
 

@@ -15,8 +15,7 @@ from typing import Any
 from ...privacy.errors import InputError
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
-from ...runs.lower_bound import lower_bound
-from ...runs.numbers import bound, figure, is_infinite, small
+from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ..document.checked_run import CheckedRun, read_checked_run
 from ..judgement.proof_check import contradictions_of
 from ..plain_text import plain

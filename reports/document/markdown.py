@@ -8,8 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...runs.folder.folder import finite
-from ...runs.lower_bound import lower_bound
-from ...runs.numbers import bound, figure, is_infinite, small
+from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ..judgement.phrases import HEURISTIC, adversary_words
 from ..judgement.verdict import verdict
 from ..plain_text import markdown_text

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from ...runs.attack.sweep import contradictions
 from ...runs.evidence.schema import Audit, AuditedAdversary
-from ...runs.lower_bound import lower_bound
-from ...runs.numbers import bound, small
+from ...runs.numbers import bound, lower_bound, small
 from ..document.checked_run import CheckedRun
 from ..plain_text import plain
 from .finding import Finding, Outcome
