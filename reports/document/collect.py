@@ -13,7 +13,7 @@ from typing import Any
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
-from ...runs.attack.attack_entry import PLANTED
+from ...runs.attack.attack import PLANTED
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
 from ...runs.folder import folder as run_folder

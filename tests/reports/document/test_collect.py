@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overhear.reports.document.collect import collect, report_run
-from overhear.runs.attack.attack_entry import PLANTED
+from overhear.runs.attack.attack import PLANTED
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
