@@ -74,7 +74,7 @@ def attack_sweep(
 def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> dict[str, Any]:
     """The attack of one combination, from its folder as far as that goes."""
     kept = folder / run_folder.RUN
-    if kept.exists() and kept.read_text(encoding="utf-8") != config.to_toml():
+    if kept.exists() and load_run_file(kept) != config:
         raise FileExistsError(
             f"{folder} holds a run of another run file; give a new folder to --out"
         )
