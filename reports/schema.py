@@ -6,24 +6,32 @@ ignore those that they do not know. Infinite figures are the string "inf".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic.json_schema import JsonSchemaValue
 
-from ..runs.evidence.schema import (
-    Adjacency,
-    Attack,
-    Audit,
-    Count,
-    Delta,
-    Described,
-    Fraction,
-    NotNegative,
-    Score,
-    Status,
-)
+from ..runs.described import Count, Described, Fraction, NotNegative, Score, Status
+from ..runs.evidence.schema import Assumption, Attack, Audit, Measured
+from ..runs.folder.records import Environment, Stopped
+from ..runs.plan.schema import Planned
 
-__all__ = ["Report", "report_schema"]
+__all__ = [
+    "Hits",
+    "Odds",
+    "Released",
+    "Remedy",
+    "Report",
+    "Reproduce",
+    "Risk",
+    "RoundsWithin",
+    "Run",
+    "Tool",
+    "Utility",
+    "as_json",
+    "report_schema",
+]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -33,21 +41,6 @@ class Tool(Described):
 
     name: Literal["overhear"]
     version: str
-
-
-class Stopped(Described):
-    """Where its budget ends a run that releases rounds more than once."""
-
-    round: Count
-    """The last one."""
-    rounds: Count
-    """Planned."""
-    adversary: str
-    epsilon: NotNegative
-    """As planned, at `delta`."""
-    target: NotNegative
-    delta: Delta
-    because: str
 
 
 class Run(Described):
@@ -92,60 +85,6 @@ class Run(Described):
     evaluation_noise_seed: int | None
     """Not null: the noise can be repeated, and no figure is proven."""
     device: str
-
-
-class Target(Described):
-    """What the run file asks for."""
-
-    epsilon: NotNegative | None
-    delta: Delta
-    adversary: str | None
-
-
-class Statement(Described):
-    """What one adversary can learn about one record, as planned."""
-
-    name: str
-    """The adversary that was asked for."""
-    victim: Count
-    """The agent whose record is meant."""
-    worst_adversary: str | None
-    """The adversary behind the name, where the worst one was searched."""
-    joint_sensitivity: NotNegative
-    effective_noise_multiplier: NotNegative
-    mu_per_round: NotNegative
-    epsilon: NotNegative
-    delta: Delta
-    unit: Literal["record"]
-    adjacency: Adjacency
-    sampling: str
-    status: Status
-    """Only a proven epsilon is an upper bound."""
-    bound: str
-    """How epsilon was found."""
-    because: str
-
-
-class PublishedBound(Described):
-    """What the algorithm's paper claims; no figure of ours."""
-
-    paper: str
-    statement: str
-    epsilon: NotNegative
-    delta: Delta
-    caveats: list[str]
-
-
-class Planned(Described):
-    """The object of `overhear plan --json`."""
-
-    version: Annotated[Literal[1], Field(alias="schema")]
-    noise_multiplier: NotNegative
-    target: Target
-    adversaries: list[Statement]
-    """Worst first."""
-    published_bound: PublishedBound | None
-    warnings: list[str]
 
 
 class Released(Described):
@@ -221,15 +160,6 @@ class Remedy(Described):
     noise_multiplier: NotNegative | None = None
 
 
-class Measured(Described):
-    """What a page says of an audited adversary: three digits, rounded down."""
-
-    epsilon: NotNegative | None
-    ideal: NotNegative | None
-    messages: list[NotNegative | None]
-    """Of each message alone, in the order of the audit."""
-
-
 class Utility(Described):
     """Test scores at the evaluated rounds."""
 
@@ -244,22 +174,12 @@ class Utility(Described):
     consensus_distance: list[Score]
 
 
-class Assumption(Described):
-    """What the figures rest on."""
-
-    name: str
-    text: str
-    status: Literal["verified", "assumed", "gap"]
-    how: str
-    """How it was verified, or why it was not."""
-
-
 class Reproduce(Described):
     """How to do it again."""
 
     commands: list[str]
     check: list[str]
-    environment: dict[str, Any]
+    environment: Environment
     files: dict[str, str]
     """SHA-256 by path."""
 
@@ -290,7 +210,12 @@ class Report(Described):
     reproduce: Reproduce
 
 
-def report_schema() -> dict[str, Any]:
+def as_json(report: Report) -> Mapping[str, Any]:  # the object of privacy.json, read by key
+    """The report for those that read it by keys, infinite figures as the string "inf"."""
+    return report.dump()
+
+
+def report_schema() -> JsonSchemaValue:
     """JSON Schema (2020-12) of privacy.json.
 
     >>> report_schema()["properties"]["schema"]["const"]

@@ -55,7 +55,7 @@ def compare(
     if format is ComparisonFormat.JSON:
         import json
 
-        from ...runs.folder.folder import finite
+        from ...runs.described import finite
 
         text = json.dumps(finite(found), indent=2, allow_nan=False) + "\n"
     elif format is ComparisonFormat.HTML:

@@ -89,7 +89,7 @@ def collect(folder: Path) -> dict[str, Any]:
     came = course(folder, plan, spent=spent, metrics=metrics)
     run = run_facts(config, built, plan, came=came, sent=traffic(built, plan))
     ledger = _ledger(config, plan, spent)
-    limit = plan.target["epsilon"]
+    limit = plan.target.epsilon
     return {
         "schema": SCHEMA,
         "tool": {"name": "overhear", "version": importlib.metadata.version("overhear")},
@@ -162,7 +162,7 @@ def _epsilon(
     return run_epsilon(
         exposure,
         noise_multiplier=plan.noise_multiplier,
-        delta=plan.target["delta"],
+        delta=plan.target.delta,
         adjacency="add-or-remove-one" if p is None else p.adjacency,
         accountant="pld" if p is None else p.accountant,
         rounds=rounds,

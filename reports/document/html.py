@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from ...runs.folder.folder import finite
+from ...runs.described import finite
 from ...runs.numbers import is_infinite
 from ..cited import Cited
 from ..figures.by_round import epsilon_figure, epsilon_series, utility_figure

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...runs.folder.folder import finite
+from ...runs.described import finite
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ..judgement.phrases import HEURISTIC, adversary_words
 from ..judgement.verdict import verdict

@@ -107,7 +107,7 @@ def run_facts(
         sent: between whom.
     """
     graph = built.setting.graph
-    target = plan.target["adversary"]
+    target = plan.target.adversary
     at_stake = plan.guarantee(target) if target else plan.guarantees[0]
     return {
         "name": f"{config.algorithm.name}-{graph.name}-{config.data.name}",

@@ -54,7 +54,7 @@ def rounds_within(
                 return run_epsilon(
                     exposure,
                     noise_multiplier=plan.noise_multiplier,
-                    delta=plan.target["delta"],
+                    delta=plan.target.delta,
                     rounds=[*starts, *numbers[:rounds]],
                     **_how(config),
                 )
@@ -90,12 +90,12 @@ def mending(
         figure that it leads to and its status; empty where the target is met.
     """
     target = plan.target
-    name = target["adversary"] or next(
+    name = target.adversary or next(
         (g.adversary for g in plan.guarantees if g.adversary != "single-message"), None
     )
     if name is None:
         return []
-    guarantee, limit = plan.guarantee(name), target["epsilon"]
+    guarantee, limit = plan.guarantee(name), target.epsilon
     proven = guarantee.status is Status.PROVEN
     finite = proven and math.isfinite(epsilon[name])
     if finite and (limit is None or epsilon[name] <= limit):
@@ -172,7 +172,7 @@ def _noise(
 ) -> dict[str, Any] | None:
     """The noise multiplier that would have covered everything that was released."""
     released = accounted(plan.exposures[name], spent.numbers, torn=spent.torn)
-    how: dict[str, Any] = {"delta": plan.target["delta"], **_how(config)}
+    how: dict[str, Any] = {"delta": plan.target.delta, **_how(config)}
     try:
         multiplier = calibrated_multiplier(released, epsilon=limit, **how)
     except (UnsupportedView, UnsupportedMechanism):

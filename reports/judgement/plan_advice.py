@@ -67,7 +67,7 @@ def advise(
         remedies.insert(0, _unseeded(config, plan))
     elif not cases:
         found.append(_most(config, plan))
-    if plan.target["epsilon"] is None:
+    if plan.target.epsilon is None:
         remedies.append(_no_target(config))
     return [*found, *dict.fromkeys(remedies)]
 
@@ -114,7 +114,7 @@ def _asked(plan: Plan) -> list[Guarantee]:
 
 
 def _cases(plan: Plan) -> list[Case]:
-    limit = plan.target["epsilon"]
+    limit = plan.target.epsilon
     grouped: dict[tuple[str, str], list[Guarantee]] = {}
     for g in _asked(plan):
         if math.isinf(g.epsilon):
@@ -167,7 +167,7 @@ def _most(config: RunFile, plan: Plan) -> Advice:
         )
     who, record = onlooker(config, worst), record_words(config, worst)
     most = at_most(worst.epsilon, worst.delta)
-    if plan.target["epsilon"] is None:
+    if plan.target.epsilon is None:
         words = (
             f"{capital(who)} could learn something about whether {record} was trained on: "
             f"{most}. Nobody else who was asked about learns more."

@@ -46,7 +46,7 @@ def mended(
     numbers = range(plan.rounds + 1)  # as the ledger of a run that went as planned would have them
     entries = mending(
         aimed,
-        replace(plan, target={**plan.target, "adversary": name}),
+        replace(plan, target=plan.target.model_copy(update={"adversary": name})),
         Spent(header={}, entries=[{"round": n} for n in numbers], torn=False),
         graph=graph,
         epsilon={g.adversary: g.epsilon for g in plan.guarantees},
@@ -68,7 +68,7 @@ def mended(
 def _changed(config: RunFile, plan: Plan, worst: Guarantee, entry: dict[str, Any]) -> Advice:
     """A repaired form, or encrypted links."""
     then = float(entry["epsilon"])
-    limit = plan.target["epsilon"]
+    limit = plan.target.epsilon
     at = at_most(then, worst.delta)
     if entry["action"] == "repair":
         words = (
@@ -114,7 +114,7 @@ def _more_noise(config: RunFile, plan: Plan, case: Case, entry: dict[str, Any]) 
         f"{onlooker(config, worst)} then has {at_most(then, worst.delta)}{_still(still)}."
     )
     found = [Advice(what=What.NOISE, words=words, epsilon=then)]
-    if worst.adversary != plan.target["adversary"]:
+    if worst.adversary != plan.target.adversary:
         words = (
             f'Or let the target speak of it: adversary = "{worst.adversary}" in [privacy], beside '
             f"epsilon = {limit_of(plan):g}, calculates that noise multiplier of {needed}."
@@ -212,7 +212,7 @@ def _skipped(config: RunFile, plan: Plan, case: Case, why: str) -> Advice:
     if config.graph.links == "clear" and worst.adversary == EAVESDROPPER.name:
         tries.append("--set graph.links=encrypted")
     if case.kind == "over":
-        if worst.adversary != plan.target["adversary"]:
+        if worst.adversary != plan.target.adversary:
             tries.append(f"--set privacy.adversary={worst.adversary} (the noise that it takes)")
         tries.append(f"--set training.rounds={max(1, plan.rounds // 2)}")
     if not tries:

@@ -85,7 +85,7 @@ class Case(NamedTuple):
 
 def limit_of(plan: Plan) -> float:
     """The target; infinite where there is none."""
-    return math.inf if plan.target["epsilon"] is None else float(plan.target["epsilon"])
+    return math.inf if plan.target.epsilon is None else float(plan.target.epsilon)
 
 
 def at_most(epsilon: float, delta: float) -> str:

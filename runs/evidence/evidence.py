@@ -7,18 +7,16 @@ contradicts it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
-
-from ...privacy.errors import InputError
+from ..described import Described
 from ..folder import folder as run_folder
-from ..numbers import is_infinite
-from .schema import Attack, Audit
+from ..plan.schema import Planned, PlannedAdversary
+from .schema import Attack, Audit, AuditedAdversary, Measured
 
 __all__ = [
     "Place",
@@ -32,10 +30,11 @@ __all__ = [
 
 Place = tuple[str | int, ...]  # within the report
 _DIGITS = 3
+_Evidence = TypeVar("_Evidence", bound=Described)
 
 
-def read_attack(folder: Path) -> dict[str, Any] | None:
-    """The object of attack.json, None where no attack was finished.
+def read_attack(folder: Path) -> Attack | None:
+    """The attack of a run folder, None where none was finished.
 
     Raises:
         ValueError: it is no attack; a report never leaves out evidence that is there.
@@ -43,8 +42,8 @@ def read_attack(folder: Path) -> dict[str, Any] | None:
     return _read(folder / run_folder.ATTACK, Attack, "overhear attack")
 
 
-def read_audit(folder: Path) -> dict[str, Any] | None:
-    """The object of audit.json, None where no audit was run.
+def read_audit(folder: Path) -> Audit | None:
+    """The audit of a run folder, None where none was run.
 
     Raises:
         ValueError: it is no audit; a report never leaves out evidence that is there.
@@ -52,112 +51,104 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
     return _read(folder / run_folder.AUDIT, Audit, "overhear audit")
 
 
-def _read(path: Path, kind: type[BaseModel], command: str) -> dict[str, Any] | None:
+def _read(path: Path, kind: type[_Evidence], command: str) -> _Evidence | None:
     if not path.exists():
         return None
-    text = path.read_bytes()
-    try:
-        kind.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"{path} cannot be read at {place or 'its start'}: {first['msg']}; move it away and "
-            f"run `{command} DIR` again"
-        ) from error
-    found: dict[str, Any] = json.loads(text)
-    return found
+    return kind.read(
+        path,
+        refusal=lambda at, what: (
+            f"{path} cannot be read at {at or 'its start'}: {what}; move it away and run "
+            f"`{command} DIR` again"
+        ),
+    )
 
 
-def row_of(report: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def row_of(planned: Planned, name: str) -> PlannedAdversary | None:
     """The row of the plan that an audited adversary is: by its name, or as the worst of its kind.
 
     Args:
-        report: the object of privacy.json.
+        planned: what was planned.
         name: of the audit, such as "neighbour:1" for the plan's "neighbour".
     """
-    rows: Sequence[Mapping[str, Any]] = report["plan"]["adversaries"]
-    named = [r for r in rows if r["name"] == name]
-    worst = [r for r in rows if r["worst_adversary"] == name]
+    named = [row for row in planned.adversaries if row.name == name]
+    worst = [row for row in planned.adversaries if row.worst_adversary == name]
     return next(iter(named or worst), None)
 
 
-def contradictions(report: Mapping[str, Any]) -> list[Place]:
-    """Where the report holds evidence that contradicts a proof.
-
-    Args:
-        report: the object of privacy.json.
+def contradictions(attack: Attack | None, audit: Audit | None) -> list[Place]:
+    """Where a report holds evidence that contradicts a proof.
 
     Returns:
         The places of the audit's rows and of the attack's bounds that exceed the proof.
     """
-    audit, attack = report["audit"], report["attack"]
     found: list[Place] = [
         ("audit", "adversaries", number)
-        for number, row in enumerate(audit["adversaries"] if audit else ())
-        if row["verdict"] == "contradicted"
+        for number, row in enumerate(audit.adversaries if audit else ())
+        if row.verdict == "contradicted"
     ]
-    if audit and audit["verdict"] == "contradicted" and not found:
+    if audit and audit.verdict == "contradicted" and not found:
         found.append(("audit",))
-    scenarios: Sequence[Mapping[str, Any]] = attack["scenarios"] if attack else ()
     found += [
         ("attack", "scenarios", number, "bound")
-        for number, scenario in enumerate(scenarios)
-        if scenario["bound"].get("exceeded", False)
+        for number, scenario in enumerate(attack.scenarios if attack else ())
+        if scenario.bound.exceeded
     ]
     return found
 
 
-def suspicions(report: Mapping[str, Any]) -> list[Place]:
-    """Where the audit holds a bound above what is proven that was not found a second time.
+def suspicions(
+    audit: Audit | None, *, planned: Planned, epsilon: Mapping[str, float]
+) -> list[Place]:
+    """Where an audit holds a bound above what is proven that was not found a second time.
 
     Args:
-        report: the object of privacy.json.
+        audit: as it was read.
+        planned: what was planned.
+        epsilon: accounted, by adversary.
     """
-    audit = report["audit"]
     found: list[Place] = [
         ("audit", "adversaries", number)
-        for number, row in enumerate(audit["adversaries"] if audit else ())
-        if row["verdict"] == "suspicious"
-        or (row["verdict"] != "contradicted" and _exceeds(report, audit, row))
+        for number, row in enumerate(audit.adversaries if audit else ())
+        if row.verdict == "suspicious"
+        or (row.verdict != "contradicted" and _exceeds(row, audit, planned, epsilon))
     ]
-    if audit and audit["verdict"] == "suspicious" and not found:
+    if audit and audit.verdict == "suspicious" and not found:
         found.append(("audit",))
     return found
 
 
-def measured(audit: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+def measured(audit: Audit | None) -> dict[str, Measured]:
     """What a page says of each audited adversary, with three digits, rounded down.
 
     A measured lower bound must never be told too large, nor what the best audit could have found.
 
-    >>> row = {"name": "eavesdropper", "measured_epsilon": 2.71828, "ideal_epsilon": None}
-    >>> measured({"adversaries": [row]})
-    {'eavesdropper': {'epsilon': 2.71, 'ideal': None, 'messages': []}}
+    >>> measured(None)
+    {}
     """
     return {
-        row["name"]: {
-            "epsilon": _down(row["measured_epsilon"]),
-            "ideal": _down(row["ideal_epsilon"]),
-            "messages": [_down(one["measured_epsilon"]) for one in row.get("messages", ())],
-        }
-        for row in (audit["adversaries"] if audit else ())
+        row.name: Measured(
+            epsilon=_down(row.measured_epsilon),
+            ideal=_down(row.ideal_epsilon),
+            messages=[_down(one.measured_epsilon) for one in row.messages],
+        )
+        for row in (audit.adversaries if audit else ())
     }
 
 
-def _down(value: float | str | None) -> float | None:
-    if value is None or is_infinite(value):
+def _down(value: float | None) -> float | None:
+    if value is None or math.isinf(value):
         return None
     # Of the digits that it was given with, not of the binary number just below them.
-    return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).plus(Decimal(repr(float(value)))))
+    return float(Context(prec=_DIGITS, rounding=ROUND_FLOOR).plus(Decimal(repr(value))))
 
 
-def _exceeds(report: Mapping[str, Any], audit: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+def _exceeds(
+    row: AuditedAdversary, audit: Audit | None, planned: Planned, epsilon: Mapping[str, float]
+) -> bool:
     """Whether a row measured more than the ledger's proven epsilon."""
-    of = row_of(report, row["name"])
-    if of is None or of["status"] != "proven" or row["measured_epsilon"] is None:
+    of = row_of(planned, row.name)
+    if audit is None or of is None or of.status != "proven" or row.measured_epsilon is None:
         return False
     # At a larger delta epsilon is smaller, so what is measured there bounds the proven one too.
-    same = audit["delta"] >= of["delta"] and audit["adjacency"] == of["adjacency"]
-    proven = float(report["ledger"]["epsilon"][of["name"]])
-    return bool(same and float(row["measured_epsilon"]) > proven)
+    same = audit.delta >= of.delta and audit.adjacency == of.adjacency
+    return same and row.measured_epsilon > epsilon[of.name]

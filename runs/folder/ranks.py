@@ -91,7 +91,7 @@ def facts_of(session: Session) -> dict[str, str]:
     for graph in session.built.setting.graph.graphs:
         for array in (graph.receivers, graph.senders, graph.edge_weights):
             edges.update(array.tobytes())
-    packages = run_folder.environment("")["packages"]
+    packages = run_folder.environment("").packages
     return {
         "run file": hashlib.sha256(session.config.to_toml().encode()).hexdigest(),
         "noise multiplier": repr(float(session.plan.noise_multiplier)),

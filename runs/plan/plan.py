@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple, cast
+
+from pydantic import JsonValue
 
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
@@ -26,11 +28,13 @@ from ...training.exposure.joint_sensitivities import (
 from ...training.exposure.whole_run import carried_exposures
 from ...training.graphs.graph import Topology
 from ...training.tracing.trace import trace
+from ..described import Adjacency
 from ..run_file.build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
 from ..run_file.run_file import RunFile
+from ..run_file.tables import PrivacyTable
 from .by_agent import epsilon_by_agent, exposures_by_agent
+from .schema import Planned, PlannedAdversary, PublishedBound, Target
 
-SCHEMA = 1
 _SOME_BATCH = 37.5
 _PUBLISHED = {"dpdl": dpdl_theorem_1}  # algorithms whose paper has a bound of its own
 
@@ -52,7 +56,7 @@ class Plan:
     """
 
     noise_multiplier: float
-    target: dict[str, Any]
+    target: Target
     guarantees: Sequence[Guarantee]
     exposures: dict[str, Exposure]
     sampling_rate: float
@@ -66,40 +70,56 @@ class Plan:
         """The statement for one adversary."""
         return next(g for g in self.guarantees if g.adversary == adversary)
 
-    def to_json(self) -> dict[str, Any]:
-        """The object that `overhear plan --json` prints; infinite figures are the string "inf"."""
-        found = {
-            "schema": SCHEMA,
-            "noise_multiplier": _number(self.noise_multiplier),
-            "target": self.target,
-            "adversaries": [
-                {
-                    "name": g.adversary,
-                    "victim": g.victim,
-                    "worst_adversary": g.worst_adversary,
-                    "joint_sensitivity": _number(g.joint_sensitivity),
-                    "effective_noise_multiplier": _number(g.effective_noise_multiplier),
-                    "mu_per_round": _number(g.mu_per_round),
-                    "epsilon": _number(g.epsilon),
-                    "delta": g.delta,
-                    "unit": str(g.unit),
-                    "adjacency": g.adjacency,
-                    "sampling": str(g.sampling),
-                    "status": str(g.status),
-                    "bound": str(g.bound),
-                    "because": g.because,
-                }
-                for g in self.guarantees
-            ],
-            "published_bound": _claim_json(self.published_bound),
-            "warnings": list(self.warnings),
-        }
-        if self.victims is not None:
-            found["victims"] = {
-                name: [None if e is None else _number(e) for e in of]
-                for name, of in self.victims.items()
-            }
-        return found
+    def planned(self) -> Planned:
+        """The object that `overhear plan --json` prints."""
+        found = Planned(
+            version=1,
+            noise_multiplier=self.noise_multiplier,
+            target=self.target,
+            adversaries=[planned_adversary(g) for g in self.guarantees],
+            published_bound=None
+            if self.published_bound is None
+            else _claimed(self.published_bound),
+            warnings=list(self.warnings),
+        )
+        if self.victims is None:
+            return found
+        every = {name: list(of) for name, of in self.victims.items()}
+        return found.model_copy(update={"victims": every})
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The same as JSON; infinite figures are the string "inf"."""
+        return self.planned().dump()
+
+
+def _claimed(claim: PublishedClaim) -> PublishedBound:
+    return PublishedBound(
+        paper=claim.paper,
+        statement=claim.statement,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        caveats=list(claim.caveats),
+    )
+
+
+def planned_adversary(stated: Guarantee) -> PlannedAdversary:
+    """The row of a statement."""
+    return PlannedAdversary(
+        name=stated.adversary,
+        victim=stated.victim,
+        worst_adversary=stated.worst_adversary,
+        joint_sensitivity=stated.joint_sensitivity,
+        effective_noise_multiplier=stated.effective_noise_multiplier,
+        mu_per_round=stated.mu_per_round,
+        epsilon=stated.epsilon,
+        delta=stated.delta,
+        unit="record",
+        adjacency=cast("Adjacency", stated.adjacency),  # any other is refused by the row
+        sampling=str(stated.sampling),
+        status="proven" if stated.status is Status.PROVEN else "heuristic",
+        bound=str(stated.bound),
+        because=stated.because,
+    )
 
 
 def make_plan(
@@ -124,30 +144,16 @@ def make_plan(
     """
     graph = graph or graph_of(config)
     rounds, p = config.training.rounds, config.privacy
+    # What a round sends and what it is exposed to, at noise multiplier 1.
     needs_records = ALGORITHMS[config.algorithm.name].needs_records
     data = data_of(config) if needs_records or config.training.sampling_rate is None else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
-    delta = 1e-5 if p is None else p.delta
-    adjacency = "add-or-remove-one" if p is None else p.adjacency
-    accountant = "pld" if p is None else p.accountant
     kinds, found, of_each = _exposures(
         config, graph, rate=rate, records=records, every_agent=every_agent
     )
-    multiplier = 0.0
-    target: dict[str, Any] = {"epsilon": None, "delta": delta, "adversary": None}
-    if p is not None:
-        target = {"epsilon": p.epsilon, "delta": delta, "adversary": p.adversary}
-        if p.epsilon is not None:
-            multiplier = calibrated_multiplier(
-                found[p.adversary],
-                epsilon=p.epsilon,
-                delta=delta,
-                adjacency=adjacency,
-                accountant=accountant,
-            )
-        else:
-            multiplier = float(p.noise_multiplier or 0.0)
+    # The noise that meets the target; the step as it runs with it must cost what was accounted.
+    multiplier = _multiplier(p, found)
     if multiplier > 0:
         _, real, _ = _exposures(
             config,
@@ -158,24 +164,21 @@ def make_plan(
             batch_size=batch_size,
         )
         _check_scaling(found, real, multiplier)
-    every = [
-        guarantee(
-            name,
-            exposure,
-            noise_multiplier=multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
+    # Epsilon of every adversary, and of every agent where that is asked for.
+    every = _guarantees(config, found, multiplier=multiplier)
+    victims = {
+        name: epsilon_by_agent(
+            of, agents=graph.agents, noise_multiplier=multiplier, **_terms(p)._asdict()
         )
-        for name, exposure in found.items()
-    ]
-    if config.training.evaluation_noise_seed is not None:
-        known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
-        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
-    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
+        for name, of in of_each.items()
+    }
     return Plan(
         noise_multiplier=multiplier,
-        target=target,
+        target=Target(
+            epsilon=None if p is None else p.epsilon,
+            delta=_terms(p).delta,
+            adversary=None if p is None else p.adversary,
+        ),
         guarantees=every,
         exposures=found,
         sampling_rate=rate,
@@ -183,20 +186,48 @@ def make_plan(
         message_kinds=kinds,
         warnings=_warnings(config, every),
         published_bound=_published_bound(config, every, multiplier=multiplier, rate=rate),
-        victims={
-            name: epsilon_by_agent(
-                of,
-                agents=graph.agents,
-                noise_multiplier=multiplier,
-                delta=delta,
-                adjacency=adjacency,
-                accountant=accountant,
-            )
-            for name, of in of_each.items()
-        }
-        if every_agent
-        else None,
+        victims=victims if every_agent else None,
     )
+
+
+class _Terms(NamedTuple):
+    """What every epsilon of a run is stated at."""
+
+    delta: float = 1e-5
+    adjacency: str = "add-or-remove-one"
+    accountant: str = "pld"
+
+
+def _terms(privacy: PrivacyTable | None) -> _Terms:
+    if privacy is None:
+        return _Terms()
+    return _Terms(privacy.delta, privacy.adjacency, privacy.accountant)
+
+
+def _multiplier(privacy: PrivacyTable | None, found: Mapping[str, Exposure]) -> float:
+    """The noise multiplier that is given, or that meets the target."""
+    if privacy is None:
+        return 0.0
+    if privacy.epsilon is None:
+        return float(privacy.noise_multiplier or 0.0)
+    return calibrated_multiplier(
+        found[privacy.adversary], epsilon=privacy.epsilon, **_terms(privacy)._asdict()
+    )
+
+
+def _guarantees(
+    config: RunFile, found: Mapping[str, Exposure], *, multiplier: float
+) -> list[Guarantee]:
+    """A statement for each adversary, worst first."""
+    every = [
+        guarantee(name, exposure, noise_multiplier=multiplier, **_terms(config.privacy)._asdict())
+        for name, exposure in found.items()
+    ]
+    if config.training.evaluation_noise_seed is not None:
+        known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
+        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
+    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
+    return every
 
 
 def _exposures(
@@ -336,19 +367,3 @@ def _published_bound(
         sensitivity_factor=worst.joint_sensitivity,
         sensitivity_status=worst.status,
     )
-
-
-def _claim_json(claim: PublishedClaim | None) -> dict[str, Any] | None:
-    if claim is None:
-        return None
-    return {
-        "paper": claim.paper,
-        "statement": claim.statement,
-        "epsilon": _number(claim.epsilon),
-        "delta": claim.delta,
-        "caveats": list(claim.caveats),
-    }
-
-
-def _number(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value
