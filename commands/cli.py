@@ -245,12 +245,12 @@ def _train(
         else:
             summary = train_run(config, out, progress=progress, **led)
     if json:
-        print_json(summary)
+        print_json(summary.dump())
         return
     from .terminal.tables import adversary_table
 
     console = make_console()
-    console.print(adversary_table(summary["adversaries"]))
+    console.print(adversary_table([row.dump() for row in summary.adversaries]))
     say(console, f"The run is in {out}.")
 
 
@@ -280,11 +280,12 @@ def report(
     from ..reports.document.collect import collect
 
     if format is FormatName.JSON:
-        print_json(collect(folder))
+        print_json(collect(folder).dump())
         return
     from ..reports.document.markdown import report_markdown
+    from ..reports.schema import as_json
 
-    print(report_markdown(collect(folder)), end="")
+    print(report_markdown(as_json(collect(folder))), end="")
 
 
 app.command()(check)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
+from ...runs.described import Described
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.run_file.run_file import load_run_file
@@ -30,7 +29,7 @@ __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"
 _TOLERANCE = 1e-6
 # When and where the report was made; the rest is the run's.
 _OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device"})
-_Evidence = TypeVar("_Evidence", bound=BaseModel)
+_Evidence = TypeVar("_Evidence", bound=Described)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,15 +102,12 @@ def read_evidence(path: Path, kind: type[_Evidence]) -> _Evidence | None:
     """
     if not path.exists():
         return None
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"{plain(path)} cannot be read as evidence: {plain(place)}: {plain(first['msg'])}; "
-            "make it again"
-        ) from error
+    return kind.read(
+        path,
+        refusal=lambda at, what: (
+            f"{plain(path)} cannot be read as evidence: {plain(at)}: {plain(what)}; make it again"
+        ),
+    )
 
 
 def first_difference(held: Any, fresh: Any, *, place: str = "") -> str | None:

@@ -16,14 +16,15 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import Any
 
-from ...privacy.accounting.risk import Risk, composed_risk, risk_of_mu
+from ...privacy.accounting.risk import Risk as Curve
+from ...privacy.accounting.risk import composed_risk, risk_of_mu
 from ...privacy.guarantee import Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan
 from ...training.exposure.guarantees import accounted
 from ...training.exposure.joint_sensitivities import Exposure, Release
+from ..schema import Hits, Odds, Risk
 
 __all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
 
@@ -41,7 +42,7 @@ class Source(enum.StrEnum):
 
 def risk_by_adversary(
     plan: Plan, spent: Spent, *, epsilon: Mapping[str, float], adjacency: str
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Risk]:
     """The odds of each adversary after everything that was accounted for.
 
     Args:
@@ -49,12 +50,8 @@ def risk_by_adversary(
         spent: its ledger.
         epsilon: accounted, by adversary.
         adjacency: of the statement.
-
-    Returns:
-        By adversary: `from` (a `Source`), `relation` ("at most" or "at least"), `advantage`, `mu`
-        of the whole run (None where only the pair is known), `right` and `hits` as odds.
     """
-    known: dict[tuple[tuple[Release, ...], bool], dict[str, Any]] = {}
+    known: dict[tuple[tuple[Release, ...], bool], Risk] = {}
     found = {}
     for name, exposure in plan.exposures.items():
         guarantee = plan.guarantee(name)
@@ -117,7 +114,7 @@ def _entry(
     delta: float,
     adjacency: str,
     proven: bool,
-) -> dict[str, Any]:
+) -> Risk:
     if math.isinf(epsilon):
         return _told(
             Source.NOTHING, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True
@@ -135,7 +132,7 @@ def _entry(
     return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=proven)
 
 
-def _curve(exposure: Exposure, *, noise_multiplier: float, adjacency: str) -> Risk | None:
+def _curve(exposure: Exposure, *, noise_multiplier: float, adjacency: str) -> Curve | None:
     """Of everything released together; None where no pair is known that dominates it."""
     counts: Counter[tuple[float, float]] = Counter()
     for r in exposure.releases:
@@ -157,21 +154,16 @@ def _told(
     advantage: float,
     mu: float | None,
     up: bool,
-) -> dict[str, Any]:
-    return {
-        "from": str(source),
-        "relation": "at most" if up else "at least",
-        "advantage": advantage,
-        "mu": mu,
+) -> Risk:
+    return Risk(
+        source=str(source),
+        relation="at most" if up else "at least",
+        advantage=advantage,
+        mu=mu,
         # The prior is a coin, so the best guess is right with probability (1 + advantage) / 2.
-        "right": {"times": odds(0.5 * (1.0 + advantage), 100, up=up), "of": 100},
-        "hits": [
-            {
-                "false_alarms": alarms,
-                "of": of,
-                "hit_rate": hit,
-                "hits": odds(hit, of, up=up),
-            }
+        right=Odds(times=odds(0.5 * (1.0 + advantage), 100, up=up), of=100),
+        hits=[
+            Hits(false_alarms=alarms, of=of, hit_rate=hit, hits=odds(hit, of, up=up))
             for (alarms, of), hit in hits.items()
         ],
-    }
+    )

@@ -15,9 +15,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...runs.evidence.evidence import contradictions, suspicions
 from ...runs.numbers import is_infinite
 from ..cited import Cited, look_up
+from .evidence_places import contradictions_in, suspicions_in
 from .remedies import calibrate, mend, protect, prove
 from .row_words import adversary_phrase, epsilon_kind
 from .verdict_notes import verdict_notes
@@ -101,7 +101,7 @@ def verdict(report: Mapping[str, Any]) -> Verdict:
     elif float(spent) > allowed:
         headline = Markup("Over the target against {}").format(who)
         actions = (*calibrate(cited), *mend(report, cited))
-    elif suspicions(report):
+    elif suspicions_in(report):
         outcome = Outcome.OPEN
         headline = Markup("The target is met on paper, but the audit is suspicious")
         actions = (
@@ -135,7 +135,7 @@ def head_row(report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _against(report: Mapping[str, Any]) -> tuple[Markup, tuple[Markup, ...]] | None:
     """Headline and actions where the evidence speaks against the proof."""
-    places = contradictions(report)
+    places = contradictions_in(report)
     if places:
         sentences = [look_up(report, place) for place in places]
         said = tuple(
@@ -171,7 +171,7 @@ def _against(report: Mapping[str, Any]) -> tuple[Markup, tuple[Markup, ...]] | N
 
 def doubt(report: Mapping[str, Any]) -> str:
     """Why no proven figure may be relied on: "contradicted", "check failed", or nothing."""
-    if contradictions(report):
+    if contradictions_in(report):
         return "contradicted"
     return "check failed" if _against(report) is not None else ""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...runs.evidence.evidence import suspicions
 from ..cited import Cited
+from .evidence_places import suspicions_in
 from .row_words import adversary_phrase, epsilon_kind, epsilon_sign
 
 __all__ = ["verdict_notes"]
@@ -161,6 +161,6 @@ def _duplicates(report: Mapping[str, Any], cited: Cited) -> tuple[Markup, ...]:
 
 
 def _audited(report: Mapping[str, Any]) -> tuple[Markup, ...]:
-    if not suspicions(report):
+    if not suspicions_in(report):
         return ()
     return (Markup("The audit is suspicious: once it measured more than is proven (section 6)."),)
