@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from overhear.runs.evidence.evidence import measured
+from overhear.runs.evidence.schema import Audit
 
 RUN_FILE = """\
 [data]
@@ -139,7 +140,13 @@ def sample_audit(verdict: str = "consistent") -> dict[str, Any]:
 
 def with_audit(report: dict[str, Any], verdict: str = "consistent") -> dict[str, Any]:
     audit = sample_audit(verdict)
-    return report | {"audit": audit, "measured": measured(audit)}
+    return report | {"audit": audit, "measured": measured_json(audit)}
+
+
+def measured_json(audit: dict[str, Any]) -> dict[str, Any]:
+    """The "measured" of a report with this audit."""
+    found = measured(Audit.model_validate(audit))
+    return {name: one.dump() for name, one in found.items()}
 
 
 def sample_report() -> dict[str, Any]:
@@ -157,6 +164,7 @@ def sample_report() -> dict[str, Any]:
             "adjacency": "add-or-remove-one",
             "sampling": "poisson",
             "status": status,
+            "bound": "accountant",
             "because": "3 contributions of one batch are released, counted jointly",
         }
 
@@ -189,6 +197,7 @@ def sample_report() -> dict[str, Any]:
             "links": "clear",
             "data": "digits",
             "records": 1438,
+            "duplicate_records": 0,
             "model": "mlp",
             "parameters": 2410,
             "rounds": 200,
@@ -222,6 +231,12 @@ def sample_report() -> dict[str, Any]:
             "repeated": [],
             "torn": False,
             "epsilon": {
+                "eavesdropper": spent,
+                "neighbour": spent,
+                "final-models": spent,
+                "single-message": single[-1][1],
+            },
+            "reading": {
                 "eavesdropper": spent,
                 "neighbour": spent,
                 "final-models": spent,

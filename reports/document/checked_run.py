@@ -20,6 +20,7 @@ from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.run_file.run_file import load_run_file
 from ..plain_text import plain
+from ..schema import as_json
 from .collect import collect
 
 __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"]
@@ -79,7 +80,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     _check_listed(folder, used)
     attack = read_evidence(folder / run_folder.ATTACK, Attack)
     audit = read_evidence(folder / run_folder.AUDIT, Audit)
-    report = run_folder.finite(collect(folder))
+    report = as_json(collect(folder))
     reported = (folder / run_folder.PRIVACY).exists()
     if reported and hold_report:
         _check_report(folder, report)

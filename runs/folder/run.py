@@ -170,7 +170,11 @@ def exposure_facts(plan: Plan) -> dict[str, ExposureFacts]:
     """What a record is exposed to, by adversary, as the header of the ledger has it."""
     return {
         name: ExposureFacts(
-            whole_run=exposure.whole_run, releases=[tuple(r) for r in exposure.releases]
+            whole_run=exposure.whole_run,
+            releases=[
+                (r.joint_sensitivity, r.sampling_rate, r.rounds, r.contributions, r.first)
+                for r in exposure.releases
+            ],
         )
         for name, exposure in plan.exposures.items()
     }

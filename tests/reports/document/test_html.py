@@ -16,9 +16,8 @@ import pytest
 from overhear.reports.cited import KINDS, Cited, look_up
 from overhear.reports.document.html import render
 from overhear.reports.judgement.phrases import HEURISTIC
-from overhear.runs.evidence.evidence import measured
-from overhear.runs.folder.folder import write_json
-from tests.conftest import sample_images, sample_report, with_audit
+from overhear.runs.described import as_text
+from tests.conftest import measured_json, sample_images, sample_report, with_audit
 
 Report = dict[str, Any]
 NOT_ALLOWED = {"script", "link", "iframe", "object", "embed", "form", "base", "audio", "video"}
@@ -128,7 +127,7 @@ def test_the_embedded_data_is_the_report(page: Page, report: Report) -> None:
 
 
 def test_the_signed_digest_is_that_of_privacy_json(report: Report, tmp_path: Path) -> None:
-    write_json(tmp_path / "privacy.json", report)
+    (tmp_path / "privacy.json").write_text(as_text(report), encoding="utf-8")
     written = (tmp_path / "privacy.json").read_bytes()
     page = Page(render(report))
     assert hashlib.sha256(written).hexdigest() in page.words
@@ -336,7 +335,7 @@ def test_a_measured_figure_is_never_rounded_up(report: Report) -> None:
     report = with_audit(report)
     for low in (1.2345678, 0.0999999, 7.4199, 3.0, 0.0):
         report["audit"]["adversaries"][0]["measured_epsilon"] = low
-        report["measured"] = measured(report["audit"])
+        report["measured"] = measured_json(report["audit"])
         shown = re.findall(r"measured ≥ <tspan[^>]*>([^<]*)<", render(report))
         assert 0.98 * low <= float(shown[0]) <= low
 

@@ -7,8 +7,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 from overhear.reports.figures.measured import measured_figure
-from overhear.runs.evidence.evidence import measured
-from tests.conftest import with_audit
+from tests.conftest import measured_json, with_audit
 
 Report = dict[str, Any]
 
@@ -21,7 +20,7 @@ def test_without_a_finite_figure_there_is_nothing_to_draw(report: Report) -> Non
     report = with_audit(report)
     for row in report["audit"]["adversaries"]:
         row |= {"proven_epsilon": "inf", "measured_epsilon": None, "ideal_epsilon": None}
-    report["measured"] = measured(report["audit"])
+    report["measured"] = measured_json(report["audit"])
     assert measured_figure(report) is None
 
 
