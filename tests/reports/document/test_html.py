@@ -217,7 +217,6 @@ def test_there_are_lines_to_sign_on(page: Page) -> None:
         ("attack", "scenarios", 0, "rows", 3, "unused", 0),
         ("attack", "scenarios", 0, "originals", 0),
         ("audit", "adversaries", 0, "words"),
-        ("audit", "adversaries", 0, "verdict"),
         ("audit", "adversaries", 0, "estimators", 0, "name"),
         ("audit", "adversaries", 0, "estimators", 0, "assumptions"),
         ("audit", "checks", 0, "name"),

@@ -229,7 +229,7 @@ def test_a_line_that_was_cut_off_before_a_resumption_is_a_gap(run_file: Path) ->
     resume_run(config, out)
     report = collect(out).dump()
     assert not report["ledger"]["torn"]
-    assert report["ledger"]["repeated"] == [(5, 2), (6, 2), (7, 2)]
+    assert [tuple(one) for one in report["ledger"]["repeated"]] == [(5, 2), (6, 2), (7, 2)]
     entries = {entry["name"]: entry for entry in report["assumptions"]}
     assert entries["ledger"]["status"] == "gap"
     assert entries["ledger"]["how"].startswith("a line was cut off")
@@ -269,7 +269,7 @@ def test_a_start_that_was_released_twice_costs_twice(
     planned = plan_session(config, out).plan.guarantee("eavesdropper").epsilon
     report = collect(out).dump()
     assert report["ledger"]["epsilon"]["eavesdropper"] > 1.05 * planned
-    assert report["ledger"]["repeated"] == [(0, 2)]
+    assert [tuple(one) for one in report["ledger"]["repeated"]] == [(0, 2)]
     assert "Released more than once: the start." in "".join(verdict_text(report))
     for name, line in report["epsilon_by_round"].items():
         assert line[-1][1] == pytest.approx(report["ledger"]["reading"][name], rel=1e-9)
@@ -284,7 +284,7 @@ def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(
         with pytest.raises(CutOffError):
             run(config, out, progress=cut_off_at(3))
     ledger = collect(out).dump()["ledger"]
-    assert ledger["repeated"] == [(3, 2)]
+    assert [tuple(one) for one in ledger["repeated"]] == [(3, 2)]
     assert (ledger["rounds"], ledger["rounds_accounted"]) == (4, 5)
 
 
@@ -385,13 +385,13 @@ def test_every_figure_of_an_exposure_is_that_of_the_ledger(run_file: Path) -> No
         with pytest.raises(ValueError, match=f"for eavesdropper the run was begun with {said}"):
             check_exposures(other, plan)
     both = exposures | {"coalition:0,1": held}
-    for found, said in (
+    for exposed, said in (
         (None, "lacks what each adversary is exposed to"),
         ({}, "whole_run None, but .* give False"),
         (both, "for coalition:0,1 the run was begun with whole_run False"),
     ):
         with pytest.raises(ValueError, match=said):
-            check_exposures(header.model_copy(update={"exposures": found}), plan)
+            check_exposures(header.model_copy(update={"exposures": exposed}), plan)
 
 
 def test_an_infinite_exposure_is_the_same_when_a_run_goes_on(run_file: Path) -> None:

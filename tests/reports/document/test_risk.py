@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from overhear.privacy.accounting import risk
+from overhear.privacy import risk
 from overhear.privacy.ledger import Spent
 from overhear.reports.document.risk import hits_of_pair, odds, risk_by_adversary
 from overhear.reports.schema import Risk
