@@ -109,11 +109,11 @@ class Released(Described):
 
 
 class Hits(Described):
-    """How often an adversary is right about records, at so many false alarms."""
+    """How often an adversary is right about records, at a false-positive rate."""
 
     false_alarms: Count
     of: Count
-    """`false_alarms` of so many records that were not in."""
+    """The rate is `false_alarms` of so many records that were not in."""
     hit_rate: Fraction
     hits: NotNegative
     """Of `of` records that were in; rounded up if proven, down if not."""
@@ -133,7 +133,7 @@ class Risk(Described):
     """The trade-off curve, or epsilon and delta alone where no curve is known."""
     relation: Literal["at most", "at least"]
     advantage: Fraction
-    """Hit rate less false-alarm rate, at most."""
+    """True-positive rate less false-positive rate, at most."""
     mu: NotNegative | None
     """Of the whole run; null where no curve is known."""
     right: Odds

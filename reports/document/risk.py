@@ -28,7 +28,7 @@ from ..schema import Hits, Odds, Risk
 
 __all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
 
-# False alarms, and of how many records that were not in: 1 in 1000, 1 in 100, 10 in 100.
+# False positives, and of how many records that were not in: 1 in 1000, 1 in 100, 10 in 100.
 _RATES = ((1, 1000), (1, 100), (10, 100))
 
 
@@ -90,7 +90,7 @@ def odds(probability: float, of: int, *, up: bool = True) -> float:
 
 
 def hits_of_pair(epsilon: float, delta: float, false_alarm_rate: float) -> float:
-    """The largest hit rate that (epsilon, delta) alone allows at a false alarm rate.
+    """The largest hit rate that (epsilon, delta) alone allows at a false-positive rate.
 
         min(1, e^epsilon a + delta, 1 - e^-epsilon (1 - delta - a))
 

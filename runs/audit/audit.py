@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ...attacks.audit.audit import AGAIN, Audited, Verdict, audit, not_measured
+from ...attacks.audit.game import CanaryGame
 from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
@@ -163,6 +164,19 @@ def audit_config(
             progress=lambda done, total: show(done, total, "canaries"),
         )
     )
+    return _audit_of(config, p, game, multiplier=multiplier, measured=measured, checks=checks)
+
+
+def _audit_of(
+    config: RunFile,
+    privacy: PrivacyTable,
+    game: CanaryGame | None,
+    *,
+    multiplier: float,
+    measured: list[Audited],
+    checks: list[Check],
+) -> Audit:
+    """The object of what was measured and checked."""
     return Audit(
         version=1,
         canaries=0 if game is None else game.runs * game.of_each * len(game.hosts),
@@ -170,12 +184,12 @@ def audit_config(
         rounds=config.audit.rounds or config.training.rounds,
         planned_rounds=config.training.rounds,
         hosts=[] if game is None else list(game.hosts),
-        victim=p.victim,
-        game=_GAMES[p.adjacency],
+        victim=privacy.victim,
+        game=_GAMES[privacy.adjacency],
         confidence=config.audit.confidence,
-        delta=p.delta,
+        delta=privacy.delta,
         unit="record",
-        adjacency=p.adjacency,
+        adjacency=privacy.adjacency,
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),
         adversaries=[_entry(one, config) for one in measured],

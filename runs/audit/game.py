@@ -40,14 +40,14 @@ def game_of(
     of_unit = trace(unit.init, unit.step, graph=setting.graph, rounds=built.rounds)
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
-    onlookers = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
+    watching = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
     against = [
         _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
         for g in plan.guarantees
     ]
-    if not onlookers:
+    if not watching:
         return None, against
-    onlookers = _linked(onlookers, by_victim, of_unit, plan, setting.graph)
+    watching = _linked(watching, by_victim, of_unit, plan, setting.graph)
     bound = built.bound(multiplier)
     traces = trace(bound.init, bound.step, graph=setting.graph, rounds=built.rounds)
     game = CanaryGame(
@@ -57,11 +57,11 @@ def game_of(
         rounds=rounds,
         clip_norm=built.clip_norm or 0.0,
         classes=built.data.classes,
-        onlookers=onlookers,
+        onlookers=watching,
         canaries=config.audit.canaries,
-        linked=_LINKED if _LINKED in onlookers and not encrypted else None,
+        linked=_LINKED if _LINKED in watching and not encrypted else None,
         replace=p.adjacency == "replace-one",
-        apart=shares_noise(traces, onlookers),
+        apart=shares_noise(traces, watching),
         batch_clipped=_clips_batches(built, of_unit),
     )
     return game, against
@@ -87,7 +87,7 @@ def _by_victim(
 
 
 def _linked(
-    onlookers: dict[str, dict[int, Adversary]],
+    watching: dict[str, dict[int, Adversary]],
     by_victim: dict[str, list[Exposure]],
     traces: AlgorithmTrace,
     plan: Plan,
@@ -98,9 +98,9 @@ def _linked(
     By closure, agents far away may count as seeing as much as a neighbour does; what crosses links
     reaches the neighbour.
     """
-    of = onlookers.get(WORST_NEIGHBOUR)
+    of = watching.get(WORST_NEIGHBOUR)
     if of is None:
-        return onlookers
+        return watching
     orders = {e.victim: e.order for e in by_victim[WORST_NEIGHBOUR]}
     nearer = dict(of)
     for host in of:
@@ -114,7 +114,7 @@ def _linked(
             if same.order >= orders[host] * (1 - 1e-9):
                 nearer[host] = who
                 break
-    return onlookers | {WORST_NEIGHBOUR: nearer}
+    return watching | {WORST_NEIGHBOUR: nearer}
 
 
 def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:

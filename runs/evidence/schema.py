@@ -202,7 +202,7 @@ class Audit(Described):
     """That were run with canaries; null or absent: all."""
     planned_rounds: Count | None = None
     victim: Count | None = None
-    """The agent whose records alone were at stake; null: the worst agents'."""
+    """The agent whose records alone were at risk; null: the worst agents'."""
     hosts: list[Count] = []
     """Agents that held canaries."""
     game: str = ""

@@ -214,7 +214,7 @@ def stated(out: Path) -> Iterator[None]:
         if error.errno is None or isinstance(error, FileExistsError):  # says all there is to say
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "make room" if full else "mend that"
+        remedy = "make room" if full else "fix that"
         path = error.filename or out
         raise OSError(
             error.errno,

@@ -174,11 +174,7 @@ def make_plan(
     }
     return Plan(
         noise_multiplier=multiplier,
-        target=Target(
-            epsilon=None if p is None else p.epsilon,
-            delta=_terms(p).delta,
-            adversary=None if p is None else p.adversary,
-        ),
+        target=_target(p),
         guarantees=every,
         exposures=found,
         sampling_rate=rate,
@@ -202,6 +198,12 @@ def _terms(privacy: PrivacyTable | None) -> _Terms:
     if privacy is None:
         return _Terms()
     return _Terms(privacy.delta, privacy.adjacency, privacy.accountant)
+
+
+def _target(privacy: PrivacyTable | None) -> Target:
+    if privacy is None:
+        return Target(epsilon=None, delta=_terms(None).delta, adversary=None)
+    return Target(epsilon=privacy.epsilon, delta=privacy.delta, adversary=privacy.adversary)
 
 
 def _multiplier(privacy: PrivacyTable | None, found: Mapping[str, Exposure]) -> float:
@@ -260,18 +262,7 @@ def _exposures(
     )
     traces = trace(bound.init, bound.step, graph=graph, rounds=config.training.rounds)
     encrypted = config.graph.links == "encrypted"
-    p = config.privacy
-    names = list(ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)
-    if p is not None:
-        names = list(p.adversaries or names)
-        names += [p.adversary] if p.adversary not in names else []
-    if graph.agents == 1:
-        if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
-            raise InputError(
-                f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
-                "about the eavesdropper or the final models"
-            )
-        names = [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
+    p, names = config.privacy, _names(config, agents=graph.agents)
     victim = None if p is None else p.victim
     kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
     found = exposures(
@@ -288,6 +279,27 @@ def _exposures(
         else {}
     )
     return kinds, dict(found), of_each
+
+
+def _names(config: RunFile, *, agents: int) -> list[str]:
+    """The adversaries that are asked for, the target's among them.
+
+    Raises:
+        ValueError: the target's is another agent, and there is none.
+    """
+    p, encrypted = config.privacy, config.graph.links == "encrypted"
+    names = list(ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)
+    if p is not None:
+        names = list(p.adversaries or names)
+        names += [p.adversary] if p.adversary not in names else []
+    if agents > 1:
+        return names
+    if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
+        raise InputError(
+            f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
+            "about the eavesdropper or the final models"
+        )
+    return [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
 
 
 def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
@@ -311,12 +323,12 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
     said = []
     if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
         blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
-        mend = (
+        fix = (
             ' Use form = "repaired" for a proven figure.'
             if Form(config.algorithm.form) is Form.PUBLISHED
             else ""
         )
-        said.append(f"Heuristic: {blame}.{mend}")
+        said.append(f"Heuristic: {blame}.{fix}")
     leaking = [g for g in guarantees if math.isinf(g.epsilon)]
     if leaking:
         said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")

@@ -130,15 +130,42 @@ def attack_gradients(
     if not interrupted:
         run_folder.claim(out)
     found = _search(posed, facts, guess, settings=settings, seed=seed, out=out, progress=progress)
-    # What was found, in words and pictures.
-    pixels, seen = facts.pixels(found.inputs), posed.observation
+    # What was found, in words, tensors and pictures.
+    pixels = facts.pixels(found.inputs)
+    result = _result(posed, facts, found, model=model, preset=preset, notes=notes).model_copy(
+        update={
+            "scores": None if true_pixels is None else _scores(true_pixels, pixels, guess),
+            "images": _save_pictures(out, "image", pixels),
+            "originals": []
+            if true_pixels is None
+            else _save_pictures(out, "original", true_pixels),
+        }
+    )
+    result = result.model_copy(update={"conclusion": conclusion(result)})
+    _save_tensors(out / RECONSTRUCTION, found, pixels)
+    (out / f"{SEARCH}.part").unlink(missing_ok=True)
+    result.write(out / ATTACK)
+    return result
+
+
+def _result(
+    posed: Posed,
+    facts: BatchFacts,
+    found: Reconstruction,
+    *,
+    model: str,
+    preset: str,
+    notes: Sequence[str],
+) -> GradientAttack:
+    """What was found, without the truth, the pictures and the conclusion."""
     left, of_noise = _residuals(posed, found)
-    result = GradientAttack(
+    gradient = posed.observation.gradient  # (K, D)
+    return GradientAttack(
         version=1,
         model=model,
         parameters_from=posed.parameters_from,
-        parameters=seen.gradient.shape[1],
-        intercepts=len(seen.gradient),
+        parameters=gradient.shape[1],
+        intercepts=len(gradient),
         preset=preset,
         input_shape=list(facts.input_shape),
         classes=posed.classes,
@@ -154,18 +181,13 @@ def attack_gradients(
         iterations=found.iterations,
         relative_residual=left,
         residual_of_noise=of_noise,
-        scores=None if true_pixels is None else _scores(true_pixels, pixels, guess),
-        images=_save_pictures(out, "image", pixels),
-        originals=[] if true_pixels is None else _save_pictures(out, "original", true_pixels),
+        scores=None,
+        images=[],
+        originals=[],
         reconstruction=RECONSTRUCTION,
-        notes=notes,
+        notes=list(notes),
         conclusion="",
     )
-    result = result.model_copy(update={"conclusion": conclusion(result)})
-    _save_tensors(out / RECONSTRUCTION, found, pixels)
-    (out / f"{SEARCH}.part").unlink(missing_ok=True)
-    result.write(out / ATTACK)
-    return result
 
 
 def _settings(preset: str, restarts: int | None) -> Preset:
