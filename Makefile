@@ -6,11 +6,12 @@ READY := $(VENV)/.installed
 OUT ?= demo-run
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo test lint bench wheel test-wheel clean
+.PHONY: help install demo test test-slow test-all lint bench wheel test-wheel clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
-	@echo "make test        the test suite"
+	@echo "make test        the tests that are not slow, in at most four minutes on two cores"
+	@echo "make test-all    every test"
 	@echo "make lint        ruff, mypy, pyright"
 	@echo "make test-wheel  the test suite against the built wheel"
 	@echo "make bench       the benchmarks"
@@ -27,7 +28,12 @@ demo: $(READY)
 	$(BIN)/overhear demo --out $(OUT)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -q $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m slow $(PYTEST_ARGS)
+
+test-all: test test-slow
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -47,12 +53,12 @@ wheel: $(READY)
 
 # The checkout's packages are swapped for the wheel's, and back; the tests run away from the checkout.
 # A wheel can lack a module, a template or a type marker: every module is imported by the doctests,
-# and every command runs in the tests of reports.
+# and every command and template runs in the tests of commands and reports.
 test-wheel: wheel
 	rm -rf build/wheel-tests && mkdir -p build/wheel-tests
 	cp -r tests pyproject.toml build/wheel-tests/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
-	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 -q -m "not slow" tests/test_*.py tests/reports $(PYTEST_ARGS); status=$$?; \
+	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" tests/test_*.py tests/commands tests/reports $(PYTEST_ARGS); status=$$?; \
 	cd ../.. && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . ; exit $$status
 
 clean:

@@ -1,4 +1,4 @@
-"""Attacks and audits: what an onlooker rebuilds from what it saw, and what it can tell."""
+"""Attacks and audits: what an adversary rebuilds from what it saw, and what it can tell."""
 
 from .interception.best_linear_estimate import best_weights
 from .interception.estimate import Estimate, estimate

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from overhear.attacks.audit.guesses import Guesses
-from overhear.attacks.audit.mechanism import Claim, epsilon
-from overhear.attacks.audit.simulated_scores import simulated_scores
-from overhear.attacks.audit.tail_bound import tail
-from overhear.privacy.noise.schedule import Schedule
-from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
-from overhear.runs.audit.audit import audit_config
-from overhear.runs.run_file.run_file import load_run_file
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # for what the tests have beside them
+
+from overhear.attacks.audit.guesses import Guesses  # noqa: E402
+from overhear.attacks.audit.mechanism import Claim, epsilon  # noqa: E402
+from overhear.privacy.noise.schedule import Schedule  # noqa: E402
+from overhear.privacy.published.dyn_d2p import dyn_d2p_clt  # noqa: E402
+from overhear.runs.audit.audit import audit_config  # noqa: E402
+from overhear.runs.run_file.run_file import load_run_file  # noqa: E402
+from tests.attacks.audit.simulated_scores import simulated_scores  # noqa: E402
+from tests.attacks.audit.tail_bound import tail  # noqa: E402
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 THRESHOLD = 1.25  # log ratio, fixed in advance

@@ -17,26 +17,31 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from overhear.attacks.audit.guesses import Guesses, errors_at_zero, surest
-from overhear.attacks.audit.lower_bounds import (
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # for what the tests have beside them
+
+from overhear.attacks.audit.guesses import Guesses, errors_at_zero, surest  # noqa: E402
+from overhear.attacks.audit.lower_bounds import (  # noqa: E402
     LowerBound,
     ideal,
     total_error,
     two_sided,
     upper_limit,
 )
-from overhear.attacks.audit.mechanism import Claim, Family, family
-from overhear.attacks.audit.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
-from overhear.attacks.audit.simulated_scores import simulated_scores
-from overhear.privacy import mu_from, noise_multiplier
+from overhear.attacks.audit.mechanism import Claim, Family, family  # noqa: E402
+from overhear.attacks.audit.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure  # noqa: E402
+from overhear.privacy import mu_from, noise_multiplier  # noqa: E402
+from tests.attacks.audit.simulated_scores import simulated_scores  # noqa: E402
 
 CANARIES = 5000
 DELTA = 1e-5

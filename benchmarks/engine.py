@@ -1,26 +1,37 @@
-"""Time of one round's gradients by layout, beside opacus and beside gradients without privacy.
+"""Time of one round's gradients by layout, and whether the rule picks the fastest one.
 
-    OMP_NUM_THREADS=1 python benchmarks/engine.py            # the table below takes minutes
-    OMP_NUM_THREADS=1 python benchmarks/engine.py --quick    # two rounds, no loop
+    OMP_NUM_THREADS=1 python benchmarks/engine.py            # the tables take minutes
+    OMP_NUM_THREADS=1 python benchmarks/engine.py --quick    # fewer rounds, no loop
+    OMP_NUM_THREADS=1 python benchmarks/engine.py --part rule
 
-LeNet (61,706 parameters) and a network of wider convolutions ("cnn"), 1x28x28, 10 agents, 32
-examples each, float32. A round is the clipped gradient sum of every pair: 30 pairs on a ring, 100
-on a full graph, self-loops included. All rows are measured in turn within each round of
-measurement; the table has the median over the rounds of the process's CPU time with one thread.
-"Plain" rows give up the clip: the same sums by one forward and one backward a pair, and only one
-sum a model owner. With CUDA a column of wall time follows. Whole rounds: benchmarks/rounds.py.
+The rule: for each network and work every layout's time, what `overhear.training.layout_choice`
+takes, and its time over that of the fastest, as the median of ratios within a round of measurement.
+Layouts take turns, 11 times, or at least 3 times where a case takes more than 3 seconds; a layout
+that takes milliseconds is repeated until it takes 30.
+
+The layouts beside opacus and beside gradients without privacy: LeNet (61,706 parameters) and a
+network of wider convolutions ("cnn"), 1x28x28, 10 agents, 32 examples each, float32. A round is the
+clipped gradient sum of every pair: 30 pairs on a ring, 100 on a full graph, self-loops included.
+All rows are measured in turn within each round of measurement; the table has the median over the
+rounds. "Plain" rows give up the clip: the same sums by one forward and one backward a pair, and
+only one sum a model owner.
+
+Times are the process's own CPU time with one thread; with CUDA tables of wall time follow. Whole
+rounds: benchmarks/rounds.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import time
 import warnings
 from collections.abc import Callable
 
 import torch
+from layout_cases import CASES, Case, networks
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
     GradSampleModuleFastGradientClipping,
@@ -33,15 +44,19 @@ from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 AGENTS, EXAMPLES, CLIP_NORM = 10, 32, 0.5
+LAYOUTS = ("book-keeping", "grouped", "vmap")
+# Most examples over all pairs for which the loop is measured; least seconds of one measurement, and
+# seconds of a case after which its rounds end.
+LOOP_EXAMPLES, LEAST_SECONDS, ENOUGH_SECONDS = 400, 0.03, 3.0
 Pairs = tuple[list[int], list[int]]
 Batches = list[tuple[Tensor, Tensor]]
 Round = Callable[[], Tensor]
 
 
-def edges(graph: str) -> Pairs:
+def edges(graph: str, agents: int = AGENTS) -> Pairs:
     """Senders and receivers sorted by (receiver, sender)."""
-    near = {0, 1, AGENTS - 1} if graph == "ring" else set(range(AGENTS))
-    found = [(d, m) for d in range(AGENTS) for m in range(AGENTS) if (m - d) % AGENTS in near]
+    near = {"own": {0}, "ring": {0, 1, agents - 1}, "full": set(range(agents))}[graph]
+    found = [(d, m) for d in range(agents) for m in sorted((d + o) % agents for o in near)]
     return [m for _, m in found], [d for d, _ in found]
 
 
@@ -155,6 +170,71 @@ def rows(network: str, graph: str, *, device: str, quick: bool) -> dict[str, Rou
     }
 
 
+def work_of(case: Case, *, device: str) -> tuple[nn.Module, Tensor, Pairs, Batches]:
+    """A network, its models (A, D), pairs and batches."""
+    build, shape, tokens = networks()[case.network]
+    torch.manual_seed(0)
+    model, generator = build().to(device), torch.Generator().manual_seed(0)
+    sizes = torch.full((case.agents,), float(case.examples))
+    if case.poisson:
+        sizes = torch.poisson(sizes, generator=generator)
+    start = flatten(model)
+    noise = 0.02 * torch.randn(case.agents, len(start), generator=generator)
+    batches = []
+    for n in sizes.int().tolist():
+        inputs = torch.randn(n, *shape, generator=generator)
+        if tokens is not None:
+            inputs = torch.randint(tokens, (n, *shape), generator=generator)
+        targets = torch.randint(10, (n,), generator=generator)
+        batches.append((inputs.to(device), targets.to(device)))
+    return model, start + noise.to(device), edges(case.graph, case.agents), batches
+
+
+def judge(case: Case, *, device: str, rounds: int, loop: bool, clock: Callable[[], float]) -> str:
+    """A line of the table of the rule."""
+    model, models, pairs, batches = work_of(case, device=device)
+
+    def layout(name: str) -> tuple[Round, PairGradients]:
+        engine = PairGradients(model, name)  # type: ignore[arg-type]  # the literals of LAYOUTS
+        return lambda: engine.clipped_sums(models, pairs, batches, clip_norm=CLIP_NORM), engine
+
+    run, engine = layout("auto")
+    run()
+    choice = engine.layout
+    runs = {name: layout(name)[0] for name in LAYOUTS}
+    repeats = {}
+    for name, run in runs.items():  # the first call compares with the loop
+        run()
+        start = clock()
+        run()
+        repeats[name] = math.ceil(LEAST_SECONDS / max(clock() - start, 1e-4))
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    begun = clock()
+    for done in range(rounds):
+        if done >= 3 and clock() - begun > ENOUGH_SECONDS:
+            break
+        for name, run in runs.items():
+            start = clock()
+            for _ in range(repeats[name]):
+                run()
+            times[name].append(1e3 * (clock() - start) / repeats[name])
+    ratio = max(
+        statistics.median(mine / other for mine, other in zip(times[choice], found, strict=True))
+        for found in times.values()
+    )
+    slow = ""
+    if loop and case.examples * len(pairs[0]) <= LOOP_EXAMPLES:
+        start = clock()
+        layout("loop")[0]()
+        slow = f"{1e3 * (clock() - start):.0f}"
+    cells = [f"{statistics.median(found):.1f}" for found in times.values()]
+    about = "about " if case.poisson else ""
+    return (
+        f"| {case.network} | {case.graph} | {case.agents} | {about}{case.examples} | "
+        f"{' | '.join(cells)} | {slow} | {choice} | {ratio:.2f} |"
+    )
+
+
 def measure(runs: dict[str, Round], *, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
     """Median milliseconds of each, the runs taken in turn."""
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -181,12 +261,46 @@ def compare(runs: dict[str, Round]) -> float:
     return max(float(((x - ours).norm(dim=1) / ours.norm(dim=1)).median()) for x in others)
 
 
+def table_of_the_rule(
+    device: str, unit: str, clock: Callable[[], float], *, quick: bool, only: str | None
+) -> None:
+    """Print what the rule takes for each case beside every layout's time."""
+    print(
+        f"\n| {device} | graph | agents | examples | {' | '.join(LAYOUTS)} | loop | rule | / best |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|---|---:|")
+    for case in CASES:
+        if only in (None, case.network):
+            rounds = 3 if quick else 11
+            print(
+                judge(case, device=device, rounds=rounds, loop=not quick, clock=clock), flush=True
+            )
+    print(f"\n{unit}, but for the last two columns.")
+
+
+def tables_beside_others(
+    device: str, unit: str, clock: Callable[[], float], *, quick: bool, only: str | None
+) -> None:
+    """Print the layouts beside opacus and beside gradients without privacy."""
+    for network, graph in itertools.product(("lenet", "cnn"), ("ring", "full")):
+        if only not in (None, network):
+            continue
+        runs = rows(network, graph, device=device, quick=quick)
+        found = measure(runs, rounds=2 if quick else 7, clock=clock)
+        ours = found["book-keeping by model owner"]
+        print(f"\n| {network}, {graph}, {len(edges(graph)[0])} pairs | {unit} | times ours |")
+        print("|---|---:|---:|")
+        for name, milliseconds in found.items():
+            print(f"| {name} | {milliseconds:.0f} | {milliseconds / ours:.2f} |")
+        print(f"\nThe median pair agrees to {compare(runs):.0e} between the clipped layouts.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="two rounds, without the loop")
-    parser.add_argument("--model", choices=("lenet", "cnn"), help="one network")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, without the loop")
+    parser.add_argument("--part", choices=("rule", "others"), help="one part")
+    parser.add_argument("--model", choices=tuple(networks()), help="one network")
     chosen = parser.parse_args()
-    quick, networks = chosen.quick, [chosen.model] if chosen.model else ["lenet", "cnn"]
     warnings.filterwarnings("ignore", message="Full backward hook")
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -194,15 +308,10 @@ def main() -> None:
     if torch.cuda.is_available():
         devices.append(("cuda", cuda_clock, "CUDA wall ms"))
     for device, clock, unit in devices:
-        for network, graph in itertools.product(networks, ("ring", "full")):
-            runs = rows(network, graph, device=device, quick=quick)
-            found = measure(runs, rounds=2 if quick else 7, clock=clock)
-            ours = found["book-keeping by model owner"]
-            print(f"\n| {network}, {graph}, {len(edges(graph)[0])} pairs | {unit} | times ours |")
-            print("|---|---:|---:|")
-            for name, milliseconds in found.items():
-                print(f"| {name} | {milliseconds:.0f} | {milliseconds / ours:.2f} |")
-            print(f"\nThe median pair agrees to {compare(runs):.0e} between the clipped layouts.")
+        if chosen.part != "others":
+            table_of_the_rule(device, unit, clock, quick=chosen.quick, only=chosen.model)
+        if chosen.part != "rule":
+            tables_beside_others(device, unit, clock, quick=chosen.quick, only=chosen.model)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,10 @@ def engine_of(
         graph=setting.graph,
         rounds=case.rounds,
     )
-    gradients = TimedGradients(PairGradients(setting.model, device=setting.device), now)
+    inner = PairGradients(
+        setting.model, device=setting.device, agents=case.agents, batch_size=float(case.examples)
+    )
+    gradients = TimedGradients(inner, now)
     noise = TimedNoise(1, hardened=True) if case.hardened else TimedNoise(1)
     noise.now = now  # type: ignore[method-assign]  # the device's clock
     engine = Engine(setting, bound, randomness=noise, gradients=gradients, ranks=ranks)

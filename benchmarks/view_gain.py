@@ -22,7 +22,7 @@ from torch import Tensor
 
 from overhear.attacks import Protection, Scenario, Trial, intercept, replay, trace_of
 from overhear.attacks.problem.observation import sent_gradients
-from overhear.attacks.scoring.proof import proven_mu
+from overhear.attacks.scoring.reconstruction_bound import proven_mu
 from overhear.privacy import noise_multiplier
 from overhear.training import ALGORITHMS, Form, build_graph, build_model, load_dataset
 from overhear.training.algorithms import dpdl

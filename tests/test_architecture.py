@@ -77,6 +77,91 @@ def test_every_subpackage_is_listed():
     assert listed == found
 
 
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for part in ORDER
+    for path in modules(part)
+    if path.name != "__init__.py"
+}
+MOST_FILES = 12  # of a room
+
+
+def room_of(module: str) -> str:
+    """The folder of a file; a file that lies in a package itself is a room of its own."""
+    folder = module.rpartition(".")[0]
+    return folder if "." in folder else module
+
+
+def file_arrows() -> dict[str, set[str]]:
+    """Every file of ours with the files of ours that it imports."""
+    arrows: dict[str, set[str]] = {}
+    for module, path in FILES.items():
+        names = [name.removeprefix("overhear.") for name in imports(path)]
+        targets = {name if name in FILES else name.rpartition(".")[0] for name in names}
+        arrows[module] = {target for target in targets if target in FILES and target != module}
+    return arrows
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """A way from something back to itself, or nothing where there is none."""
+    done: set[str] = set()
+
+    def search(at: str, way: list[str]) -> list[str]:
+        if at in way:
+            return way[way.index(at) :]
+        if at in done:
+            return []
+        found = next((c for to in sorted(arrows[at]) if (c := search(to, [*way, at]))), [])
+        done.add(at)
+        return found
+
+    return next((found for start in sorted(arrows) if (found := search(start, []))), [])
+
+
+def room_arrows() -> dict[str, set[str]]:
+    arrows: dict[str, set[str]] = {room_of(module): set() for module in FILES}
+    for module, targets in file_arrows().items():
+        arrows[room_of(module)] |= {room_of(to) for to in targets} - {room_of(module)}
+    for module, path in FILES.items():  # what a room's own __init__ gives belongs to the room
+        names = [name.removeprefix("overhear.").rpartition(".")[0] for name in imports(path)]
+        arrows[room_of(module)] |= {name for name in names if name in arrows} - {room_of(module)}
+    return arrows
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert circle(file_arrows()) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle():
+    assert circle(room_arrows()) == []
+
+
+def test_a_circle_would_be_found():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert len(file_arrows()["commands.cli"]) > 5  # arrows are read at all
+
+
+def test_a_room_has_at_most_12_files():
+    folders = [module.rpartition(".")[0] for module in FILES]
+    assert {folder for folder in folders if folders.count(folder) > MOST_FILES} == set()
+
+
+def test_every_room_has_a_sentence_on_the_page_of_the_architecture():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rooms = {module.rpartition(".")[0].replace(".", "/") for module in FILES}
+    assert {room for room in rooms if f"| `{room}/` | " not in page} == set()
+
+
+def test_every_file_and_function_that_the_architecture_names_exists():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    for path, name in re.findall(r"`([\w/]+\.py)`(?:, `(\w+)`)?", page):
+        assert (ROOT / path).is_file(), path
+        if name:
+            text = (ROOT / path).read_text(encoding="utf-8")
+            assert re.search(rf"^\s*(?:def|class) {name}\b", text, re.M), (path, name)
+
+
 def test_no_source_file_is_longer_than_400_lines():
     long = {
         str(path.relative_to(ROOT)): count

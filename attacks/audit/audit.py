@@ -182,7 +182,7 @@ def audit(
     """Play, bound, and look again where a bound exceeds what is proven.
 
     Args:
-        game: whose onlookers are the adversaries that can be measured.
+        game: whose adversaries are the adversaries that can be measured.
         against: what is proven of each adversary, measured or not.
         generator: of coins, directions and signs.
         confidence: of the first look.
@@ -236,7 +236,7 @@ def _second_look(
     more = replace(
         game,
         canaries=AGAIN * game.canaries,
-        onlookers={name: game.onlookers[name]},
+        adversaries={name: game.adversaries[name]},
         linked=linked,
     )
     played = play(more, generator=generator, progress=progress)

@@ -183,6 +183,7 @@ class PlantedGradients:
         *,
         clip_norm: float | None,
         coefficients: Sequence[Coefficient] = (1.0,),
+        pairs_of_run: int | None = None,  # noqa: ARG002 - one interface
     ) -> Tensor:
         """See `PairGradients.clipped_sums`."""
         owners = torch.as_tensor(pairs[0], dtype=torch.int64).cpu()

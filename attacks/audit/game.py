@@ -27,9 +27,11 @@ from ...training.engine.transcript import Transcript
 from ...training.tracing.trace import AlgorithmTrace
 from .canaries import CanaryTask, Directions, PlantedGradients
 from .guesses import Guesses
+from .observed_rows import ObservedRows
 from .scores import HappenedRound, Scorer
 
-__all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play"]
+__all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play", "shares_noise"]
+
 
 MOST = 250  # canaries of an agent in one run
 Progress = Callable[[int, int], None]
@@ -47,7 +49,7 @@ class CanaryGame:
         rounds: how many are run.
         clip_norm: of the run.
         classes: number of classes; larger targets are canaries.
-        onlookers: by name and host, whose view is scored.
+        adversaries: by name and host, whose view is scored.
         canaries: how many in all; rounded up to equal numbers in every host and run.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
         replace: whether neighbouring data sets differ in one record's value.
@@ -62,7 +64,7 @@ class CanaryGame:
     rounds: int
     clip_norm: float
     classes: int
-    onlookers: Mapping[str, Mapping[int, Adversary]]
+    adversaries: Mapping[str, Mapping[int, Adversary]]
     canaries: int
     linked: str | None = None
     replace: bool = False
@@ -74,7 +76,7 @@ class CanaryGame:
         if self.canaries < 1:
             raise InputError(f"canaries={self.canaries} must be at least 1")
         if not self.hosts:
-            raise InputError("onlookers names no host; give at least one adversary with a victim")
+            raise InputError("adversaries names no host; give at least one adversary with a victim")
         if self.apart and self.dimension < len(self.hosts):
             raise InputError(
                 f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
@@ -89,7 +91,7 @@ class CanaryGame:
     @property
     def hosts(self) -> list[int]:
         """The agents who hold canaries."""
-        return sorted({host for of in self.onlookers.values() for host in of})
+        return sorted({host for of in self.adversaries.values() for host in of})
 
     @property
     def dimension(self) -> int:
@@ -152,7 +154,7 @@ def play(
         generator: of coins, directions and signs; noise and batches come from the system's entropy.
         progress: called with (rounds done, rounds in all).
     """
-    of_names: dict[str, list[_Scored]] = {name: [] for name in game.onlookers}
+    of_names: dict[str, list[_Scored]] = {name: [] for name in game.adversaries}
     of_links: dict[tuple[str, int], list[_Scored]] = {}
     rounds: dict[tuple[str, int], Mapping[tuple[float, float], int]] = {}
     total = game.runs * game.rounds
@@ -208,7 +210,7 @@ def _one_run(
     scorer = Scorer(
         objective,
         directions=directions,
-        onlookers=game.onlookers,
+        adversaries=game.adversaries,
         sampling_rate=game.setting.sampling_rate,
         replace=game.replace,
         linked=game.linked,
@@ -261,3 +263,52 @@ def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
             torch.cat([held.inputs, blank]), torch.cat([held.targets, more.to(held.targets)])
         )
     return shards
+
+
+_MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared
+_NOTHING = 1e-9  # correlation that rounding may leave
+
+
+def shares_noise(
+    traces: AlgorithmTrace, adversaries: Mapping[str, Mapping[int, Adversary]]
+) -> bool:
+    """Whether two hosts' scores go together in the view of any adversary.
+
+    Canaries of two hosts along the same direction then meet the same noise, their errors go
+    together, and a limit that takes errors for independent does not hold. Filters W_v and W_w
+    share noise where W_v^T S W_w is not zero.
+
+    Args:
+        traces: of the run at its noise.
+        adversaries: by name and host, whose view is scored.
+    """
+    parts = [traces.start, *(one for one, _ in traces.rounds)]
+    distinct = list({id(one): one for one in parts if one.has_contributions}.values())
+    if len(distinct) > _MOST_TRACES:
+        return True
+    for of in adversaries.values():
+        observed: dict[str, list[int]] = {}
+        for host, who in of.items():
+            observed.setdefault(who.name, []).append(host)
+        # Other views of the same messages hold the same noise.
+        seen = {who.name: who for who in of.values()}
+        for one in distinct:
+            weights = []
+            for name, hosts in observed.items():
+                rows = ObservedRows(one, seen[name])
+                for host in hosts:
+                    weights.append(rows.noise_of(host))
+            if _together(weights):
+                return True
+    return False
+
+
+def _together(parts: list[np.ndarray]) -> bool:
+    """Whether rows of different parts, (K, sources) each, are correlated."""
+    norms = [np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    units = [part / np.where(n > 0, n, 1.0) for part, n in zip(parts, norms, strict=True)]
+    return any(
+        float(np.abs(units[i] @ units[j].T).max(initial=0.0)) > _NOTHING
+        for i in range(len(units))
+        for j in range(i)
+    )

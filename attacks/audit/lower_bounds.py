@@ -7,7 +7,7 @@
     e errors of m canaries with fair coins, "in" where the log-likelihood ratio is above 0
     total error   P(error) <= u(e, m)                      at `confidence`
                   TV >= 1 - 2 u
-    two-sided     P(false alarm) <= u_0, P(miss) <= u_1    each at (1 + confidence) / 2
+    two-sided     FPR <= u_0, FNR <= u_1    each at (1 + confidence) / 2
                   TV >= 1 - u_0 - u_1,   at rate 1 mu >= Phi^-1(1 - u_0) + Phi^-1(1 - u_1)
     epsilon       of the weakest mechanism of the claim's family with that TV or mu
 
@@ -17,7 +17,7 @@
 | u, u_0, u_1 | upper_limit | probability |
 | TV | leaked | probability |
 
-With fair coins P(error) = (P(false alarm) + P(miss)) / 2 >= (1 - TV) / 2 for any guesser. The
+With fair coins P(error) = (FPR + FNR) / 2 >= (1 - TV) / 2 for any guesser. The
 limits take the errors of different canaries for independent, which they are where canaries are
 orthogonal and the noise is Gaussian and white among them.
 

@@ -2,7 +2,7 @@
 
 Rounds of the Poisson-sampled Gaussian mechanism are told apart with total variation
 
-    TV = delta at epsilon 0 = max over tests of 1 - P(false alarm) - P(miss)
+    TV = delta at epsilon 0 = max over tests of 1 - FPR - FNR
 
 An audit bounds TV from below. Rounds in which every record takes part are one Gaussian, whatever
 their noise, and its mu is 2 Phi^-1((1 + TV) / 2). For sampled rounds the declared mechanism is kept
@@ -107,7 +107,7 @@ def epsilon(claim: Claim, delta: float) -> float:
 
 
 def total_variation(claim: Claim) -> float:
-    """Largest 1 - P(false alarm) - P(miss) of any test, an upper bound, exact at rate 1.
+    """Largest 1 - FPR - FNR of any test, an upper bound, exact at rate 1.
 
     >>> round(total_variation(Claim(rounds={(2.0, 1.0): 4})), 4)  # 2 Phi(mu / 2) - 1 at mu = 1
     0.3829

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Project = Callable[[Tensor], Tensor]  # (rows, D) to (rows, n)
 
 
-class Sight:
+class ObservedRows:
     """The first block of one adversary's view of one traced round.
 
     Args:

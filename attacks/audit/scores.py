@@ -31,7 +31,7 @@ from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ..checks.reference_sums import Oracle
 from .canaries import LENGTH, Directions, Released
-from .observed_rows import Sight
+from .observed_rows import ObservedRows
 
 Array = NDArray[np.float64]
 
@@ -90,7 +90,7 @@ class Scorer:
     Args:
         objective: what the run minimises, without canaries.
         directions: of the canaries.
-        onlookers: by adversary name and host, whose view.
+        adversaries: by adversary name and host, whose view.
         sampling_rate: of batches without a rate of their own.
         replace: whether the game is +u against -u.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
@@ -106,64 +106,64 @@ class Scorer:
         objective: nn.Module | Task,
         *,
         directions: Directions,
-        onlookers: Mapping[str, Mapping[int, Adversary]],
+        adversaries: Mapping[str, Mapping[int, Adversary]],
         sampling_rate: float,
         replace: bool,
         linked: str | None = None,
     ) -> None:
         self._oracle, self._linked = Oracle(objective), linked
-        self._directions, self._onlookers = directions, onlookers
+        self._directions, self._adversaries = directions, adversaries
         self._rate, self._replace = sampling_rate, replace
-        self._sights: dict[tuple[int, str], Sight] = {}
+        self._rows_of: dict[tuple[int, str], ObservedRows] = {}
         self.scores = {
             name: {host: np.zeros(directions.count) for host in of}
-            for name, of in onlookers.items()
+            for name, of in adversaries.items()
         }
         self.links: dict[tuple[str, int], LinkScores] = {}
 
     def add(self, happened: HappenedRound) -> None:
         """Add one round's log-likelihood ratios."""
         planted = self._planted(happened)
-        seen: dict[str, tuple[Sight, Array]] = {}
-        for name, of in self._onlookers.items():
+        seen: dict[str, tuple[ObservedRows, Array]] = {}
+        for name, of in self._adversaries.items():
             for host, who in of.items():
                 if who.name not in seen:
                     seen[who.name] = self._less_known(happened, who, planted)
-                sight, left = seen[who.name]
-                self.scores[name][host] += self._of_host(happened, sight, left, planted, host)
+                rows, left = seen[who.name]
+                self.scores[name][host] += self._of_host(happened, rows, left, planted, host)
                 if name == self._linked:
-                    self._add_links(happened, sight, left, planted, host)
+                    self._add_links(happened, rows, left, planted, host)
 
     def _less_known(
         self, happened: HappenedRound, who: Adversary, planted: Planted
-    ) -> tuple[Sight, Array]:
+    ) -> tuple[ObservedRows, Array]:
         key = (id(happened.trace), who.name)
-        if key not in self._sights:
-            self._sights[key] = Sight(happened.trace, who)
-        sight = self._sights[key]
-        left = sight.unexplained(
+        if key not in self._rows_of:
+            self._rows_of[key] = ObservedRows(happened.trace, who)
+        rows = self._rows_of[key]
+        left = rows.unexplained(
             messages=happened.messages,
             before=happened.before,
             after=happened.after,
             sources=happened.sources,
             project=self._directions.project,
         )
-        return sight, left - sight.contributions @ (planted.clean + planted.size * planted.part)
+        return rows, left - rows.contributions @ (planted.clean + planted.size * planted.part)
 
     def _of_host(
-        self, happened: HappenedRound, sight: Sight, left: Array, planted: Planted, host: int
+        self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
     ) -> Array:
         total = np.zeros(self._directions.count)
         first = _first_block(happened.trace)
         whole = planted.size * planted.part
         # None of the host's own canaries is known, whichever of its batches they are in.
         every = self._of_agent(happened, host, first)
-        left = left + sight.contributions[:, every] @ whole[every]
+        left = left + rows.contributions[:, every] @ whole[every]
         for columns, bounds, rate in happened.trace.of_victim(host).values():
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
-            found = sight.filter(mine)
+            found = rows.filter(mine)
             size = planted.size[mine]
             q = self._rate if rate is None else rate
             s = ((found.weights.T @ left) * size).sum(axis=0)
@@ -183,11 +183,11 @@ class Scorer:
         return [c for columns, _, _ in batches for c in columns if first[c]]
 
     def _add_links(
-        self, happened: HappenedRound, sight: Sight, left: Array, planted: Planted, host: int
+        self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
     ) -> None:
         """Score every message by itself: what it adds to those before it."""
-        first, sent = _first_block(happened.trace), len(sight.messages)
-        energy, held = sight.noise_energy[:sent], sight.contributions[:sent]
+        first, sent = _first_block(happened.trace), len(rows.messages)
+        energy, held = rows.noise_energy[:sent], rows.contributions[:sent]
         batches = happened.trace.of_victim(host).values()
         every = held[:, self._of_agent(happened, host, first)]
         for columns, bounds, rate in batches:
@@ -207,7 +207,7 @@ class Scorer:
                 bound = max(b for b in bounds if b > 0)
                 reach = float(np.abs(own[row]).sum()) * bound
                 mu = round(reach / math.sqrt(energy[row]), 12)
-                key = (sight.messages[row], host)
+                key = (rows.messages[row], host)
                 held_so_far = self.links.get(key)
                 self.links[key] = (
                     LinkScores({(mu, q): 1}, ratio)

@@ -2,7 +2,7 @@
 
 In a deployment a source of noise is made by every agent that holds a row which it enters, each from
 the same seed. Here each of them makes it again from the seed alone; then the trace must count it
-among those who know it, or its figure takes noise for secret that an onlooker subtracts.
+among those who know it, or its figure takes noise for secret that an adversary subtracts.
 """
 
 from __future__ import annotations

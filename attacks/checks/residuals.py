@@ -230,7 +230,7 @@ def _is_correlated(of: _Rows) -> bool:
 def _whitened(of: _Rows) -> list[_Rows]:
     """For each kind of correlated rows their independent combinations, scaled to unit variance.
 
-    What hides least in R, and decides what an onlooker can tell, is a combination of its own here.
+    What hides least in R, and decides what an adversary can tell, is a combination of its own here.
     Those that rounding drowns are left out.
     """
     from scipy.sparse import csr_array, eye_array

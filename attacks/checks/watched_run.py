@@ -16,7 +16,7 @@ from ...training.engine.recording import Sources
 from ...training.engine.transcript import Transcript
 from ...training.step.round import Agents
 from ...training.tracing.trace import trace
-from .residual import Residual, Residuals
+from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound
 
 __all__ = ["Residual", "WatchedRound", "WatchedRun", "watch"]

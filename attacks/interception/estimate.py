@@ -79,7 +79,7 @@ def estimate(
         ValueError: an adversary without a view of its own, nothing that was intercepted, or a view
             too large to solve.
     """
-    who = replay.trial.onlooker() if adversary is None else adversary
+    who = replay.trial.parsed_adversary() if adversary is None else adversary
     if who.sees is Sees.ONE_MESSAGE:
         raise InputError(f"adversary {who.name!r} has no view; use eavesdropper or a neighbour")
     if len(replay.transcript) == 0:

@@ -88,12 +88,12 @@ class Trial:
             raise InputError(
                 f"model_owner={self.model_owner} must be a neighbour of victim={self.victim}"
             )
-        if self.victim in self.onlooker().agents:
+        if self.victim in self.parsed_adversary().agents:
             raise InputError(
                 f"adversary {self.adversary!r} contains the victim {self.victim}; choose another"
             )
 
-    def onlooker(self) -> Adversary:
+    def parsed_adversary(self) -> Adversary:
         """The adversary; "all-others" is everybody but the victim."""
         agents = self.setting.graph.agents
         name = self.adversary

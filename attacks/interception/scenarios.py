@@ -45,7 +45,7 @@ def scenarios_of(algorithm: str) -> tuple[Scenario, ...]:
 
 
 def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
-    """What an onlooker holds of the planted batch.
+    """What an adversary holds of the planted batch.
 
     Args:
         replay: the re-enacted rounds.
@@ -149,7 +149,7 @@ def _momentum(replay: Replay, round: int) -> Observation:
 def _hears_momenta(replay: Replay) -> bool:
     """Whether the adversary sees all that enters and leaves the victim."""
     trial = replay.trial
-    who = trial.onlooker()
+    who = trial.parsed_adversary()
     if who.sees is Sees.LINKS:
         return True
     around = {

@@ -87,7 +87,7 @@ def reconstruct(
     """Rebuild a batch from its gradient.
 
     Args:
-        observation: one batch's gradient as an onlooker estimates it.
+        observation: one batch's gradient as an adversary estimates it.
         model: network with logits (B, C) as output; its parameters are taken from `observation`.
         preset: a name in `PRESETS`, or settings.
         input_shape: shape of one record, channels first.

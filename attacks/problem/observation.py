@@ -1,4 +1,4 @@
-"""What an onlooker holds before it attacks: estimates of one batch's gradients, and their noise.
+"""What an adversary holds before it attacks: estimates of one batch's gradients, and their noise.
 
 An `Observation` holds K intercepts of one batch of B records,
 
@@ -31,7 +31,7 @@ from ...training.models.tasks import Task
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Observation:
-    """One batch's gradients as an onlooker estimates them.
+    """One batch's gradients as an adversary estimates them.
 
     Attributes:
         gradient: (K, D) estimates of means of (clipped) gradients of the batch.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ def plan(
     ] = False,
 ) -> None:
     """Before training: the noise for the target, and epsilon for every adversary."""
+    from ...privacy.errors import InputError
     from ...runs.plan.plan import make_plan
     from ...runs.run_file.run_file import load_run_file
 
@@ -118,6 +118,7 @@ def _say_indented(console: Console, text: str) -> None:
 def _show_sweep(
     run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, json: bool, markdown: bool
 ) -> None:
+    from ...privacy.errors import InputError
     from ...runs.plan.sweep import plan_sweep
     from ..terminal.tables import sweep_markdown, sweep_tables
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ def check(
     evidence is missing; 2: bad input, such as a run that was changed. The worst of 4, 3, 5 counts.
     The figures are computed anew from the run, and only proven ones pass.
     """
+    from ...privacy.errors import InputError
     from ...reports.judgement.policy import load_policy
     from ...reports.plain_text import plain
 

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from ...privacy.errors import InputError
 from ..terminal.terminal import print_json
 
 __all__ = ["compare"]
@@ -37,6 +36,7 @@ def compare(
     Every figure is computed anew from its run. Epsilons at different deltas, units or adjacencies
     stand in one table, and a line below says that they cannot be compared.
     """
+    from ...privacy.errors import InputError
     from ...reports.plain_text import plain
 
     if out is not None:

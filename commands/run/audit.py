@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...privacy.errors import InputError
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ def audit(
     Of a run's folder the result is kept as audit.json. Exit code 4 if a measured bound exceeds a
     proven epsilon, twice, or a check of the engine fails.
     """
+    from ...privacy.errors import InputError
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.run_file import load_run_file

@@ -1,18 +1,20 @@
-"""The main job end to end on bundled digits: plan, train DPDL, intercept, attack, audit, report."""
+"""The command `overhear demo`: plan, train DPDL, intercept, attack, audit and report on digits."""
 
 from __future__ import annotations
 
 import tomllib
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from ...runs.run_file.run_file import RunFile
-from ..terminal.audit_tables import measured_table
-from ..terminal.tables import adversary_table, attack_table
+import typer
+
+from ..terminal.terminal import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+__all__ = ["RUN", "demo"]
 
 RUN = """
 [data]
@@ -58,7 +60,16 @@ checked_rounds = 6
 """
 
 
-def run_demo(out: Path, console: Console) -> None:
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the run.")] = Path(
+        "overhear-demo"
+    ),
+) -> None:
+    """Plan, train, attack, audit and report on bundled digits, in about two minutes."""
+    _run_demo(out, make_console())
+
+
+def _run_demo(out: Path, console: Console) -> None:
     """Run the demo into a new folder.
 
     Args:
@@ -73,7 +84,10 @@ def run_demo(out: Path, console: Console) -> None:
     from ...runs.audit.audit import audit_folder
     from ...runs.folder.folder import claim
     from ...runs.folder.run import train_run
+    from ...runs.run_file.run_file import RunFile
+    from ..terminal.audit_tables import measured_table
     from ..terminal.progress import attack_progress, audit_progress, train_progress
+    from ..terminal.tables import adversary_table, attack_table
 
     started = perf_counter()
     config = RunFile.model_validate(tomllib.loads(RUN))

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial, trace_of
-from ...attacks.scoring.bootstrap import bootstrap_interval
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, attack_images, score_each
-from ...attacks.scoring.metrics import CONVENTIONS, Scores
-from ...attacks.scoring.proof import proven_mu
+from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
 from ...attacks.scoring.reconstruction_bound import (
     ReconstructionBound,
     count_rebuilt,
+    proven_mu,
     reconstruction_bound,
 )
 from ...privacy.ledger import read_ledger
@@ -236,7 +235,7 @@ def _entry(
     )
     return Scenario(
         scenario=str(point.scenario),
-        adversary=trial.onlooker().name,
+        adversary=trial.observer().name,
         round=point.round,
         model_owner=trial.model_owner if point.scenario == "cross-gradient" else point.victim,
         victim=point.victim,

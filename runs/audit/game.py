@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
-from ...attacks.audit.game import CanaryGame
-from ...attacks.audit.shared_noise import shares_noise
+from ...attacks.audit.game import CanaryGame, shares_noise
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.guarantee import Guarantee
 from ...training.exposure.guarantees import run_epsilon
@@ -40,14 +39,14 @@ def game_of(
     of_unit = trace(unit.init, unit.step, graph=setting.graph, rounds=built.rounds)
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
-    watching = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
+    adversaries = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
     against = [
         _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
         for g in plan.guarantees
     ]
-    if not watching:
+    if not adversaries:
         return None, against
-    watching = _linked(watching, by_victim, of_unit, plan, setting.graph)
+    adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
     bound = built.bound(multiplier)
     traces = trace(bound.init, bound.step, graph=setting.graph, rounds=built.rounds)
     game = CanaryGame(
@@ -57,11 +56,11 @@ def game_of(
         rounds=rounds,
         clip_norm=built.clip_norm or 0.0,
         classes=built.data.classes,
-        onlookers=watching,
+        adversaries=adversaries,
         canaries=config.audit.canaries,
-        linked=_LINKED if _LINKED in watching and not encrypted else None,
+        linked=_LINKED if _LINKED in adversaries and not encrypted else None,
         replace=p.adjacency == "replace-one",
-        apart=shares_noise(traces, watching),
+        apart=shares_noise(traces, adversaries),
         batch_clipped=_clips_batches(built, of_unit),
     )
     return game, against
@@ -87,7 +86,7 @@ def _by_victim(
 
 
 def _linked(
-    watching: dict[str, dict[int, Adversary]],
+    adversaries: dict[str, dict[int, Adversary]],
     by_victim: dict[str, list[Exposure]],
     traces: AlgorithmTrace,
     plan: Plan,
@@ -98,9 +97,9 @@ def _linked(
     By closure, agents far away may count as seeing as much as a neighbour does; what crosses links
     reaches the neighbour.
     """
-    of = watching.get(WORST_NEIGHBOUR)
+    of = adversaries.get(WORST_NEIGHBOUR)
     if of is None:
-        return watching
+        return adversaries
     orders = {e.victim: e.order for e in by_victim[WORST_NEIGHBOUR]}
     nearer = dict(of)
     for host in of:
@@ -114,7 +113,7 @@ def _linked(
             if same.order >= orders[host] * (1 - 1e-9):
                 nearer[host] = who
                 break
-    return watching | {WORST_NEIGHBOUR: nearer}
+    return adversaries | {WORST_NEIGHBOUR: nearer}
 
 
 def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import json
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ...privacy.durable import PART, sync_folder, write_durably
@@ -19,6 +22,25 @@ ATTACK, AUDIT = "attacks/attack.json", "audit.json"
 PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
 STOPPED = "stopped.json"
 _PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")
+
+
+@contextmanager
+def stated(out: Path) -> Iterator[None]:
+    """Errors of the system while a run writes, with the file and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or isinstance(error, FileExistsError):  # says all there is to say
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "make room" if full else "fix that"
+        path = error.filename or out
+        raise OSError(
+            error.errno,
+            f"{error.strerror}; what was released is in the ledger: {remedy}, then continue the "
+            "run with --resume",
+            str(path),
+        ) from error
 
 
 def claim(folder: Path) -> None:

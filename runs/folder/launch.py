@@ -1,16 +1,19 @@
 """Ranks as processes of this machine: started together, ended together.
 
 `overhear train --ranks R` is a parent that computes nothing. Its R children run the same command,
-told by their environment which of the ranks they are, in the way of torchrun. They meet on a port
-of 127.0.0.1 that the parent has open before any of them starts, and exchange rows over the loopback
-alone, because these are not encrypted.
+told by their environment which of the ranks they are, in the way of torchrun. They meet at a store
+that the parent keeps on a port of 127.0.0.1, open before any of them starts, and exchange rows over
+the loopback alone, because these are not encrypted.
 
-No child outlives its parent: each holds the end of a pipe that the system closes with the parent.
+No child outlives its parent: each holds the end of a pipe that the system closes with the parent,
+and Linux kills it then, even one that hangs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import os
 import signal
 import socket
@@ -25,11 +28,11 @@ from ...privacy.errors import InputError
 
 __all__ = ["Place", "hold_on", "launch"]
 
-_LIFELINE, _STORE_FILE = "OVERHEAR_LIFELINE", "OVERHEAR_STORE_FILE"
+_LIFELINE, _AGENT = "OVERHEAR_LIFELINE", "TORCHELASTIC_USE_AGENT_STORE"
 _FAILED = 2
 _POLL = 0.05  # seconds between two looks at the children
-_GRACE = 10.0  # seconds beyond the ranks' own time limit in which they end by themselves
-_LAST_WORDS = 3.0  # seconds that others have once rank 0 has ended
+_GRACE = 5.0  # seconds that the others have once a child has ended by itself
+_PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +85,9 @@ class Place:
             )
 
     @property
-    def store_file(self) -> int | None:
-        """The listening socket that the parent gave to rank 0; None where it gave none."""
-        return _number(_STORE_FILE, 0) if _STORE_FILE in os.environ else None
+    def keeps_store(self) -> bool:
+        """Whether the ranks meet at a store of this process, and not of the one that began it."""
+        return self.rank == 0 and os.environ.get(_AGENT) != str(True)
 
 
 def _number(name: str, default: int) -> int:
@@ -99,6 +102,8 @@ def _number(name: str, default: int) -> int:
 def hold_on() -> None:
     """End this process with its parent, where `launch` is the parent."""
     if os.environ.get(_LIFELINE) == "1":
+        if sys.platform == "linux":  # the thread of a process that hangs does not run
+            ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -109,7 +114,7 @@ def _end_with_parent() -> None:
 
 
 def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
-    """Run a command of ours as so many ranks, and return the exit code of rank 0.
+    """Run a command of ours as so many ranks.
 
     Args:
         arguments: of the command.
@@ -118,14 +123,19 @@ def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
             is killed.
 
     Returns:
-        The exit code of rank 0; 2 if a signal ended it.
+        The exit code of the ranks; 2 if signals ended them all.
     """
-    children = _start(arguments, ranks=ranks)
+    children: list[subprocess.Popen[bytes]] = []
     try:
-        return _watch(children, limit=timeout + _GRACE)
+        with socket.create_server(("127.0.0.1", 0), backlog=max(128, ranks)) as server:
+            _start(children, arguments, ranks=ranks, port=server.getsockname()[1])
+            store = _store_at(server)  # referred to as long as the children are there  # noqa: F841
+        return _watch(children, patience=timeout + _GRACE)
     except KeyboardInterrupt:
-        children[0].send_signal(signal.SIGINT)  # it tells the others
-        return _watch(children, limit=_GRACE, interrupted=True)
+        if not children:
+            raise
+        children[0].send_signal(signal.SIGINT)  # the others miss it
+        return _watch(children, patience=_GRACE, until=time.monotonic() + _GRACE)
     finally:
         for child in children:
             child.kill()
@@ -134,32 +144,38 @@ def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
                 child.stdin.close()
 
 
-def _start(arguments: Sequence[str], *, ranks: int) -> list[subprocess.Popen[bytes]]:
-    children: list[subprocess.Popen[bytes]] = []
-    with socket.create_server(("127.0.0.1", 0), backlog=max(128, ranks)) as server:
-        common = _environment(ranks, port=server.getsockname()[1])
-        handed = os.name == "posix"
-        if not handed:
-            server.close()
-        for rank in range(ranks):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            if rank == 0 and handed:
-                own[_STORE_FILE] = str(server.fileno())
-            try:
-                children.append(
-                    subprocess.Popen(  # noqa: S603 # our own command line
-                        [sys.executable, "-m", "overhear.commands.cli", *arguments],
-                        env=common | own,
-                        stdin=subprocess.PIPE,
-                        pass_fds=(server.fileno(),) if rank == 0 and handed else (),
-                        start_new_session=True,  # Ctrl-C is for the parent, which tells rank 0
-                    )
-                )
-            except OSError:
-                for child in children:
-                    child.kill()
-                raise
-    return children
+def _store_at(server: socket.socket) -> object:
+    """The store at a port that is open; the children, which also load torch, have not come yet."""
+    from torch._C._distributed_c10d import TCPStore
+
+    host, port = server.getsockname()
+    if os.name != "posix":
+        server.close()  # the store opens the port itself, on all addresses
+        return TCPStore(host, port, None, is_master=True, wait_for_workers=False)
+    return TCPStore(
+        host,
+        port,
+        None,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=server.detach(),
+    )
+
+
+def _start(
+    children: list[subprocess.Popen[bytes]], arguments: Sequence[str], *, ranks: int, port: int
+) -> None:
+    """Add the children one by one, so that those that run are known when one cannot be started."""
+    common = _environment(ranks, port=port)
+    for rank in range(ranks):
+        children.append(
+            subprocess.Popen(  # noqa: S603 # our own command line
+                [sys.executable, "-m", "overhear.commands.cli", *arguments],
+                env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the parent, which tells rank 0
+            )
+        )
 
 
 def _environment(ranks: int, *, port: int) -> dict[str, str]:
@@ -168,6 +184,8 @@ def _environment(ranks: int, *, port: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        _AGENT: str(True),  # the store is the parent's
+        "TORCHELASTIC_RESTART_COUNT": "0",
         _LIFELINE: "1",
     }
     # Two threads in each of several processes take each other's cores; and a rank that is gone is
@@ -186,30 +204,26 @@ def _interfaces() -> list[tuple[int, str]]:
 
 
 def _watch(
-    children: Sequence[subprocess.Popen[bytes]], *, limit: float, interrupted: bool = False
+    children: Sequence[subprocess.Popen[bytes]], *, patience: float, until: float = math.inf
 ) -> int:
-    """Wait for rank 0, not for ever once another has failed, then shortly for the others."""
-    first, *others = children
-    since = time.monotonic() if interrupted else None
-    while first.poll() is None:
-        if since is None and any(child.poll() not in (None, 0) for child in others):
-            since = time.monotonic()
-        alone = all(child.poll() is not None for child in others)
-        patience = min(limit, _GRACE) if alone else limit
-        if since is not None and time.monotonic() - since > patience:
-            break
+    """Wait for all: once a signal has ended one, until the others miss it; else only shortly."""
+    left = list(children)
+    while left and time.monotonic() < until:
+        for child in [child for child in left if child.poll() is not None]:
+            left.remove(child)
+            until = min(until, time.monotonic() + (patience if child.returncode < 0 else _GRACE))
         time.sleep(_POLL)
-    until = time.monotonic() + _LAST_WORDS
-    while any(child.poll() is None for child in others) and time.monotonic() < until:
-        time.sleep(_POLL)
-    code = first.poll()
-    if code is not None and code >= 0:
-        return code
-    if not any(child.poll() == _FAILED for child in others):  # else they have said it
-        why = "does not answer" if code is None else f"was ended by signal {-code}"
-        print(
-            f"error: rank 0 of {len(children)} {why}; what was released is in the ledger, "
-            "continue the run with --resume",
-            file=sys.stderr,
-        )
+    codes = [child.poll() for child in children]
+    if codes[0] == 0:  # rank 0 has closed the folder
+        return 0
+    said = [code for code in codes if code is not None and code > 0]
+    if said:
+        return said[0]
+    rank, code = next((rank, code) for rank, code in enumerate(codes) if code != 0)
+    why = "does not answer" if code is None else f"was ended by signal {-code}"
+    print(
+        f"error: rank {rank} of {len(children)} {why}; what was released is in the ledger, "
+        "continue the run with --resume",
+        file=sys.stderr,
+    )
     return _FAILED

@@ -1,62 +1,69 @@
-"""One run over ranks: rank 0 runs it, and tells the others each step that takes all of them.
+"""One run over ranks: every rank runs the same program, and rank 0 alone writes.
 
-Rank 0 alone has the folder and the terminal. The others hold their agents and wait for orders: to
-make their engine, to start or restore it, to run a round, to bring their rows together. Rank 0
-gives an order with its own call of the same step, so all ranks make the same steps in the same
-order, and no rank begins a round before rank 0 has it in the ledger.
+Each rank loads the run file, plans the run, makes its engine and goes through the same rounds: the
+calls that bring rows together come in the same order everywhere, because all of it follows from the
+run file. Rank 0 alone has the folder and the terminal. A run that goes on gets its checkpoint from
+rank 0, not from the folder, which other machines need not have.
 
-Orders go through the store of the process group, which also tells that rank 0 lives: it counts
-there in a thread of its own, so it may write, measure or plan for as long as it takes. A rank that
-is told to stop, or that misses rank 0, ends at once wherever it is; nothing is lost with it, since
-whatever a run needs to go on is in the folder.
+**Before a release** all ranks meet at a barrier, and rank 0 comes to it with the round in its
+ledger, synced. The barrier is a byte from each rank to each, so that every rank knows who is late;
+torch's `monitored_barrier` tells it to rank 0 alone. It goes by gloo also where rows go by NCCL,
+which does not notice that a process is gone.
+
+**Time limits.** A process that is gone closes its connections, and the others notice at once. One
+that hangs, or that a cut link hides, is missed by those who wait for it longer than a limit. Until
+the first release that is ten minutes or more: ranks plan at different paces, and rank 0 reads the
+folder and accounts for what was released before. Afterwards it is `timeout`. What rank 0 does while
+the others wait must fit into it: writing a checkpoint, a transcript and the ledger. Evaluating is
+no such thing, since every rank evaluates; they all have the models, and nothing else to do. A rank
+that was only slow is named too, with the option that gives it longer.
+
+**Failing together.** The first rank that fails leaves its exit code at the store and says why; the
+others find the code, rank 0 once it misses that rank and the rest at once, and end with it in
+silence. The process that started the ranks (`launch`, torchrun) keeps the store, so it is there
+whichever rank is gone; where rank 0 has to keep it, rank 0 ends last.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import signal
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from ...privacy.errors import InputError
-from ...training.engine.engine import Engine
-from ...training.engine.exchange import gather, share_root
-from ...training.engine.messages import Gathered
-from ...training.engine.randomness import SecretRandomness
+from ...training.engine.checkpoint import Checkpoint
+from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
-from ...training.engine.transcript import Transcript
 from ...training.models.parameters import flatten
+from ..errors import STATED, sentence
+from ..plan.plan import Plan
+from ..run_file.build import Built
+from ..run_file.run_file import RunFile
 from . import folder as run_folder
 from .launch import Place
-from .run import Session, make_engine
 
-__all__ = [
-    "CRASH",
-    "FAILED",
-    "GATHERING",
-    "POLL",
-    "another",
-    "engine_of",
-    "facts_of",
-    "form",
-    "how_to_go_on",
-    "meet",
-    "spread",
-    "take_device",
-]
+__all__ = ["Group", "Start", "check_same_facts", "facts_of", "joined", "take_device"]
 
-CRASH, FAILED = 1, 2  # exit codes
-POLL = 0.05  # seconds between two looks at the store
-GATHERING = 600.0  # seconds from the first rank's start until all have planned the run
+_CRASH, _FAILED, _INTERRUPTED = 1, 2, 130  # exit codes
+_PREPARING = 600.0  # seconds, at the least, for what comes before the first release
+_HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
+_POLL = 0.1
+_SAID = "said"  # where the store has the exit code once the rank that failed first has said why
 
 
 def take_device(name: str, place: Place) -> None:
@@ -67,7 +74,7 @@ def take_device(name: str, place: Place) -> None:
         place: this process among the ranks.
 
     Raises:
-        ValueError: the machine has fewer GPUs than ranks.
+        InputError: the machine has fewer GPUs than ranks.
     """
     if name == "cpu" or not torch.cuda.is_available():
         return
@@ -80,69 +87,256 @@ def take_device(name: str, place: Place) -> None:
     torch.cuda.set_device(place.local_rank)
 
 
-def facts_of(session: Session) -> dict[str, str]:
+def facts_of(config: RunFile, built: Built, plan: Plan) -> dict[str, str]:
     """What must be the same on all ranks, or they would not compute one run."""
-    model = flatten(session.built.setting.model).detach().cpu().contiguous()
-    targets = [shard.targets.cpu().contiguous() for shard in session.built.setting.shards]
-    hashed = hashlib.sha256()
-    for one in targets:
-        hashed.update(f"{len(one)} ".encode() + one.numpy().tobytes())
+    setting = built.setting
+    model = flatten(setting.model).detach().cpu().contiguous()
+    records = hashlib.sha256()
+    for shard in setting.shards:
+        targets = shard.targets.cpu().contiguous()
+        records.update(f"{len(targets)} ".encode() + targets.numpy().tobytes())
     edges = hashlib.sha256()
-    for graph in session.built.setting.graph.graphs:
+    for graph in setting.graph.graphs:
         for array in (graph.receivers, graph.senders, graph.edge_weights):
             edges.update(array.tobytes())
     packages = run_folder.environment("").packages
     return {
-        "run file": hashlib.sha256(session.config.to_toml().encode()).hexdigest(),
-        "noise multiplier": repr(float(session.plan.noise_multiplier)),
+        "run file": hashlib.sha256(config.to_toml().encode()).hexdigest(),
+        "noise multiplier": repr(float(plan.noise_multiplier)),
         "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
         "initial model": hashlib.sha256(model.numpy().tobytes()).hexdigest(),
-        "records": hashed.hexdigest(),
+        "records": records.hexdigest(),
         "graph": edges.hexdigest(),
+        "kind of device": setting.device.type,
     }
 
 
-def meet(place: Place, *, timeout: float) -> Store:
-    """The store at which all ranks meet; of a rank that `launch` started, on the loopback."""
-    limit = timedelta(seconds=max(timeout, GATHERING))
-    if place.store_file is None:
-        store, _, _ = next(rendezvous("env://", timeout=limit))
-        return PrefixStore("overhear", store)
-    held = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        None,
-        is_master=True,
-        timeout=limit,
-        wait_for_workers=False,
-        master_listen_fd=place.store_file,
-    )
-    return PrefixStore("overhear", held)
+def check_same_facts(mine: Mapping[str, str], first: Mapping[str, str], *, name: str) -> None:
+    """Refuse a rank that would compute something else than rank 0.
+
+    Args:
+        mine: of `facts_of` on this rank.
+        first: of `facts_of` on rank 0.
+        name: this rank and its agents in words.
+
+    Raises:
+        InputError: they differ, with what differs.
+    """
+    for what, held in first.items():
+        if mine.get(what) != held:
+            raise InputError(
+                f"{name} has another {what} than rank 0 ({mine.get(what)}, not {held}), so they "
+                "would not compute one run; give all ranks the same"
+            )
 
 
-def another(store: Store) -> Store:
-    """The same store for another thread: one that waits keeps its own to itself."""
-    clone: Callable[[], Store] | None = getattr(store, "clone", None)
-    if clone is None:
-        raise InputError(
-            f"torch {torch.__version__} has stores for one thread alone; install a newer torch to "
-            "run over ranks"
-        )
-    return clone()
+class Start(NamedTuple):
+    """Where a run begins or goes on: from a checkpoint if there is one, to the last round."""
+
+    last: int
+    checkpoint: Checkpoint | None
 
 
-def form(store: Store, session: Session, place: Place, *, timeout: float) -> Ranks:
-    """The process group of all ranks."""
-    backend = "nccl" if session.built.setting.device.type == "cuda" else "gloo"
-    with _silent():
-        dist.init_process_group(
-            backend,
-            store=PrefixStore("group", another(store)),
-            rank=place.rank,
-            world_size=place.size,
-            timeout=timedelta(seconds=timeout),
-        )
-    return Ranks.joined(session.built.setting.graph.agents, timeout=timeout)
+class Group:
+    """This process among the ranks of one run; made by `joined`.
+
+    Args:
+        place: which rank it is.
+        store: which all ranks share.
+        timeout: seconds that a rank may keep the others waiting once rounds are released.
+
+    Attributes:
+        ranks: which exchange the engine's rows; None until all ranks have agreed on the run.
+    """
+
+    def __init__(self, place: Place, store: Store, *, timeout: float) -> None:
+        self.place, self.timeout, self._store = place, timeout, store
+        self.ranks: Ranks | None = None
+        self._finished = threading.Event()
+
+    def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
+        """Wait until all ranks have planned the run, and compare what they are about to compute.
+
+        Args:
+            config: the run file.
+            built: its objects on this rank.
+            plan: its plan.
+
+        Raises:
+            InputError: this rank would compute something else than rank 0, or there are more ranks
+                than agents.
+            MissingRank: a rank did not come, or failed.
+        """
+        agents, facts = built.setting.graph.agents, facts_of(config, built, plan)
+        self._control = Ranks.joined(agents, timeout=self.timeout)
+        first = self._from_rank_0(facts)
+        check_same_facts(facts, first, name=self._control.names(self.place.rank))
+        self._meet(self._patience)
+        self.ranks = self._control
+        if built.setting.device.type == "cuda":
+            rows = dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
+            self.ranks = Ranks.joined(agents, timeout=self.timeout, group=rows)
+
+    def share_start(self, start: Start | None) -> Start | None:
+        """Where the run begins, as rank 0 knows it from the folder, on every rank.
+
+        Args:
+            start: on rank 0; None if the run is finished. The others give None.
+
+        Raises:
+            MissingRank: a rank did not come, or failed.
+        """
+        return self._from_rank_0(start)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here.
+
+        Raises:
+            MissingRank: one did not come in time, or failed.
+        """
+        self._meet(self.timeout)
+
+    @property
+    def _patience(self) -> float:
+        return max(self.timeout, _PREPARING)
+
+    def _meet(self, limit: float) -> None:
+        ranks = replace(self._control, timeout=limit)
+        shares = [range(rank, rank + 1) for rank in range(ranks.size)]
+        gather(torch.zeros(1, 1, dtype=torch.uint8), shares=shares, ranks=ranks)
+
+    def _from_rank_0(self, value: Any) -> Any:
+        """Rank 0's value on every rank, once all are here."""
+        self._meet(self._patience)
+        held = [value]
+        try:
+            dist.broadcast_object_list(held)
+        except RuntimeError:
+            self._meet(self._patience)  # names the rank that is gone
+            raise
+        return held[0]
+
+    def finish(self) -> None:
+        """Let the others end with rank 0, once it has closed the folder; it misses nobody then."""
+        with contextlib.suppress(MissingRank) if self.place.rank == 0 else contextlib.nullcontext():
+            self.barrier()
+        self._finished.set()
+        dist.destroy_process_group()
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """End this process; the first rank that fails says why, and all have its exit code."""
+        if isinstance(error, MissingRank):
+            error = ConnectionError(
+                f"{error}: --resume continues the run, and --rank-timeout gives a rank that is "
+                "only slow longer"
+            )
+        code = _INTERRUPTED
+        if isinstance(error, Exception):
+            code = _FAILED if isinstance(error, STATED) else _CRASH
+        mine = json.dumps([self.place.rank, code])
+        held = _ask(lambda: self._store.compare_set("first", "", mine).decode())
+        if held in (None, mine):
+            self._say(error, code)
+        _, code = json.loads(held or mine)
+        if held is not None:
+            _ask(lambda: self._part(code if held == mine else None))
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)  # a group that has lost a rank cannot be taken down in order
+
+    def _say(self, error: BaseException, code: int) -> None:
+        """Say why this rank fails, as one process would."""
+        if code == _CRASH:
+            print(f"rank {self.place.rank} of {self.place.size} crashed:", file=sys.stderr)
+        if code == _CRASH or (code == _FAILED and os.environ.get("OVERHEAR_DEBUG") == "1"):
+            traceback.print_exception(error)
+        if code == _FAILED and isinstance(error, Exception):
+            print(f"error: {sentence(error)}", file=sys.stderr)
+        sys.stderr.flush()
+
+    def _part(self, said: int | None) -> None:
+        """Let the others end, too, once this rank has said why; with their store here, end last."""
+        if said is not None:
+            self._store.set(_SAID, str(said))
+        self._store.set(f"heard/{self.place.rank}", "")
+        while self.place.keeps_store and not self._store.check(
+            [f"heard/{rank}" for rank in range(self.place.size)]
+        ):
+            time.sleep(_POLL)
+
+    def end_with_another(self) -> None:
+        """End this process once another rank has said why it fails; for a thread of its own."""
+        with contextlib.suppress(RuntimeError):  # nobody keeps the store any more
+            while not self._finished.wait(_POLL):
+                if self._store.check([_SAID]):
+                    code = int(self._store.get(_SAID))
+                    self._store.set(f"heard/{self.place.rank}", "")
+                    os._exit(code)
+
+
+def _ask(store: Callable[[], Any]) -> Any:
+    """What a store answers; None if it does not, since its host may hang."""
+    found: list[Any] = [None]
+
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):
+            found[0] = store()
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_HEARING)
+    return found[0]
+
+
+@contextlib.contextmanager
+def joined(place: Place, *, timeout: float) -> Iterator[Group]:
+    """Be one of the ranks; when the block fails on one, all processes end with one exit code.
+
+    Args:
+        place: which rank this process is.
+        timeout: seconds that a rank may keep the others waiting once rounds are released.
+
+    Raises:
+        ConnectionError: the ranks do not meet.
+    """
+    if place.rank > 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 hears it, and the others miss rank 0
+    group = Group(place, _meeting(place, limit=max(timeout, _PREPARING)), timeout=timeout)
+    if place.rank > 0:
+        threading.Thread(target=group.end_with_another, daemon=True).start()
+    try:
+        yield group
+        group.finish()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it ends the process
+        group.fail(error)
+
+
+def _meeting(place: Place, *, limit: float) -> Store:
+    """The store of all ranks, once they are one process group by gloo."""
+    span, store = timedelta(seconds=limit), None
+    try:
+        found, _, _ = next(rendezvous("env://", timeout=span))
+        store = PrefixStore("overhear", found)
+        store.set(f"here/{place.rank}", "")
+        with _silent():
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("group", store),
+                rank=place.rank,
+                world_size=place.size,
+                timeout=span,
+            )
+    except (RuntimeError, ValueError) as error:
+        late = []
+        with contextlib.suppress(RuntimeError):
+            if store is not None:
+                late = [rank for rank in range(place.size) if not store.check([f"here/{rank}"])]
+        why = f"rank {late[0]} did not come within {limit:g} s" if late else str(error)
+        raise ConnectionError(
+            f"rank {place.rank} of {place.size} does not meet the others: {why}; start all ranks "
+            "again"
+        ) from error
+    return store
 
 
 @contextlib.contextmanager
@@ -158,49 +352,3 @@ def _silent() -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)
-
-
-def engine_of(
-    session: Session, ranks: Ranks, *, layout: str, transcript: Transcript | None
-) -> Engine:
-    """This rank's engine, under the root of rank 0.
-
-    The root is given to `SecretRandomness`, which therefore would not renew it if the engine were
-    started again. It is not: a run that goes on is a new process, whose rank 0 draws another.
-    """
-    training, setting = session.config.training, session.built.setting
-    taps = [] if transcript is None else [transcript]
-    root = share_root(ranks, root=training.evaluation_noise_seed, device=setting.device)
-    built = replace(session.built, setting=replace(setting, layout=layout))
-    return make_engine(
-        replace(session, built=built),
-        randomness=SecretRandomness(root, hardened=training.noise == "hardened"),
-        gathered=Gathered(session.config.intercept.rounds, taps),
-        ranks=ranks,
-    )
-
-
-def spread(
-    state: Mapping[str, Tensor] | None,
-    fields: Mapping[str, tuple[str, list[int]]],
-    ranks: Ranks,
-    *,
-    device: torch.device,
-) -> dict[str, Tensor]:
-    """Rank 0's tensors on every rank; the others give None."""
-    found = {}
-    for name, (dtype, shape) in fields.items():
-        kind = getattr(torch, dtype)
-        size = torch.Size(shape).numel() * torch.empty(0, dtype=kind).element_size()
-        mine = torch.empty(0, size, dtype=torch.uint8)
-        if state is not None:
-            mine = state[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)[None]
-        shares = [range(min(rank, 1), 1) for rank in range(ranks.size)]  # rank 0 alone has a row
-        row = gather(mine.to(device), shares=shares, ranks=ranks).cpu()
-        found[name] = row.flatten().clone().view(kind).reshape(shape)
-    return found
-
-
-def how_to_go_on(error: MissingRank) -> str:
-    """A rank that is missing, and what to do about it."""
-    return f"{error}: --resume continues the run"

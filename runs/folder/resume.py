@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...privacy.durable import PART, sync_folder, write_durably
 from ...privacy.errors import InputError
@@ -30,6 +29,7 @@ from ..numbers import bound, small
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile, load_run_file
 from . import folder as run_folder
+from .ranks import Group
 from .records import (
     ExposureFacts,
     LedgerHeader,
@@ -48,12 +48,8 @@ from .run import (
     forget_half_saved,
     plan_session,
     run_session,
-    stated,
     summary,
 )
-
-if TYPE_CHECKING:
-    from .lead import Lead
 
 Notice = Callable[[str], None]
 
@@ -67,7 +63,7 @@ def resume_run(
     *,
     progress: Progress | None = None,
     notice: Notice | None = None,
-    lead: Lead | None = None,
+    group: Group | None = None,
 ) -> TrainSummary:
     """Continue a run to its end; a finished one is left as it is.
 
@@ -76,7 +72,7 @@ def resume_run(
         out: the folder of `train_run`.
         progress: as for `train_run`.
         notice: called with sentences for the reader: where the run goes on, and what it repeats.
-        lead: as for `train_run`; there may be another number of ranks than the run began with.
+        group: as for `train_run`; there may be another number of ranks than the run began with.
 
     Returns:
         As `train_run`; with `stopped` if the budget ended the run early.
@@ -99,17 +95,17 @@ def resume_run(
     begun = (out / run_folder.LEDGER).exists()
     if not begun:
         check_nothing_released(out)
+    session = agreed(plan_session(config, out, progress=progress), group)
     if run_folder.is_finished(out):
-        return _finished(config, out, say)
-    session = agreed(plan_session(config, out, progress=progress), lead)
-    with stated(out):
+        return _finished(session, say)
+    with run_folder.stated(out):
         if not begun:
             say(f"{out} has no ledger, so nothing was released; the run begins.")
             return first_session(session)
         ledger = Ledger.reopen(out / run_folder.LEDGER)
         try:
             if run_folder.is_finished(out):  # by the process that had it open before us
-                return _finished(config, out, say)
+                return _finished(session, say)
             return _continue(session, ledger, say)
         finally:
             ledger.close()
@@ -204,10 +200,13 @@ def _stop(session: Session, last: int) -> Stopped:
     return found
 
 
-def _finished(config: RunFile, out: Path, say: Notice) -> TrainSummary:
+def _finished(session: Session, say: Notice) -> TrainSummary:
+    out = session.out
+    if session.group is not None:
+        session.group.share_start(None)
     say(f"The run in {out} is finished; nothing was changed.")
     metrics = read_metrics(out / run_folder.METRICS)
-    found = summary(plan_session(config, out), metrics[-1])
+    found = summary(session, metrics[-1])
     if not (out / run_folder.STOPPED).is_file():
         return found
     return found.model_copy(update={"stopped": read_stopped(out / run_folder.STOPPED)})

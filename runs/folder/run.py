@@ -7,6 +7,9 @@ What is on the disk when is the order that a crash may break at any place:
                      the round itself, whose messages leave
                      its transcript, the checkpoint after it, its metrics
     the sums, which make the run a finished one
+
+Over ranks (`ranks.py`) every rank goes through the same rounds, and rank 0 alone has a ledger and
+writes; all meet between the line in the ledger and the round.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 import safetensors
 
@@ -29,9 +32,9 @@ from ...privacy.ledger import Ledger
 from ...training.data.dataset import Examples
 from ...training.engine.checkpoint import Checkpoint, save_checkpoint
 from ...training.engine.engine import Engine
+from ...training.engine.exchange import share_root
 from ...training.engine.messages import Gathered
 from ...training.engine.randomness import SecretRandomness
-from ...training.engine.ranks import Ranks
 from ...training.engine.transcript import Transcript
 from ...training.exposure.guarantees import run_epsilon
 from ...training.models.evaluation import Metrics, evaluate
@@ -39,10 +42,8 @@ from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
 from . import folder as run_folder
+from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
-
-if TYPE_CHECKING:
-    from .lead import Lead, LedEngine
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
@@ -67,7 +68,7 @@ class Session:
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
         last: the last round, which is the planned one unless the budget ends before it.
         released: the number of each round that the ledger names already.
-        lead: of the other ranks, where this process is rank 0 of several.
+        group: this process among the ranks of the run, where there are several.
         run: what tells this run from others of the same run file, in its ledger and checkpoints.
     """
 
@@ -78,12 +79,12 @@ class Session:
     progress: Progress | None = None
     last: int
     released: Sequence[int] = ()
-    lead: Lead | None = None
+    group: Group | None = None
     run: str = ""
 
 
 def train_run(
-    config: RunFile, out: Path, *, progress: Progress | None = None, lead: Lead | None = None
+    config: RunFile, out: Path, *, progress: Progress | None = None, group: Group | None = None
 ) -> TrainSummary:
     """Plan, train, and leave everything that attack and report need in a new folder.
 
@@ -91,7 +92,7 @@ def train_run(
         config: the run file.
         out: the folder; it must be empty or not exist.
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
-        lead: of the other ranks, where this process is rank 0 of several.
+        group: the ranks of which this process is rank 0; the others call `join_run`.
 
     Returns:
         Noise multiplier, epsilon by adversary, and the last metrics.
@@ -99,14 +100,33 @@ def train_run(
     Raises:
         FileExistsError: the folder holds a run.
         ValueError: what the run file asks for cannot be done.
-        OSError: the system refuses a file, or a rank is gone; what was released is in the ledger.
+        OSError: the system refuses a file; what was released is in the ledger.
+        MissingRank: a rank is gone; likewise.
     """
     run_folder.check_unused(out)
-    session = agreed(plan_session(config, out, progress=progress), lead)
+    session = agreed(plan_session(config, out, progress=progress), group)
     run_folder.claim(out)
-    with stated(out):
+    with run_folder.stated(out):
         write_durably(out / run_folder.RUN, config.to_toml().encode(), new=True)
         return first_session(session)
+
+
+def join_run(config: RunFile, out: Path, *, group: Group) -> None:
+    """Train as another rank than 0, which has the folder: the same rounds, and nothing is written.
+
+    Args:
+        config: the run file.
+        out: the folder of rank 0, for what is said.
+        group: this process among the ranks.
+
+    Raises:
+        ValueError: what the run file asks for cannot be done, or rank 0 computes something else.
+        MissingRank: a rank is gone.
+    """
+    session = agreed(plan_session(config, out), group)
+    start = group.share_start(None)
+    if start is not None:
+        _rounds(replace(session, last=start.last), ledger=None, start=start.checkpoint)
 
 
 def plan_session(config: RunFile, out: Path, *, progress: Progress | None = None) -> Session:
@@ -118,28 +138,11 @@ def plan_session(config: RunFile, out: Path, *, progress: Progress | None = None
     )
 
 
-def agreed(session: Session, lead: Lead | None) -> Session:
+def agreed(session: Session, group: Group | None) -> Session:
     """The session, once the other ranks, if there are any, have planned the same."""
-    if lead is not None:
-        lead.agree(session)
-    return replace(session, lead=lead)
-
-
-def make_engine(
-    session: Session,
-    *,
-    randomness: SecretRandomness,
-    gathered: Gathered | None = None,
-    ranks: Ranks | None = None,
-) -> Engine:
-    """The engine of a session, or this rank's part of it."""
-    return Engine(
-        session.built.setting,
-        session.built.bound(session.plan.noise_multiplier),
-        randomness=randomness,
-        gathered=gathered,
-        ranks=ranks,
-    )
+    if group is not None:
+        group.agree(session.config, session.built, session.plan)
+    return replace(session, group=group)
 
 
 def first_session(session: Session) -> TrainSummary:
@@ -188,6 +191,8 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
         ledger: open, its last entry that of where this begins.
         start: the state to go on from.
     """
+    if session.group is not None:
+        session.group.share_start(Start(session.last, start))
     last = _rounds(session, ledger=ledger, start=start)
     _prune(session, newest=0)
     run_folder.write_sums(session.out)
@@ -205,26 +210,8 @@ def summary(session: Session, metrics: MetricsLine) -> TrainSummary:
     )
 
 
-@contextmanager
-def stated(out: Path) -> Iterator[None]:
-    """Errors of the system while a run writes, with the file and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or isinstance(error, FileExistsError):  # says all there is to say
-            raise
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "make room" if full else "fix that"
-        path = error.filename or out
-        raise OSError(
-            error.errno,
-            f"{error.strerror}; what was released is in the ledger: {remedy}, then continue the "
-            "run with --resume",
-            str(path),
-        ) from error
-
-
-def _rounds(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> Metrics:
+def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None) -> Metrics:
+    """The rounds, on every rank; rank 0, which alone has a ledger, writes what they leave."""
     config, built, out = session.config, session.built, session.out
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
@@ -232,7 +219,7 @@ def _rounds(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> Me
     engine = _engine(session, layout=layout, transcript=transcript)
     released = list(session.released)
     if start is None:
-        ledger.append(0, [])
+        _announce(session, ledger, 0, [])
         engine.start()
         released.append(0)
     else:
@@ -240,46 +227,71 @@ def _rounds(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> Me
     releases = [{"kind": kind} for kind in session.plan.message_kinds]
     every, rounds = config.training.evaluate_every, config.training.rounds
     test = Examples(built.data.test_inputs, built.data.test_targets)
-    (out / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
-    with (out / run_folder.METRICS).open("a", encoding="utf-8") as lines:
-        sync_folder(out)
+    with nullcontext() if ledger is None else _metrics_file(out) as lines:
         while True:
             at = engine.round
             if _is_kept(session, at) or at % config.training.checkpoint_every == 0:
-                _save(session, engine)
+                _save(session, engine, writes=ledger is not None)
             metrics = None
             if at % every == 0 or at == session.last:
                 metrics = evaluate(built.setting.model, engine.models(), test, round=at)
-                lines.write(json.dumps(MetricsLine.of(metrics).dump()) + "\n")
-                lines.flush()
-                os.fsync(lines.fileno())
+                if lines is not None:
+                    lines.write(json.dumps(MetricsLine.of(metrics).dump()) + "\n")
+                    lines.flush()
+                    os.fsync(lines.fileno())
             if session.progress is not None:
                 spent = _spent(session, released) if metrics else None
                 session.progress(at, rounds, spent, metrics)
             if at == session.last and metrics is not None:
-                _tell_layout(session, engine)
+                if session.group is not None:
+                    session.group.barrier()  # no rank has failed
+                if ledger is not None:
+                    _tell_layout(session, engine)
                 return metrics
-            ledger.append(at + 1, releases)  # on the disk before anything of the round leaves
+            _announce(session, ledger, at + 1, releases)
             released.append(at + 1)
             engine.advance()
-            if engine.round in config.intercept.rounds:
+            if engine.round in config.intercept.rounds and ledger is not None:
                 _save_transcript(transcript, out / run_folder.TRANSCRIPT)
 
 
-def _engine(session: Session, *, layout: str, transcript: Transcript) -> Engine | LedEngine:
-    """The engine, with a tap that keeps what is to be intercepted."""
-    if session.lead is not None:
-        return session.lead.make_engine(session, layout=layout, transcript=transcript)
-    training = session.config.training
-    built = replace(session.built, setting=replace(session.built.setting, layout=layout))
-    engine = make_engine(
-        replace(session, built=built),
-        randomness=SecretRandomness(
-            training.evaluation_noise_seed, hardened=training.noise == "hardened"
-        ),
+def _announce(
+    session: Session, ledger: Ledger | None, round: int, releases: Sequence[Mapping[str, str]]
+) -> None:
+    """Put a round on the disk, on rank 0, before anything of it leaves, on any rank."""
+    if ledger is not None:
+        ledger.append(round, releases)
+    if session.group is not None:
+        session.group.barrier()
+
+
+@contextmanager
+def _metrics_file(out: Path) -> Iterator[TextIO]:
+    (out / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
+    with (out / run_folder.METRICS).open("a", encoding="utf-8") as lines:
+        sync_folder(out)
+        yield lines
+
+
+def _engine(session: Session, *, layout: str, transcript: Transcript) -> Engine:
+    """The engine, or this rank's part of it, with a tap that keeps what is to be intercepted.
+
+    Over ranks the root is given to `SecretRandomness`, which therefore would not renew it if the
+    engine were started again. It is not: a run that goes on is a new process, with another root.
+    """
+    training, setting = session.config.training, session.built.setting
+    ranks = None if session.group is None else session.group.ranks
+    root = training.evaluation_noise_seed
+    if ranks is not None:
+        root = share_root(ranks, root=root, device=setting.device)
+    return Engine(
+        replace(setting, layout=layout),
+        session.built.bound(session.plan.noise_multiplier),
+        randomness=SecretRandomness(root, hardened=training.noise == "hardened"),
+        taps=() if ranks else (transcript,),
+        gathered=Gathered(session.config.intercept.rounds, [transcript]) if ranks else None,
+        ranks=ranks,
     )
-    engine.taps = (transcript,)
-    return engine
 
 
 def _layout_of(start: Checkpoint, config: RunFile) -> str:
@@ -291,11 +303,11 @@ def _layout_of(start: Checkpoint, config: RunFile) -> str:
     return config.training.layout if held is None else held
 
 
-def _tell_layout(session: Session, engine: Engine | LedEngine) -> None:
+def _tell_layout(session: Session, engine: Engine) -> None:
     """Complete the facts of the environment by what the rounds have settled."""
     path = session.out / run_folder.ENVIRONMENT
     told = read_environment(path)
-    ranks = 1 if session.lead is None else session.lead.place.size
+    ranks = 1 if session.group is None else session.group.place.size
     told.model_copy(update={"layout": engine.layout, "ranks": ranks}).write(path)
 
 
@@ -325,15 +337,17 @@ def _is_kept(session: Session, round: int) -> bool:
     return round == session.last or round in {snapshot_round(number) for number in intercepted}
 
 
-def _save(session: Session, engine: Engine | LedEngine) -> None:
+def _save(session: Session, engine: Engine, *, writes: bool) -> None:
     """Keep the state; of those that are for going on alone, the newest."""
+    state = engine.snapshot()  # by all ranks
+    if not writes:
+        return
     facts = {
         "run": session.run,
         "run_file": run_folder.digest(session.out / run_folder.RUN),
         "layout": engine.layout if engine.settled else "auto",
-        "measured": json.dumps(dict(engine.measured)),
     }
-    found = Checkpoint(round=engine.round, state=engine.snapshot(), facts=facts)
+    found = Checkpoint(round=engine.round, state=state, facts=facts)
     save_checkpoint(run_folder.checkpoint(session.out, engine.round), found)
     _prune(session, newest=_PERIODIC)
 

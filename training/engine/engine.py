@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,8 @@ class Engine:
             setting.layout,  # type: ignore[arg-type] # the layout's name is checked by PairGradients
             device=setting.device,
             dtype=setting.dtype,
-            measures=ranks is None,  # ranks that measure for themselves may choose differently
+            agents=setting.graph.agents,
+            batch_size=setting.sampling_rate * mean(len(s.targets) for s in setting.shards),
         )
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
@@ -292,11 +294,6 @@ class Engine:
     def settled(self) -> bool:
         """Whether the gradient layout is final."""
         return getattr(self._gradients, "settled", True)
-
-    @property
-    def measured(self) -> Mapping[str, float]:
-        """Seconds by layout where "auto" chose by a measurement."""
-        return getattr(self._gradients, "measured", {})
 
     def models(self) -> Tensor:
         """(A, D) the models as they are now; with ranks all of them call, and all get them."""

@@ -189,6 +189,7 @@ class TensorRound(Round):
             self._records[batch.call],
             clip_norm=clip_norm,
             coefficients=[self._by_coordinate(coef) for coef in coefs],
+            pairs_of_run=self._count(points[0][0]),
         )
 
     def _by_coordinate(self, coef: Coef) -> float | Tensor:

@@ -1,29 +1,51 @@
-"""Which layout serves a network, and which of several is the fastest here.
+"""Which layout serves a network, and which of those that serve a run takes.
 
 A layout by layer runs examples together, so it bounds what one record changes only if they do not
 meet in the network. No finite number of examples shows that of a forward that may branch on a
 whole batch; hence "auto" offers these layouts only where `unknown_forward` finds nothing. They
 serve if they also agree with the loop: the network's list of layers does not show parameters that
 are used outside their layer's call, layers that are called twice and overwritten outputs; a
-comparison does. Which of those that serve is the fastest depends on the network, the graph and the
-device; a measurement shows it. Layouts differ in rounding, so what is chosen belongs to the record
-of a run, and a run is repeated bit by bit by asking for the layout by its name.
+comparison does. Of those that serve, `choose` takes one by a rule. Layouts differ in rounding, so
+the rule reads no clock, and of a run the whole graph and the expected batch: the same run takes the
+same layout every time, and on every rank.
+
+The rule weighs the calls that a group saves against the entries that it moves:
+
+    calls   = (A - 2) L - 3 + (E - A) L / 32     # a group alone: 2 L + 3; a further pair: L / 32
+    entries = A D + (E D + A B M) / 2
+    take grouped where calls * c > entries, else book-keeping
+
+| symbol | name here         | unit                                                               |
+|--------|-------------------|--------------------------------------------------------------------|
+| A      | ``owners``        | model owners                                                       |
+| E      | ``pairs``         | pairs of a model owner and a data owner                            |
+| B      | ``examples``      | expected examples that meet one model                              |
+| L      | ``layers``        | layers with parameters                                             |
+| D      | ``parameters``    | entries of a model, and of a sum                                   |
+| M      | ``per_example``   | entries that layers read and return for one example; twice those   |
+|        |                   | of convolutions, with the input as patches: they take longer under |
+|        |                   | models of their own                                                |
+| c      | `_CALL`           | entries that a group moves in the time of one call                 |
+
+2, 3, 1 / 32, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries
+count as 0: there a pass costs what the host takes to call it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..models import networks
-from .clipping import Examples, Pass, Span, plan_passes
+from .clipping import Examples, Pass, Span
 from .ghost import BookKeeping
 from .grouped import Grouped
+from .layers import find_layers
 from .loop_and_vmap import Kernel, Loop, OfModel
 
 # Layouts by layer, in the order of preference.
@@ -56,11 +78,27 @@ _ALONG = {
 # Of probes, in units of the data's largest number: there, what a batch's statistics decide changes.
 _PROBES = (8.0, 4096.0)
 
-# Examples times parameters, over all pairs: below, any layout takes less than about .05 s.
-_WORTH_MEASURING = 2**22
-_MEASURED_PAIRS, _MEASURED_WORK = 64, 2**26
-# A later layout must take less than this share of the first one's time: noise shall not choose.
-_SHARE = 0.8
+# What a group costs by itself, in passes of one owner and in calls of a layer.
+_PASSES, _CALLS = 2, 3
+# Pairs whose sums book-keeping adds, one by one, in the time of a pass.
+_PAIRS = 32
+# Entries that a group moves in the time of a layer's calls in one pass.
+_CALL = 2**18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkSize:
+    """What the rule reads of a network.
+
+    Attributes:
+        layers: layers with parameters.
+        parameters: D.
+        per_example: entries that layers read and return for one example, a convolution's twice.
+    """
+
+    layers: int
+    parameters: int
+    per_example: int
 
 
 def unknown_forward(model: nn.Module) -> str | None:
@@ -166,85 +204,68 @@ def _probes(inputs: Tensor) -> Tensor:
     return (scale * (1 + drawn)).to(inputs.device) * inputs.abs().amax().clamp(min=1.0)
 
 
-def worth_measuring(uses: int, *, parameters: int) -> bool:
-    """Whether a round is long enough for the choice to matter.
+@torch.no_grad()
+def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
+    """Count a network's layers and entries by one call.
 
     Args:
-        uses: Examples summed over all pairs.
-        parameters: D.
+        model: A network that `unsupported_layer` lets pass.
+        example: (1, *shape), of which the shape and the type matter.
 
     Examples:
-        >>> worth_measuring(24_000, parameters=2_410)  # 1,000 agents on a ring, 8 examples each
-        True
+        >>> network_size(nn.Linear(3, 2), torch.zeros(1, 3))
+        NetworkSize(layers=1, parameters=8, per_example=5)
+        >>> network_size(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4))  # 4 patches of 9 give 4 of 2
+        NetworkSize(layers=1, parameters=20, per_example=88)
     """
-    return uses * parameters >= _WORTH_MEASURING
+    counts: list[int] = []
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            patches = outputs[0, 0].numel() * module.weight[0].numel()
+            counts.append(2 * (patches + outputs.numel()))
+        else:
+            counts.append(inputs[0].numel() + outputs.numel())
+
+    layers = find_layers(model)
+    hooks = [layer.module.register_forward_hook(count) for layer in layers]
+    try:
+        model(torch.zeros_like(example))  # a copy, which a layer may overwrite
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return NetworkSize(
+        layers=len(layers),
+        parameters=sum(p.numel() for p in model.parameters()),
+        per_example=sum(counts),
+    )
 
 
-def seconds(
-    kernels: Mapping[str, Kernel],
-    points: Tensor,
-    *,
-    examples: Examples,
-    senders: Sequence[int],
-    receivers: Sequence[int],
-    sizes: Sequence[int],
-    clip_norm: float | None,
-) -> dict[str, float]:
-    """Seconds of each layout for some of a round's pairs, at most 64; the better of two.
-
-    On the CPU they are the process's own, which other processes do not lengthen; wall seconds
-    elsewhere.
+def choose(
+    size: NetworkSize, *, owners: int, pairs: int, examples: float, device: str
+) -> tuple[str, ...]:
+    """The layouts by layer in the order in which a run tries them; see the rule above.
 
     Args:
-        kernels: The layouts, by name.
-        points: (1, A, D).
-        examples: All batches stacked; `clipping.plan_passes` has the other arguments.
-        senders: Model owner of each pair.
-        receivers: Data owner of each pair.
-        sizes: Examples of each data owner.
-        clip_norm: As in the round.
-    """
-    rows, work = list[int](), 0
-    for row in sorted(range(len(senders)), key=lambda e: (senders[e], receivers[e], e)):
-        if not sizes[receivers[row]]:
-            continue
-        work += sizes[receivers[row]] * points.shape[2]
-        if rows and (len(rows) == _MEASURED_PAIRS or work > _MEASURED_WORK):
-            break
-        rows.append(row)
-    chosen = [senders[row] for row in rows], [receivers[row] for row in rows]
-    uses = sum(sizes[receiver] for receiver in chosen[1])
-    clock = time.process_time if points.device.type == "cpu" else time.perf_counter
-    found = {}
-    for name, kernel in kernels.items():
-        times = []
-        for _ in range(3):  # the first warms up
-            start = clock()
-            ready = kernel.prepare(examples, uses=uses)
-            out = torch.zeros(len(rows), points.shape[2], device=points.device, dtype=points.dtype)
-            kernel.add(
-                out,
-                points,
-                examples=ready,
-                passes=plan_passes(*chosen, sizes=sizes, limit=kernel.examples_at_once()),
-                coefficients=(1.0,),
-                clip_norm=clip_norm,
-            )
-            float(out[-1, -1])  # waits for the device
-            times.append(clock() - start)
-        found[name] = min(times[1:])
-    return found
-
-
-def fastest(measured: Mapping[str, float]) -> str:
-    """The layout to take: the first, unless another takes less than .8 of its seconds.
+        size: Of the network.
+        owners: Model owners of the whole run.
+        pairs: Pairs of a model owner and a data owner in a round of the whole run.
+        examples: Expected examples that meet one model in a round.
+        device: Where the run computes, such as "cpu".
 
     Examples:
-        >>> fastest({"book-keeping": 1.0, "grouped": 0.9, "vmap": 2.0})
-        'book-keeping'
-        >>> fastest({"book-keeping": 1.0, "grouped": 0.3, "vmap": 0.5})
-        'grouped'
+        >>> digits = NetworkSize(layers=2, parameters=2_410, per_example=138)
+        >>> choose(digits, owners=1_000, pairs=3_000, examples=24.0, device="cpu")
+        ('grouped', 'book-keeping')
+        >>> choose(digits, owners=1, pairs=1, examples=4_096.0, device="cpu")
+        ('book-keeping', 'grouped')
+        >>> lenet = NetworkSize(layers=5, parameters=61_706, per_example=82_626)
+        >>> choose(lenet, owners=10, pairs=30, examples=96.0, device="cpu")
+        ('book-keeping', 'grouped')
     """
-    first = next(iter(measured))
-    best = min(measured, key=lambda name: measured[name])
-    return best if measured[best] < _SHARE * measured[first] else first
+    calls = (owners - _PASSES + (pairs - owners) / _PAIRS) * size.layers - _CALLS
+    entries = size.parameters * owners + (size.parameters * pairs) / 2
+    entries += owners * examples * size.per_example / 2
+    if calls * _CALL > (entries if device == "cpu" else 0):
+        return "grouped", "book-keeping"
+    return "book-keeping", "grouped"

@@ -18,7 +18,7 @@ against it. "vmap" stacks the data of a model's neighbours and takes per-example
 `torch.func`. "book-keeping" makes one pass to the layers' outputs for each model owner
 (`overhear.training.gradients.ghost`), and "grouped" one for many
 (`overhear.training.gradients.grouped`).
-`overhear.training.gradients.choice` says which one "auto" takes.
+`overhear.training.gradients.choice` has the rule by which "auto" takes one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError, InputTypeError, NotFiniteError
 from ..models.parameters import validate_model
 from ..models.tasks import Task
-from .choice import BY_LAYER, disagreement, fastest, seconds, unknown_forward, worth_measuring
+from .choice import BY_LAYER, choose, disagreement, network_size, unknown_forward
 from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
 from .layers import unsupported_layer
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
@@ -60,6 +60,7 @@ class ClippedSums(Protocol):
         *,
         clip_norm: float | None,
         coefficients: Sequence[Coefficient] = (1.0,),
+        pairs_of_run: int | None = None,
     ) -> Tensor:
         """See `PairGradients.clipped_sums`."""
         ...
@@ -73,19 +74,19 @@ class PairGradients:
             task, whose loss takes the place of the cross-entropy and whose blocks make up D.
         layout: "book-keeping", "grouped", "vmap" or "loop". "auto" is settled by the first work
             whose gradients do not vanish. Book-keeping and grouped serve if examples cannot meet in
-            the network (`layout_choice.unknown_forward`), every layer with parameters has a rule
-            and they agree with the loop on first examples and probes; vmap serves otherwise. Of a
-            small work the first that serves is taken, of a larger one the fastest by a
-            measurement. To repeat a run bit by bit, give the name that its `layout` had. A layout
-            by layer that is asked for by name rests, for a network with a forward of its own, on
-            the comparison alone, and that a record changes a sum by at most C on the caller.
+            the network (`choice.unknown_forward`), every layer with parameters has a rule
+            and they agree with the loop on first examples and probes; vmap serves otherwise. Of
+            the two `choice.choose` takes one, by the network, the work and the device. A
+            layout by layer that is asked for by name rests, for a network with a forward of its
+            own, on the comparison alone, and that a record changes a sum by at most C on the
+            caller.
         device: Where to compute; the model's device by default.
         dtype: Working precision, float32 or float64; the model's by default. Products in float32
             are full ones, see `overhear.training.gradients.precision`.
-        measures: Whether "auto" may choose by a measurement; without, the first that serves.
-
-    Attributes:
-        measured: Seconds by layout of the pairs that "auto" measured; empty where it did not.
+        agents: Model owners of the whole run, by which "auto" chooses; those of the first work by
+            default.
+        batch_size: Expected examples of a data owner, for the same; the first work's mean by
+            default.
 
     Raises:
         ValueError: If `validate_model` refuses the model, the layout is unknown, or a layout by
@@ -106,7 +107,8 @@ class PairGradients:
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        measures: bool = True,
+        agents: int | None = None,
+        batch_size: float | None = None,
     ) -> None:
         network = model if isinstance(model, nn.Module) else None
         if network is not None:
@@ -123,7 +125,7 @@ class PairGradients:
         reason = "a task has no layers" if network is None else unsupported_layer(network)
         if layout in BY_LAYER and reason is not None:
             raise InputError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
-        self._asked, self._measures = layout, measures
+        self._asked, self._agents, self._batch_size = layout, agents, batch_size
         if reason is None and network is not None and layout == "auto":
             reason = unknown_forward(network)
         self._settled = layout in ("vmap", "loop") or reason is not None
@@ -139,7 +141,6 @@ class PairGradients:
         self._layout: Layout = "loop" if layout == "loop" else "vmap"
         if layout in BY_LAYER:
             self._layout, self._kernel = layout, BY_LAYER[layout](self._model)
-        self.measured: dict[str, float] = {}
         self._deferred = self.device.type != "cpu"
         self._unchecked: list[tuple[Tensor, list[int], list[int]]] = []
 
@@ -162,6 +163,7 @@ class PairGradients:
         *,
         clip_norm: float | None,
         coefficients: Sequence[Coefficient] = (1.0,),
+        pairs_of_run: int | None = None,
     ) -> Tensor:
         """Sums of clipped per-example gradients of the loss, one row a pair.
 
@@ -174,6 +176,7 @@ class PairGradients:
             clip_norm: Bound on the norm of an example's gradient; None for no clipping.
             coefficients: Weights of the K points, each a number or one for each coordinate (D,);
                 their sum is clipped as one vector.
+            pairs_of_run: Pairs of all ranks, where those given are a rank's.
 
         Returns:
             (E, D) in the working precision, in the order of the pairs; zeros for an empty batch.
@@ -211,13 +214,12 @@ class PairGradients:
         examples = self._stack(batches)
         with full_precision():
             if not self._settled:
+                owners, pairs = len(set(senders)), len(senders)
+                if self._agents is not None and pairs_of_run is not None:
+                    owners, pairs = min(self._agents, pairs_of_run), pairs_of_run
+                batch = uses / len(senders) if self._batch_size is None else self._batch_size
                 self._settle(
-                    points[:1],
-                    examples,
-                    senders=senders,
-                    receivers=receivers,
-                    sizes=sizes,
-                    clip_norm=clip_norm,
+                    points[0, senders[0]], examples, owners=owners, pairs=pairs, batch=batch
                 )
             plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
             kernel = self._kernel if plain and self._settled else self._combined
@@ -275,48 +277,34 @@ class PairGradients:
         )
 
     def _settle(
-        self,
-        points: Tensor,
-        examples: Examples,
-        *,
-        senders: list[int],
-        receivers: list[int],
-        sizes: list[int],
-        clip_norm: float | None,
+        self, point: Tensor, examples: Examples, *, owners: int, pairs: int, batch: float
     ) -> None:
-        """Keep a layout by layer only if it agrees with the loop; let "auto" take the fastest."""
-        uses = sum(sizes[d] for d in receivers)
-        asked = self._measures and self._asked == "auto"
-        measure = asked and worth_measuring(uses, parameters=self.parameters)
-        kernels: dict[str, Kernel] = {}
-        names = tuple(BY_LAYER) if self._asked == "auto" else (self._asked,)
-        for name in names if measure else names[:1]:
+        """Take the layout asked for, or the rule's first that agrees with the loop; else vmap.
+
+        Nothing is settled while the examples' gradients vanish.
+        """
+        names: tuple[str, ...] = (self._asked,)
+        if self._asked == "auto":
+            names = choose(
+                network_size(self._model, examples.inputs[:1]),
+                owners=owners,
+                pairs=pairs,
+                examples=batch * pairs / owners,
+                device=self.device.type,
+            )
+        for name in names:
             settled, reason = disagreement(
-                BY_LAYER[name], self._model, point=points[0, senders[0]], examples=examples
+                BY_LAYER[name], self._model, point=point, examples=examples
             )
             if not settled:
                 return
             if reason is None:
-                kernels[name] = BY_LAYER[name](self._model)
-            elif self._asked == name:
+                self._layout = name  # type: ignore[assignment]  # of BY_LAYER, hence a Layout
+                self._kernel = BY_LAYER[name](self._model)
+                break
+            if self._asked == name:
                 raise InputError(f"{name} fails: {reason}; use layout='vmap' or 'auto'")
         self._settled = True
-        if self._asked != "auto":
-            return
-        kernels["vmap"] = self._combined
-        name = next(iter(kernels))
-        if measure and len(kernels) > 1:
-            self.measured = seconds(
-                kernels,
-                points,
-                examples=examples,
-                senders=senders,
-                receivers=receivers,
-                sizes=sizes,
-                clip_norm=clip_norm,
-            )
-            name = fastest(self.measured)
-        self._layout, self._kernel = name, kernels[name]  # type: ignore[assignment]  # a Layout
 
 
 def _initial(task: object) -> Tensor:

@@ -51,7 +51,7 @@ def _game() -> CanaryGame:
         rounds=1,
         clip_norm=contract.CLIP,
         classes=2,
-        onlookers={"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
+        adversaries={"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
         canaries=2000,
     )
 

@@ -24,7 +24,7 @@ def _game(name: str = "dpdl", *, rounds: int = 2, rate: float = 1.0, **how) -> C
         "rounds": rounds,
         "clip_norm": contract.CLIP,
         "classes": 2,
-        "onlookers": {"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
+        "adversaries": {"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
         "canaries": 100,
     }
     return CanaryGame(**(fixed | how))
@@ -120,7 +120,7 @@ def test_messages_are_scored_one_by_one() -> None:
     ("how", "words"),
     [
         ({"canaries": 0}, "canaries=0 must be at least 1"),
-        ({"onlookers": {}}, "names no host"),
+        ({"adversaries": {}}, "names no host"),
         ({"clip_norm": math.inf}, "without clipping no bound"),
     ],
 )
@@ -133,7 +133,7 @@ def test_progress_counts_rounds_of_all_runs() -> None:
     said = list[tuple[int, int]]()
     game = replace(_game(canaries=150), rounds=1)
     who = Adversary(name="final-models", sees=Sees.END_STATES)
-    game = replace(game, onlookers={"final-models": dict.fromkeys(range(5), who)})
+    game = replace(game, adversaries={"final-models": dict.fromkeys(range(5), who)})
     play(game, generator=np.random.default_rng(8), progress=lambda *at: said.append(at))
     assert said[-1] == (2, 2)
     assert said == sorted(said)

@@ -17,8 +17,8 @@ from overhear.attacks.audit.lower_bounds import (
     upper_limit,
 )
 from overhear.attacks.audit.mechanism import Claim, at_scale, epsilon, total_variation
-from overhear.attacks.audit.simulated_scores import simulated_scores
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
+from tests.attacks.audit.simulated_scores import simulated_scores
 
 DELTA = 1e-5
 HOW = {"delta": DELTA, "confidence": 0.95}

@@ -13,8 +13,8 @@ from overhear.attacks.audit.one_run_bounds import (
     one_run_f_dp,
     one_run_pure,
 )
-from overhear.attacks.audit.simulated_scores import simulated_scores
 from overhear.privacy import epsilon_from_mu, mu_from
+from tests.attacks.audit.simulated_scores import simulated_scores
 
 DELTA = 1e-5
 HOW = {"delta": DELTA, "confidence": 0.95}

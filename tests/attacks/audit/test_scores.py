@@ -75,7 +75,7 @@ def _scorer(objective, ways: Directions, adversary: str, *, host: int = 2, **how
     return Scorer(
         objective,
         directions=ways,
-        onlookers={adversary: {host: who}},
+        adversaries={adversary: {host: who}},
         sampling_rate=0.5,
         replace=False,
         **how,
@@ -90,7 +90,7 @@ def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) 
     who = parse_adversary(adversary, 5)
     for happened in rounds:
         planted = scorer._planted(happened)
-        sight, left = scorer._less_known(happened, who, planted)
+        rows, left = scorer._less_known(happened, who, planted)
         blocks = [g.block for g in happened.trace.groups if type(g).__name__ == "NoiseSources"]
         z = np.concatenate(
             [
@@ -106,7 +106,7 @@ def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) 
             ]
         )
         keep = np.isin(columns, happened.trace.unknown_noise(who))
-        expected = sight.rows[:, columns[keep]] @ z[keep]
+        expected = rows.rows[:, columns[keep]] @ z[keep]
         np.testing.assert_allclose(left, expected, atol=1e-9)
 
 
@@ -117,8 +117,8 @@ def test_a_canary_adds_its_information_to_the_score() -> None:
     happened = rounds[-1]
     planted = scorer._planted(happened)
     who = parse_adversary("eavesdropper", 5)
-    sight, left = scorer._less_known(happened, who, planted)
-    found = scorer._of_host(happened, sight, np.zeros_like(left), planted, 2)
+    rows, left = scorer._less_known(happened, who, planted)
+    found = scorer._of_host(happened, rows, np.zeros_like(left), planted, 2)
     v = 3 * (contract.CLIP / contract.NOISE) ** 2  # three cross-gradients, noise of their own
     there = planted.part[[i for i, p in enumerate(planted.part) if p.any()]].any(axis=0)
     for j in range(COUNT):

@@ -1,6 +1,6 @@
 import pytest
 
-from overhear.attacks.audit.shared_noise import shares_noise
+from overhear.attacks.audit.game import shares_noise
 from overhear.privacy.adversary import EAVESDROPPER, FINAL_MODELS
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace
@@ -20,8 +20,8 @@ def test_scores_share_noise_where_a_source_is_in_several_views(name, who, expect
     graph = ring(5)
     bound = contract.bound_to(name, graph)
     traces = trace(bound.init, bound.step, graph=graph, rounds=5)
-    onlookers = {who.name: dict.fromkeys(range(5), who)}
-    assert shares_noise(traces, onlookers) is expected
+    adversaries = {who.name: dict.fromkeys(range(5), who)}
+    assert shares_noise(traces, adversaries) is expected
 
 
 def test_one_host_shares_with_nobody() -> None:

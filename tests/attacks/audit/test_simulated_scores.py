@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from overhear.attacks.audit.mechanism import Claim, total_variation
-from overhear.attacks.audit.simulated_scores import simulated_scores
+from tests.attacks.audit.simulated_scores import simulated_scores
 
 CLAIMS = [
     Claim(rounds={(0.8, 1.0): 1}),

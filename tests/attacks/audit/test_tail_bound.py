@@ -5,8 +5,8 @@ import pytest
 
 from overhear.attacks.audit.guesses import Guesses
 from overhear.attacks.audit.mechanism import Claim, epsilon
-from overhear.attacks.audit.simulated_scores import simulated_scores
-from overhear.attacks.audit.tail_bound import tail
+from tests.attacks.audit.simulated_scores import simulated_scores
+from tests.attacks.audit.tail_bound import tail
 
 
 def _guesses(claim: Claim, canaries: int, seed: int) -> Guesses:

@@ -180,7 +180,7 @@ def _other_sums(wrong: Callable[..., torch.Tensor]) -> Iterator[None]:
     """Sums of gradients by `wrong(sound, models, pairs, batches, clip_norm, coefficients)`."""
     sound = PairGradients.clipped_sums
 
-    def clipped_sums(self, models, pairs, batches, *, clip_norm, coefficients=(1.0,)):
+    def clipped_sums(self, models, pairs, batches, *, clip_norm, coefficients=(1.0,), **_):
         def plain(bound):
             return sound(self, models, pairs, batches, clip_norm=bound, coefficients=coefficients)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from overhear.attacks.exact.denoise import denoise
+from overhear.attacks.exact.first_layer import denoise
 
 NOISE_STD = 0.2
 

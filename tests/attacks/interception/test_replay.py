@@ -29,4 +29,4 @@ def test_a_replay_holds_the_attacked_rounds_and_the_one_after():
 
 
 def test_all_others_are_everybody_but_the_victim():
-    assert trial("dpdl", adversary="all-others").onlooker().agents == {0, 2, 3, 4}
+    assert trial("dpdl", adversary="all-others").adversary().agents == {0, 2, 3, 4}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from overhear.attacks.scoring.bootstrap import bootstrap_interval
+from overhear.attacks.scoring.metrics import bootstrap_interval
 
 
 def test_the_interval_of_normal_scores_covers_their_mean() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from overhear.attacks.interception.replay import Protection, Trial, trace_of
-from overhear.attacks.scoring.proof import proven_mu
+from overhear.attacks.scoring.reconstruction_bound import proven_mu
 from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form
 from overhear.training.exposure.joint_sensitivities import exposures
@@ -79,5 +79,5 @@ def test_a_view_that_cannot_be_closed_proves_nothing(monkeypatch: pytest.MonkeyP
     def refuse(*_: object, **__: object) -> None:
         raise UnsupportedView("no closed view")
 
-    monkeypatch.setattr("overhear.attacks.scoring.proof.exposures", refuse)
+    monkeypatch.setattr("overhear.attacks.scoring.reconstruction_bound.exposures", refuse)
     assert _mu(trial("dpdl", noise_std=CLIP)) == math.inf

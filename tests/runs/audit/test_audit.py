@@ -179,7 +179,7 @@ def test_the_named_victim_holds_the_canaries(run_file: Path) -> None:
 
 def test_a_neighbour_who_looks_on_shares_a_link_with_the_host(run_file: Path) -> None:
     game, _ = _game(run_file, "data.agents=8", "audit.canaries=2000")
-    watched = game.onlookers["neighbour"]
+    watched = game.adversaries["neighbour"]
     assert len(watched) > 3
     for host, who in watched.items():
         (agent,) = who.agents

@@ -1,35 +1,30 @@
-"""A run over ranks is the run of one process, and none goes on without one of them."""
+"""A run over ranks is the run of one process, and leaves the files of one."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from overhear.commands import cli
 from overhear.privacy import read_ledger
 from overhear.runs.folder.folder import is_finished
 from overhear.runs.folder.launch import Place
-from overhear.runs.folder.lead import Lead, LedEngine
-from overhear.runs.folder.ranks import facts_of, take_device
+from overhear.runs.folder.ranks import Group, Start, check_same_facts, facts_of, take_device
 from overhear.runs.folder.resume import resume_run
-from overhear.runs.folder.run import Session, make_engine, plan_session, train_run
+from overhear.runs.folder.run import Session, plan_session, train_run
+from overhear.runs.plan.plan import Plan
+from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.engine.checkpoint import load_checkpoint, save_checkpoint
-from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.ranks import MissingRank, Ranks
+from overhear.training.engine.engine import Engine
 from overhear.training.engine.transcript import Transcript
 
 # A layout that takes one example at a time rounds alike however many agents a rank has; the others
@@ -58,7 +53,6 @@ rounds = [3, 6]
 [attack]
 rounds = [3]
 """
-LONG = ["training.rounds=100", "training.checkpoint_every=8", "training.evaluate_every=50"]
 LIMIT = 100  # seconds; a hang shall fail, not hold up the suite
 FAST = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -89,18 +83,18 @@ def alone(run_file: Path) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def whole(run_file: Path) -> Path:
-    out = run_file.parent / "whole"
-    train_run(load_run_file(run_file, LONG), out)
-    return out
-
-
-@pytest.fixture(scope="module")
-def spread(run_file: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    out = run_file.parent / "spread"
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(2, marks=pytest.mark.distributed),
+        pytest.param(4, marks=[pytest.mark.distributed, pytest.mark.slow]),
+    ],
+)
+def spread(request, run_file: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    out = run_file.parent / f"spread-{request.param}"
+    given = command(run_file, out, "--ranks", str(request.param))
     done = subprocess.run(
-        [sys.executable, "-m", "overhear.commands.cli", *command(run_file, out, "--ranks", "2")],
+        [sys.executable, "-m", "overhear.commands.cli", *given],
         check=False,
         capture_output=True,
         text=True,
@@ -110,7 +104,6 @@ def spread(run_file: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
     return out, done
 
 
-@pytest.mark.distributed
 def test_a_run_over_ranks_leaves_the_files_of_the_run_in_one_process(alone, spread):
     out, done = spread
     assert done.returncode == 0, done.stderr
@@ -131,120 +124,16 @@ def test_a_run_over_ranks_leaves_the_files_of_the_run_in_one_process(alone, spre
         assert (one.round, one.call, one.kind) == (other.round, other.call, other.kind)
         for field in ("senders", "links", "rows"):
             assert torch.equal(getattr(one, field), getattr(other, field))
-    assert [json.loads((f / "environment.json").read_text())["ranks"] for f in (alone, out)] == [
-        1,
-        2,
-    ]
+    ranks = [json.loads((f / "environment.json").read_text())["ranks"] for f in (alone, out)]
+    assert ranks == [1, int(out.name.removeprefix("spread-"))]
 
 
-@pytest.mark.distributed
 def test_one_rank_alone_speaks(spread):
     _, done = spread
     assert done.stdout.count("The run is in") == 1
     assert done.stdout.startswith("Who could learn what")
     told = [line for line in done.stderr.splitlines() if line]
     assert [line.split(":")[0] for line in told] == [f"training {n}/8" for n in (0, 2, 4, 6, 8)]
-
-
-@pytest.mark.distributed
-def test_what_rank_0_refuses_ends_all_ranks_with_one_sentence(run_file, spread, capfd):
-    started = time.monotonic()
-    assert cli.main(command(run_file, spread[0], "--ranks", "2", "--rank-timeout", "50")) == 2
-    said = capfd.readouterr().err
-    assert said.count("error:") == 1, said
-    assert "a run is never overwritten" in said
-    assert time.monotonic() - started < 40  # not by the time limit
-
-
-def children(pid: int) -> dict[int, int]:
-    """The process of each rank."""
-    found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with contextlib.suppress(OSError):
-            variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            found |= {int(v[5:]): int(child) for v in variables if v.startswith(b"RANK=")}
-    return found
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
-@contextlib.contextmanager
-def started(run_file: Path, out: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Ranks that have released some rounds; whatever is left of them is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "overhear.commands.cli", *command(run_file, out, *more)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=FAST,
-    )
-    ledger, until = out / "ledger.jsonl", time.monotonic() + LIMIT
-    try:
-        while not (ledger.exists() and ledger.read_bytes().count(b"\n") > 12):
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-FAILURES = [
-    pytest.param(1, signal.SIGKILL, r"rank 1 of 2 (agents 2..4)", id="killed"),
-    pytest.param(
-        0, signal.SIGKILL, r"rank 0 of 2 (agents 0..1)", id="0-killed", marks=pytest.mark.slow
-    ),
-    pytest.param(
-        0, signal.SIGSTOP, r"rank 0 of 2 (agents 0..1)", id="0-hangs", marks=pytest.mark.slow
-    ),
-]
-
-
-@pytest.mark.distributed
-@needs_proc
-@pytest.mark.parametrize(("rank", "sent", "named"), FAILURES)
-def test_a_run_that_lost_a_rank_says_which_and_goes_on_to_the_same_models(
-    run_file, whole, tmp_path, rank, sent, named
-):
-    out = tmp_path / "out"
-    sets = [f"--set={change}" for change in LONG]
-    with started(run_file, out, "--ranks", "2", "--rank-timeout", "3", *sets) as process:
-        ranks = children(process.pid)
-        os.kill(ranks[rank], sent)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 2, said
-        errors = [line for line in said.splitlines() if line.startswith("error:")]
-        assert len(errors) == 1
-        assert named in errors[0]
-        assert "--resume continues the run" in errors[0]
-        assert not [pid for pid in ranks.values() if is_running(pid)]
-    config = load_run_file(run_file, LONG)
-    assert 12 <= len(read_ledger(out / "ledger.jsonl").numbers) < 101
-    resume_run(config, out)
-    assert same(final(out, 100), final(whole, 100))
-    assert (out / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-
-
-@pytest.mark.distributed
-@pytest.mark.slow
-@needs_proc
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
-def test_no_rank_outlives_its_parent(run_file, tmp_path, sent):
-    sets = [f"--set={change}" for change in LONG]
-    with started(run_file, tmp_path / "out", "--ranks", "2", *sets) as process:
-        ranks = children(process.pid)
-        process.send_signal(sent)
-        process.communicate(timeout=30)
-        until = time.monotonic() + 10
-        while any(map(is_running, ranks.values())) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not [pid for pid in ranks.values() if is_running(pid)]
 
 
 @pytest.mark.distributed
@@ -274,39 +163,39 @@ def test_torchrun_continues_a_run_with_another_number_of_ranks(run_file, alone, 
     assert same(final(out), final(alone))
 
 
-class Alone(Lead):
-    """Rank 0 without the others: what they would be told, and what the ledger has by then."""
+class Watched(Group):
+    """Rank 0 without the others: what the ledger has at each barrier."""
 
     def __init__(self, out: Path) -> None:
         self.place = Place(rank=0, size=2, local_rank=0, local_size=2)
-        self.ranks = Ranks(agents=5, rank=0, size=2)
-        self.out, self.told = out, list[tuple[str, int]]()
+        self.ranks, self.out, self.met = None, out, list[int]()
 
-    def agree(self, session: Session) -> None:
+    def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         pass
 
-    def forget(self) -> None:
-        pass
+    def share_start(self, start: Start | None) -> Start | None:
+        return start
 
-    def make_engine(self, session: Session, *, layout: str, transcript: Transcript) -> LedEngine:
-        engine = make_engine(session, randomness=SecretRandomness(3))
-        return LedEngine(engine, self)
-
-    @contextlib.contextmanager
-    def together(self, step: str, **details: Any) -> Iterator[None]:
-        self.told.append((step, len(read_ledger(self.out / "ledger.jsonl").numbers)))
-        yield
+    def barrier(self) -> None:
+        self.met.append(len(read_ledger(self.out / "ledger.jsonl").numbers))
 
 
-def test_a_round_is_in_the_ledger_before_another_rank_may_begin_it(run_file, tmp_path):
-    alone = Alone(tmp_path / "out")
-    train_run(
-        load_run_file(run_file, ["intercept.rounds=[]", "attack.rounds=[]"]),
-        tmp_path / "out",
-        lead=alone,
-    )
-    assert [entries for step, entries in alone.told if step == "start"] == [1]
-    assert [entries for step, entries in alone.told if step == "advance"] == list(range(2, 10))
+def test_ranks_meet_once_a_round_is_in_the_ledger_and_before_it_begins(
+    run_file, tmp_path, monkeypatch
+):
+    watched, done = Watched(tmp_path / "out"), list[int]()
+    for name in ("start", "advance"):
+        step = getattr(Engine, name)
+        monkeypatch.setattr(
+            Engine, name, lambda engine, step=step: (done.append(len(watched.met)), step(engine))
+        )
+    none = ["intercept.rounds=[]", "attack.rounds=[]"]
+    train_run(load_run_file(run_file, none), tmp_path / "out", group=watched)
+    assert watched.met == [
+        *range(1, 10),
+        9,
+    ]  # each round, and once more before the folder is closed
+    assert done == list(range(1, 10))
 
 
 @pytest.fixture(scope="module")
@@ -314,17 +203,14 @@ def session(run_file: Path) -> Session:
     return plan_session(load_run_file(run_file), run_file.parent / "planned")
 
 
-def lead_of(store: dist.Store) -> Lead:
-    place = Place(rank=0, size=2, local_rank=0, local_size=2)
-    return Lead(store, place, timeout=5.0)
-
-
-@pytest.mark.parametrize("name", ["run file", "noise multiplier", "packages", "records"])
+@pytest.mark.parametrize(
+    "name", ["run file", "noise multiplier", "packages", "records", "graph", "kind of device"]
+)
 def test_ranks_that_would_compute_something_else_are_refused_by_what_differs(session, name):
-    store = dist.HashStore()
-    store.set("ready/1", json.dumps({**facts_of(session), name: "another"}))
-    with pytest.raises(ValueError, match=rf"rank 1 of 2 \(agents 2\.\.4\) has another {name} than"):
-        lead_of(store).agree(session)
+    mine = facts(session)
+    check_same_facts(mine, mine, name="rank 1")
+    with pytest.raises(ValueError, match=rf"rank 1 has another {name} than rank 0 \(other, not"):
+        check_same_facts({**mine, name: "other"}, mine, name="rank 1")
 
 
 def test_the_facts_of_a_run_tell_its_numbers_its_records_and_its_model_apart(session):
@@ -342,20 +228,13 @@ def changed(config: RunFile, **training: Any) -> RunFile:
     return config.model_copy(update={"training": config.training.model_copy(update=training)})
 
 
+def facts(session: Session) -> dict[str, str]:
+    return facts_of(session.config, session.built, session.plan)
+
+
 def differing(one: Session, other: Session) -> set[str]:
-    ours, theirs = facts_of(one), facts_of(other)
+    ours, theirs = facts(one), facts(other)
     return {name for name in ours if ours[name] != theirs[name]}
-
-
-def test_rank_0_says_what_another_rank_failed_with(session):
-    store = dist.HashStore()
-    store.set("failed/1", json.dumps([2, "no data on this machine"]))
-    lead = lead_of(store)
-    with pytest.raises(ConnectionError, match="no data on this machine"):
-        lead.agree(session)
-    lead.ranks = Ranks(agents=5, rank=0, size=2)
-    with pytest.raises(ConnectionError, match="no data"), lead.together("advance"):
-        raise MissingRank("rank 1 did not answer")
 
 
 def test_ranks_that_are_started_already_are_as_many_as_asked_for(run_file, monkeypatch, capsys):
@@ -375,7 +254,11 @@ def test_every_rank_on_cuda_needs_a_device_of_its_own(monkeypatch):
         take_device("auto", place)
 
 
-def test_a_resumed_run_keeps_the_layout_of_its_rounds(run_file, tmp_path):
+@pytest.mark.parametrize(
+    ("held_layout", "layout"),
+    [("vmap", "vmap"), ("auto", "grouped")],  # with "auto" nothing was settled
+)
+def test_a_resumed_run_keeps_the_layout_of_its_rounds(held_layout, layout, run_file, tmp_path):
     def cut_off(at: int, *_: object) -> None:
         if at == 4:
             raise KeyboardInterrupt
@@ -385,12 +268,13 @@ def test_a_resumed_run_keeps_the_layout_of_its_rounds(run_file, tmp_path):
         train_run(config, out, progress=cut_off)
     path = out / "checkpoints/round-000004.safetensors"
     held = load_checkpoint(path)
-    assert held.facts["layout"] == "book-keeping"
-    save_checkpoint(path, replace(held, facts={**held.facts, "layout": "vmap"}))
+    assert held.facts["layout"] == "grouped"
+    older = {"layout": held_layout, "measured": '{"vmap": 0.1, "book-keeping": 0.2}'}
+    save_checkpoint(path, replace(held, facts={**held.facts, **older}))
     resume_run(config, out)
     assert is_finished(out)
-    assert json.loads((out / "environment.json").read_text())["layout"] == "vmap"
-    assert load_checkpoint(out / "checkpoints/round-000008.safetensors").facts["layout"] == "vmap"
+    assert json.loads((out / "environment.json").read_text())["layout"] == layout
+    assert load_checkpoint(out / "checkpoints/round-000008.safetensors").facts["layout"] == layout
 
 
 def test_hardened_noise_is_other_noise_of_the_same_plan(run_file, alone, tmp_path):

@@ -3,11 +3,10 @@ import torch
 from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, bind
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.engine.transcript import Transcript
-from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.topologies import ring
 from tests.training.contract import bound_to, setting
 
@@ -69,17 +68,6 @@ def test_inputs_that_are_indices_stay_indices():
     engine.advance(planted={0: shards[1]})
     assert engine.layout == "vmap"  # a forward of its own
     assert not torch.equal(engine.models(), before)
-
-
-def test_what_is_not_to_be_measured_is_settled_by_rule(monkeypatch):
-    from overhear.training.gradients import gradients
-
-    monkeypatch.setattr(gradients, "worth_measuring", lambda *_, **__: True)
-    batch = torch.ones(2, 3), torch.tensor([0, 1])
-    for measures in (True, False):
-        one = PairGradients(nn.Linear(3, 2), measures=measures)
-        one.clipped_sums(torch.zeros(1, 8), ([0], [0]), [batch], clip_norm=1.0)
-        assert bool(one.measured) == measures
 
 
 def test_a_transcript_that_names_no_round_keeps_nothing():

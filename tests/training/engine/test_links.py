@@ -5,9 +5,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from overhear.training.engine.links import Links
+from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
+from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
-from overhear.training.step.values import Edges
+from overhear.training.step.values import Agents, Edges
 from tests.training.contract import bound_to, setting
 
 CPU = torch.device("cpu")
@@ -102,7 +104,7 @@ class NoReads(TorchDispatchMode):
 class Still:
     """Gradients and noise that touch no host memory."""
 
-    def clipped_sums(self, models, pairs, batches, *, clip_norm, coefficients=(1.0,)):
+    def clipped_sums(self, models, pairs, batches, *, clip_norm, coefficients=(1.0,), **_):
         assert all(isinstance(one, list) for one in pairs), "indices are on the host already"
         return torch.zeros(len(pairs[0]), models.shape[2], dtype=models.dtype)
 
@@ -147,3 +149,47 @@ def test_gradients_that_put_off_their_check_are_asked_at_the_end_of_a_round():
     with pytest.raises(FloatingPointError, match="not finite"):
         engine.advance()
     assert engine.round == 0
+
+
+def test_a_rank_names_the_pairs_of_the_whole_run_beside_its_own():
+    class Asked(Still):
+        def __init__(self):
+            self.pairs = []
+
+        def clipped_sums(self, models, pairs, batches, *, pairs_of_run, **rest):
+            self.pairs.append((len(pairs[0]), pairs_of_run))
+            return super().clipped_sums(models, pairs, batches, **rest)
+
+    graph = ring(7)
+    for rank in range(3):
+        asked, here = Asked(), links(graph, rank=rank, size=3)
+        one = TensorRound(
+            here,
+            index=1,
+            initial=torch.zeros(4),
+            gradients=asked,
+            draw=lambda *_: [],
+            randomness=SecretRandomness(1),
+        )
+        batch = one.draw()
+        for value in (Agents(rows(len(here.mine), width=4)), Edges(rows(len(here.edges), width=4))):
+            one.clipped_sums(value, batch=batch, clip_norm=1.0)
+        assert asked.pairs == [(len(here.mine), 7), (len(here.edges), 21)]
+
+
+def test_an_engine_tells_its_gradients_of_the_whole_run(monkeypatch):
+    from overhear.training.engine import engine
+
+    told = {}
+
+    def gradients(*_, **given):
+        told.update(given)
+        return Still()
+
+    monkeypatch.setattr(engine, "PairGradients", gradients)
+    graph = ring(5)
+    of = setting(graph)
+    engine.Engine(of, bound_to("dp-dpsgd", graph))
+    records = sum(len(shard.targets) for shard in of.shards)
+    assert told["agents"] == 5
+    assert told["batch_size"] == pytest.approx(of.sampling_rate * records / 5)

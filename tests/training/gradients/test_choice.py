@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from overhear.training.gradients import choice as layout_choice
 from overhear.training.gradients import gradients
-from overhear.training.gradients.choice import unknown_forward
+from overhear.training.gradients.choice import NetworkSize, choose, network_size, unknown_forward
 from overhear.training.gradients.clipping import Examples
 from overhear.training.gradients.ghost import BookKeeping
 from overhear.training.gradients.gradients import PairGradients
@@ -31,12 +31,6 @@ from tests.training.gradients.layout_cases import (
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(7)
-
-
-@pytest.fixture
-def lenet():
-    draw = torch.Generator().manual_seed(0)
-    return build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=draw)
 
 
 @pytest.mark.parametrize("name", FALLBACK)
@@ -200,9 +194,129 @@ def test_the_comparison_finds_owners_that_are_mixed(generator, monkeypatch):
         PairGradients(model, "grouped").clipped_sums(models, PAIRS, batches, clip_norm=1.0)
 
 
-def test_auto_takes_book_keeping_for_lenet(lenet, generator):
-    engine = PairGradients(lenet)
-    engine.clipped_sums(
-        flatten(lenet).expand(4, -1), PAIRS, ragged((1, 28, 28), 10, generator), clip_norm=1.0
+def size_of(name, shape=(1, 28, 28)):
+    draw = torch.Generator().manual_seed(0)
+    model = build_model(name, input_shape=shape, classes=10, generator=draw)
+    return network_size(model, torch.zeros(1, *shape))
+
+
+def text_of(tokens):
+    model = nn.Sequential(nn.Embedding(tokens, 32), nn.Flatten(), nn.Linear(512, 10))
+    return network_size(model, torch.zeros(1, 16, dtype=torch.int64))
+
+
+DIGITS = ("mlp", (1, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("size", "owners", "pairs", "batch", "first"),
+    [
+        (size_of(*DIGITS), 1, 1, 4096, "book-keeping"),  # nobody to group with
+        (size_of(*DIGITS), 3, 3, 8, "book-keeping"),
+        (size_of(*DIGITS), 1000, 3000, 8, "grouped"),  # a thousand calls in one
+        (size_of("mlp"), 10, 10, 32, "grouped"),
+        (size_of("linear"), 30, 900, 8, "grouped"),  # book-keeping adds each pair's sums by itself
+        (size_of("lenet"), 10, 10, 1, "grouped"),
+        (size_of("lenet"), 10, 30, 32, "book-keeping"),  # convolutions of models of their own
+        (size_of("conv4", (3, 32, 32)), 10, 10, 8, "book-keeping"),
+        (size_of("resnet18", (3, 32, 32)), 10, 10, 1, "book-keeping"),  # many parameters
+        (text_of(1_000), 30, 90, 8, "grouped"),
+        (text_of(10_000), 30, 90, 8, "book-keeping"),
+        (NetworkSize(layers=2, parameters=153_610, per_example=4_170), 10, 10, 8, "grouped"),
+        (NetworkSize(layers=2, parameters=153_610, per_example=4_170), 10, 10, 256, "book-keeping"),
+    ],
+)
+def test_the_rule_takes_what_was_measured_to_be_fastest(size, owners, pairs, batch, first):
+    examples = batch * pairs / owners
+    order = choose(size, owners=owners, pairs=pairs, examples=examples, device="cpu")
+    assert order[0] == first
+    assert sorted(order) == sorted(layout_choice.BY_LAYER)
+
+
+def test_on_an_accelerator_calls_alone_count():
+    lenet = size_of("lenet")
+    for owners, first in ((2, "book-keeping"), (3, "grouped"), (100, "grouped")):
+        order = choose(lenet, owners=owners, pairs=owners, examples=512.0, device="cuda")
+        assert order[0] == first
+
+
+def test_the_size_of_a_network_counts_layers_with_parameters_and_what_they_read_and_return():
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 5), nn.Tanh())
+    found = network_size(model, torch.zeros(1, 2, 5, 5))
+    patches, returned = 9 * 18, 9 * 4
+    assert found == NetworkSize(
+        layers=2, parameters=76 + 185, per_example=2 * (patches + returned) + 36 + 5
     )
-    assert engine.layout == "book-keeping"
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_layer_that_overwrites_its_input_leaves_the_example_alone():
+    model, example = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)), -torch.ones(1, 3)
+    network_size(model, example)
+    assert torch.equal(example, -torch.ones(1, 3))
+
+
+def many_small(generator):
+    """Six small models on their owners' data: grouped as a whole, by themselves one by one."""
+    model, shape = nn.Linear(6, 3), (6,)
+    models = 0.3 * torch.randn(6, 21, generator=generator)
+    return model, models, ragged(shape, 3, generator, sizes=(2, 5, 3, 1, 4, 3))
+
+
+def test_auto_takes_the_layout_of_the_rule_and_its_bits(generator):
+    model, models, batches = many_small(generator)
+    own = (list(range(6)),) * 2
+    engine = PairGradients(model)
+    found = engine.clipped_sums(models, own, batches, clip_norm=0.4)
+    assert engine.layout == "grouped"
+    named = PairGradients(model, "grouped").clipped_sums(models, own, batches, clip_norm=0.4)
+    assert torch.equal(found, named)
+
+
+def test_a_rank_chooses_by_the_whole_run_and_not_by_its_share(generator):
+    model, models, batches = many_small(generator)
+    for at in range(6):
+        here = slice(at, at + 1)
+        by_share, by_run = PairGradients(model), PairGradients(model, agents=6, batch_size=3.0)
+        for engine in (by_share, by_run):
+            engine.clipped_sums(
+                models[here], ([0], [0]), batches[here], clip_norm=1, pairs_of_run=6
+            )
+        assert (by_share.layout, by_run.layout) == ("book-keeping", "grouped")
+
+
+def test_the_choice_reads_the_expected_batch_and_not_the_one_that_was_drawn(generator):
+    model = build_model("cnn", input_shape=(1, 8, 8), classes=3, generator=generator)
+    models, own = flatten(model).expand(10, -1), (list(range(10)),) * 2
+    chosen = {}
+    for expected, size in ((4.0, 1), (4.0, 2), (4_000.0, 1), (4_000.0, 2)):
+        engine = PairGradients(model, agents=10, batch_size=expected)
+        batches = ragged((1, 8, 8), 3, generator, sizes=[size] * 10)
+        engine.clipped_sums(models, own, batches, clip_norm=1.0, pairs_of_run=10)
+        chosen.setdefault(expected, set()).add(engine.layout)
+    assert chosen == {4.0: {"grouped"}, 4_000.0: {"book-keeping"}}
+
+
+@pytest.mark.parametrize("wrong", [("grouped",), ("grouped", "book-keeping")])
+def test_auto_goes_on_to_the_next_layout_where_one_disagrees_with_the_loop(
+    wrong, generator, monkeypatch
+):
+    class OffGrouped(Grouped):
+        def add(self, out, *args, **kwargs):
+            super().add(out, *args, **kwargs)
+            out *= 1.01
+
+    class OffBookKeeping(BookKeeping):
+        def add(self, out, *args, **kwargs):
+            super().add(out, *args, **kwargs)
+            out *= 1.01
+
+    model, models, batches = many_small(generator)
+    classes = {"grouped": OffGrouped, "book-keeping": OffBookKeeping}
+    for name in wrong:
+        monkeypatch.setitem(layout_choice.BY_LAYER, name, classes[name])
+    engine = PairGradients(model)
+    engine.clipped_sums(models, (list(range(6)),) * 2, batches, clip_norm=0.4)
+    assert engine.layout == ("vmap" if len(wrong) == 2 else "book-keeping")
+    with pytest.raises(ValueError, match="grouped fails: its sum is off by 1"):
+        PairGradients(model, "grouped").clipped_sums(models, ([0], [0]), batches[:1], clip_norm=0.4)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.gradients.clipping import clip_factors
+from overhear.training.gradients.clipping import Examples, clip_factors
+from overhear.training.gradients.ghost import BookKeeping
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.parameters import build_model, flatten
 from tests.training.gradients.layout_cases import (
@@ -225,6 +226,17 @@ def test_clip_factors_are_one_below_the_bound_and_nan_where_nothing_is_known():
     found = clip_factors(torch.tensor([0.0, 1.0, 4.0, math.inf, math.nan]).double(), 2.5)
     assert found[:3].tolist() == [1.0, 1.0, 1.0]
     assert found[3:].isnan().all()
+
+
+@pytest.mark.parametrize("name", ["group norm", "wide kernel"])
+def test_channels_lie_innermost_unless_a_group_norm_reads_them(name, generator):
+    model, _, batches = make(SMALL[name], generator)
+    inputs = batches[0][0]
+    ready = BookKeeping(model.double()).prepare(
+        Examples(inputs=inputs, targets=batches[0][1]), uses=5
+    )
+    assert torch.equal(ready.inputs, inputs)
+    assert (ready.inputs.stride(1) == 1) == (name == "wide kernel")
 
 
 @pytest.mark.gpu

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.gradients import choice as layout_choice
 from overhear.training.gradients import gradients, grouped
 from overhear.training.gradients.clipping import Pass, Span
 from overhear.training.gradients.gradients import PairGradients
@@ -200,85 +199,6 @@ def test_a_finite_sum_of_huge_entries_passes_a_deferred_check():
     assert found.isfinite().all()
     assert not found.sum(1).isfinite().any()
     engine.check()
-
-
-@pytest.fixture
-def any_work(monkeypatch):
-    """Work of any size is measured."""
-    monkeypatch.setattr(layout_choice, "_WORTH_MEASURING", 0)
-
-
-@pytest.mark.usefixtures("any_work")
-@pytest.mark.parametrize("best", ["book-keeping", "grouped", "vmap"])
-def test_auto_takes_what_a_measurement_finds_fastest(best, monkeypatch):
-    model, models, batches = small([3, 0, 4])
-    offered = []
-
-    def seconds(kernels, *_, **__):
-        offered.extend(kernels)
-        return {name: 1.0 if name == best else 2.0 for name in kernels}
-
-    monkeypatch.setattr(gradients, "seconds", seconds)
-    engine = PairGradients(model, dtype=torch.float64)
-    for _ in range(2):
-        found = engine.clipped_sums(models, ring(3), batches, clip_norm=0.4)
-    assert offered == ["book-keeping", "grouped", "vmap"]
-    assert engine.layout == best
-    assert engine.measured[best] == 1.0
-    assert torch.equal(found, sums(best, model, models, batches))  # asked for by its name
-
-
-@pytest.mark.usefixtures("any_work")
-def test_a_measurement_has_the_seconds_of_each_layout_that_serves():
-    model, models, batches = small([3, 0, 4])
-    engine = PairGradients(model)
-    engine.clipped_sums(models, ring(3), batches, clip_norm=0.4)
-    assert set(engine.measured) == {"book-keeping", "grouped", "vmap"}
-    assert all(0 < value < 60 for value in engine.measured.values())
-    assert engine.layout in engine.measured
-
-
-@pytest.mark.usefixtures("any_work")
-def test_only_layouts_that_agree_with_the_loop_are_measured(monkeypatch):
-    model, models, batches = small([3, 0, 4])
-
-    class Wrong(grouped.Grouped):
-        def add(self, out, *args, **kwargs):
-            super().add(out, *args, **kwargs)
-            out *= 1.01
-
-    monkeypatch.setitem(layout_choice.BY_LAYER, "grouped", Wrong)
-    engine = PairGradients(model)
-    engine.clipped_sums(models, ring(3), batches, clip_norm=0.4)
-    assert set(engine.measured) == {"book-keeping", "vmap"}
-    with pytest.raises(ValueError, match="grouped fails: its sum is off by 1"):
-        sums("grouped", model, models, batches)
-
-
-def test_small_work_and_layouts_by_name_are_not_measured():
-    model, models, batches = small([3, 0, 4])
-    for layout in ("auto", "grouped", "vmap"):
-        engine = PairGradients(model, layout)
-        engine.clipped_sums(models, ring(3), batches, clip_norm=0.4)
-        assert engine.measured == {}
-        assert engine.layout == ("book-keeping" if layout == "auto" else layout)
-
-
-@pytest.mark.usefixtures("any_work")
-def test_a_measurement_takes_at_most_64_pairs_that_have_data(monkeypatch):
-    model, models, batches = small([0, *[2] * 39])
-    taken = []
-    whole = grouped.Grouped.add
-
-    def add(self, out, *args, passes, **kwargs):
-        taken.append([span for work in passes for span in work.spans])
-        whole(self, out, *args, passes=passes, **kwargs)
-
-    monkeypatch.setattr(grouped.Grouped, "add", add)
-    engine = PairGradients(model)
-    engine.clipped_sums(models, ring(40), batches, clip_norm=0.4)
-    measured = [len(spans) for spans in taken[1:4]]  # the first is the comparison with the loop
-    assert measured == [64, 64, 64]
 
 
 def precisions():

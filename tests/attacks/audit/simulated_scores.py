@@ -7,9 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.accounting.request import Adjacency
-from ...privacy.errors import InputError
-from .mechanism import Claim
+from overhear.attacks.audit.mechanism import Claim
+from overhear.privacy.accounting.request import Adjacency
+from overhear.privacy.errors import InputError
 
 __all__ = ["simulated_scores"]
 

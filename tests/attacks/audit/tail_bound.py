@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 
-from ...privacy.accounting.request import check_delta
-from ...privacy.errors import InputError
-from .guesses import Guesses
-from .lower_bounds import LowerBound, check_confidence, upper_limit
+from overhear.attacks.audit.guesses import Guesses
+from overhear.attacks.audit.lower_bounds import LowerBound, check_confidence, upper_limit
+from overhear.privacy.accounting.request import check_delta
+from overhear.privacy.errors import InputError
 
 __all__ = ["tail"]
 

@@ -1,0 +1,52 @@
+"""The command `overhear report`: the page that is read and signed, or its figures."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from ..terminal.options import Folder
+from ..terminal.terminal import print_json
+
+__all__ = ["report"]
+
+
+class FormatName(enum.StrEnum):
+    """How a report is given."""
+
+    HTML = "html"
+    JSON = "json"
+    MD = "md"
+
+
+def report(
+    folder: Folder,
+    show_records: Annotated[
+        bool, typer.Option("--show-records", help="Show training records, not only public ones.")
+    ] = False,
+    format: Annotated[
+        FormatName,
+        typer.Option("--format", help="html writes files; json and md print, and write nothing."),
+    ] = FormatName.HTML,
+) -> None:
+    """Write privacy.json and report.html into the folder of a run, or print the same figures."""
+    from ...privacy.errors import InputError
+
+    if format is FormatName.HTML:
+        from ...reports.document.collect import report_run
+
+        print(report_run(folder, show_records=show_records))
+        return
+    if show_records:
+        raise InputError("--show-records belongs to --format html; json and md show no records")
+    from ...reports.document.collect import collect
+
+    if format is FormatName.JSON:
+        print_json(collect(folder).dump())
+        return
+    from ...reports.document.markdown import report_markdown
+    from ...reports.schema import as_json
+
+    print(report_markdown(as_json(collect(folder))), end="")

@@ -1,0 +1,36 @@
+"""The command `overhear schema`: what run files, policies and privacy.json may hold."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from ..terminal.terminal import print_json
+
+__all__ = ["schema"]
+
+
+class SchemaName(enum.StrEnum):
+    """What has a schema."""
+
+    RUN = "run"
+    POLICY = "policy"
+    REPORT = "report"
+
+
+def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
+    """Print the JSON schema of the run file, of a policy, or of privacy.json."""
+    if what is SchemaName.RUN:
+        from ...runs.run_file.run_file import run_file_schema
+
+        print_json(run_file_schema())
+    elif what is SchemaName.POLICY:
+        from ...reports.judgement.policy import policy_schema
+
+        print_json(policy_schema())
+    else:
+        from ...reports.schema import report_schema
+
+        print_json(report_schema())

@@ -1,0 +1,115 @@
+"""The command `overhear invert`: on a file of gradients from any framework."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..terminal.options import Json
+from ..terminal.terminal import make_console, print_json, say
+
+__all__ = ["invert"]
+
+_PER_CHANNEL = ("mean", "std", "low", "high")
+
+
+def invert(
+    gradients: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Safetensors file of gradients.")
+    ],
+    *,
+    model: Annotated[str, typer.Option(help="A ready network, or module:function.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the result.")],
+    input_shape: Annotated[str | None, typer.Option(metavar="C,H,W", help="Of one record.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of logits.")] = None,
+    records: Annotated[int | None, typer.Option(help="Size of the batch; else 1.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(metavar="Y,...", help="Of the records, where known.")
+    ] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="L2 bound on each record's gradient.")
+    ] = None,
+    clip_batch: Annotated[
+        bool | None,
+        typer.Option("--clip-batch", help="The bound is on the mean of the batch instead."),
+    ] = None,
+    noise_std: Annotated[
+        float | None, typer.Option(help="Noise on each coordinate of the mean, as it was sent.")
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="M,...", help="Taken from pixels in [0, 1].")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="S,...", help="Divides the pixels then.")
+    ] = None,
+    low: Annotated[
+        str | None, typer.Option(metavar="L,...", help="What a pixel of 0 is fed as.")
+    ] = None,
+    high: Annotated[
+        str | None, typer.Option(metavar="H,...", help="What a pixel of 1 is fed as.")
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Safetensors state dict, if FILE has no parameters."),
+    ] = None,
+    prior: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Public guess: picture or safetensors.")
+    ] = None,
+    truth: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="To score against: likewise.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="The attack; else matched.")] = None,
+    restarts: Annotated[int | None, typer.Option(help="Number of starts.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the starts; else 0.")] = None,
+    json: Json = False,
+) -> None:
+    """Try to rebuild the records behind gradients from any framework.
+
+    The file holds one gradient for each parameter of the network, and the parameters themselves
+    unless --weights has them; what describes the batch may stand in its metadata.
+    """
+    from ...runs.attack.gradients.batch import counts, numbers
+    from ...runs.attack.gradients.invert import attack_gradients
+    from ...runs.attack.gradients.words import summary_lines
+    from ..terminal.progress import attack_progress
+
+    options: dict[str, Any] = {
+        "input_shape": input_shape,
+        "classes": classes,
+        "records": records,
+        "labels": labels,
+        "clip_norm": clip_norm,
+        "clip_batch": clip_batch,
+        "noise_std": noise_std,
+        "mean": mean,
+        "std": std,
+        "low": low,
+        "high": high,
+        "weights": weights,
+        "prior": prior,
+        "truth": truth,
+        "preset": preset,
+        "restarts": restarts,
+        "seed": seed,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    for read, names in ((counts, ("input_shape", "labels")), (numbers, _PER_CHANNEL)):
+        for name in names:
+            if name in given:
+                given[name] = read(given[name], name=name)
+    with attack_progress(make_console(stderr=True)) as show:
+        result = attack_gradients(
+            gradients,
+            model=model,
+            out=out,
+            **given,
+            progress=lambda step, total: show(step, total, ""),
+        )
+    if json:
+        print_json(result.dump())
+        return
+    console = make_console()
+    for line in summary_lines(result, out):
+        say(console, line)

@@ -1,0 +1,111 @@
+"""The command `overhear train`: in one process, over processes of its own, or as a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..terminal.options import Json, Overrides, RunPath
+from ..terminal.terminal import make_console, print_json, say
+
+if TYPE_CHECKING:
+    from ...runs.folder.ranks import Group
+
+__all__ = ["train"]
+
+
+def train(
+    run: RunPath,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the run; new, but with --resume.")
+    ],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the unfinished run in DIR.")
+    ] = False,
+    ranks: Annotated[
+        int | None,
+        typer.Option(metavar="R", min=1, help="Spread the agents over R processes."),
+    ] = None,
+    rank_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1, help="That a process may keep the others waiting."),
+    ] = 300.0,
+    json: Json = False,
+) -> None:
+    """Train, keep the ledger, and record the intercepted rounds.
+
+    As a rank of torchrun it trains its share of the agents.
+    """
+    from ...runs.folder.launch import Place, hold_on, launch
+
+    place = Place.of_environment()
+    if place is None and ranks is not None and ranks > 1:
+        given = ["--out", str(out), *(f"--set={override}" for override in overrides or ())]
+        given += ["--resume"] * resume + ["--json"] * json + [f"--rank-timeout={rank_timeout}"]
+        code = launch(["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout)
+        raise typer.Exit(code)
+    from ...training.engine.allocator import keep_freed_memory
+
+    keep_freed_memory()
+    if place is None or place.size == 1:
+        _train(run, out, overrides or (), resume=resume, json=json)
+        return
+    place.check_size(ranks)
+    hold_on()
+    from ...runs.folder.ranks import joined
+
+    with joined(place, timeout=rank_timeout) as group:
+        _train(run, out, overrides or (), resume=resume, json=json, group=group)
+
+
+def _train(
+    run: Path,
+    out: Path,
+    overrides: Sequence[str],
+    *,
+    resume: bool,
+    json: bool,
+    group: Group | None = None,
+) -> None:
+    from ...runs.folder.run import train_run
+    from ...runs.run_file.run_file import load_run_file
+    from ..terminal.progress import train_progress
+
+    config = load_run_file(run, overrides)
+    if group is not None:
+        from ...runs.folder.ranks import take_device
+        from ...runs.folder.run import join_run
+
+        take_device(config.training.device, group.place)
+        if group.place.rank > 0:
+            join_run(config, out, group=group)
+            return
+    privacy = config.privacy
+    limit = None if privacy is None else privacy.epsilon
+    delta = None if privacy is None else privacy.delta
+    with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
+        if resume:
+            from ...runs.folder.resume import resume_run
+
+            told = make_console(stderr=json)
+            summary = resume_run(
+                config,
+                out,
+                progress=progress,
+                notice=lambda text: told.print(text, markup=False, soft_wrap=True),
+                group=group,
+            )
+        else:
+            summary = train_run(config, out, progress=progress, group=group)
+    if json:
+        print_json(summary.dump())
+        return
+    from ..terminal.tables import adversary_table
+
+    console = make_console()
+    console.print(adversary_table([row.dump() for row in summary.adversaries]))
+    say(console, f"The run is in {out}.")
