@@ -235,7 +235,7 @@ def _entry(
     )
     return Scenario(
         scenario=str(point.scenario),
-        adversary=trial.observer().name,
+        adversary=trial.parsed_adversary().name,
         round=point.round,
         model_owner=trial.model_owner if point.scenario == "cross-gradient" else point.victim,
         victim=point.victim,
