@@ -74,16 +74,16 @@ class AttackRow(Described):
 class AllowedByProof(Described):
     """What was rebuilt, beside what the proof allows."""
 
-    rebuilt: Count
-    images: Count
-    most: Fraction
-    """Largest expected fraction that the proof allows."""
     mu: NotNegative | None = None
     """Of the attacked messages together."""
     threshold: Score | None = None
     """MSE at which an image counts as rebuilt."""
     prior_hit_rate: Fraction | None = None
     """Of guessing alone, at most."""
+    most: Fraction
+    """Largest expected fraction that the proof allows."""
+    rebuilt: Count
+    images: Count
     guesses: Count = 1
     confidence: Fraction | None = None
     exceeded: bool
@@ -201,10 +201,10 @@ class Audit(Described):
     rounds: Count | None = None
     """That were run with canaries; null or absent: all."""
     planned_rounds: Count | None = None
-    victim: Count | None = None
-    """The agent whose records alone were at risk; null: the worst agents'."""
     hosts: list[Count] = []
     """Agents that held canaries."""
+    victim: Count | None = None
+    """The agent whose records alone were at risk; null: the worst agents'."""
     game: str = ""
     """What a canary's coin decides."""
     confidence: Annotated[float, Field(gt=0, lt=1)]

@@ -11,6 +11,7 @@ from overhear.runs.audit import audit as module
 from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.audit.game import game_of
 from overhear.runs.errors import ContradictedProof
+from overhear.runs.evidence.schema import Audit
 from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
@@ -60,18 +61,19 @@ def run_file(tmp_path: Path) -> Path:
 def test_a_sound_run_is_never_contradicted(run_file: Path, capsys) -> None:
     """A sound run is contradicted only if two bounds fail, the second at 99.9 %: below 1e-4."""
     assert main(["audit", str(run_file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
     assert found.verdict in ("consistent", "suspicious")
-    assert [check["passed"] for check in found.checks] == [True] * 4
+    assert [check.passed for check in found.checks] == [True] * 4
     by_name = {one.name: one for one in found.adversaries}
     first = by_name["eavesdropper"]
     # No power is asked of 400 canaries: 50 sound audits measured 0 to 1.8 of the proven epsilon,
     # .58 in the mean. That a broken run is seen is the next test's.
-    assert first["ratio"] >= 0
-    assert first["canaries"] == found.canaries == 400
-    assert [b["name"] for b in first["estimators"]][:2] == ["total error", "two-sided"]
-    assert all(m["canaries"] == 400 // len(found.hosts) for m in first["messages"])
-    assert by_name["single-message"]["measured_epsilon"] is None
+    assert first.ratio is not None
+    assert first.ratio >= 0
+    assert first.canaries == found.canaries == 400
+    assert [b.name for b in first.estimators][:2] == ["total error", "two-sided"]
+    assert all(m.canaries == 400 // len(found.hosts) for m in first.messages)
+    assert by_name["single-message"].measured_epsilon is None
 
 
 def test_half_the_noise_contradicts_the_proof(run_file: Path, capsys) -> None:

@@ -227,7 +227,7 @@ def test_records_that_are_no_pictures_are_saved_as_tensors_alone(shape):
 
 def test_what_is_returned_is_what_is_written():
     found = attack(usual())
-    assert json.loads(Path("found/attack.json").read_text(encoding="utf-8")) == found
+    assert json.loads(Path("found/attack.json").read_text(encoding="utf-8")) == found.dump()
 
 
 def test_given_labels_are_kept():
