@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))  # for what the tests have beside them
 
 from overhear.attacks.audit.guesses import Guesses  # noqa: E402
 from overhear.attacks.audit.mechanism import Claim, epsilon  # noqa: E402
+from overhear.privacy.guarantee import Statement  # noqa: E402
 from overhear.privacy.noise.schedule import Schedule  # noqa: E402
 from overhear.privacy.published.dyn_d2p import dyn_d2p_clt  # noqa: E402
 from overhear.runs.audit.audit import audit_config  # noqa: E402
@@ -88,7 +89,7 @@ def _engine(
 
 def _limit(canaries: int) -> None:
     schedule = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1, budget_growth=1)
-    stated = dyn_d2p_clt(schedule, epsilon=1.0, delta=1e-4)
+    stated = dyn_d2p_clt(schedule, epsilon=1.0, statement=Statement(delta=1e-4))
     claim = Claim(rounds={(float(stated.noise_multiplier or 0.0), 1 / 2500): 3500})
     rng = np.random.default_rng(0)
     coins = rng.integers(2, size=canaries).astype(bool)

@@ -120,20 +120,20 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
     held = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
     missing = released - Counter(held)
     table.hold("every release is in the ledger, as often", not missing, missing)
-    for name, exposure in plan.exposures.items():
+    for name, sensitivity in plan.exposures.items():
         one, other = (
             run_epsilon(
-                exposure,
+                sensitivity,
+                statement=plan.statement,
                 noise_multiplier=plan.noise_multiplier,
-                delta=plan.target["delta"],
                 rounds=sorted(rounds.elements()),
             )
             for rounds in (Counter(held), released)
         )
         signed = run_epsilon(
-            accounted(exposure, spent.numbers, torn=spent.torn),
+            accounted(sensitivity, spent.numbers, torn=spent.torn),
+            statement=plan.statement,
             noise_multiplier=plan.noise_multiplier,
-            delta=plan.target["delta"],
         )
         holds = signed >= one >= other
         table.hold("epsilon of the ledger is no less", holds, (name, signed, one, other))
@@ -144,9 +144,10 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
 
 def signed_of(plan: Plan, numbers: list[int]) -> float:
     """Epsilon of the target adversary, as a report signs it."""
-    exposure = accounted(plan.exposures[plan.target["adversary"]], numbers)
-    how = {"noise_multiplier": plan.noise_multiplier, "delta": plan.target["delta"]}
-    return run_epsilon(exposure, **how)
+    sensitivity = accounted(plan.exposures[plan.target["adversary"]], numbers)
+    return run_epsilon(
+        sensitivity, statement=plan.statement, noise_multiplier=plan.noise_multiplier
+    )
 
 
 def one_run(place: Path, config: RunFile, table: Table, *, draw: random.Random, kills: int) -> None:

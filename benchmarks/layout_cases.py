@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from overhear.training.models import build_model
+from overhear.training import build_model
 
 Network = tuple[Callable[[], nn.Module], tuple[int, ...], int | None]
 

@@ -30,8 +30,8 @@ from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import Built, build
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.algorithms import ALGORITHMS, Form
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.models.evaluation import evaluate
 from overhear.training.models.parameters import unflatten
 

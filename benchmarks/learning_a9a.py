@@ -37,9 +37,10 @@ from overhear.privacy import noise_floor
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import Built, build
 from overhear.runs.run_file.run_file import RunFile
+from overhear.training.algorithms.algorithm import prepared
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.models.evaluation import Metrics, evaluate
 
 DELTA, CLIP_NORM, FEATURES = 1e-5, 1.0, 123
@@ -193,10 +194,8 @@ def whisper_table(root: Path, probability: float, *, seeds: Sequence[int], epsil
 
 def noise_in_models(built: Built, plan: Plan, apart: Tensor) -> tuple[float, float, float]:
     """Closed form, as seen from what lies between two runs (A, D), and its part in the mean."""
-    graph, make = built.setting.graph.at(1), built.algorithm.prepare
-    if make is None:
-        raise TypeError(f"algorithm {built.algorithm.name!r} states no covariance")
-    made = make(built.settings, graph=graph, rounds=built.rounds, clip_norm=built.clip_norm)
+    graph = built.setting.graph.at(1)
+    made = prepared(built.algorithm, built.settings, graph=graph, rounds=built.rounds)
     F = np.asarray(made["factor"])
     F = np.broadcast_to(F, (graph.agents, F.shape[1]))  # a server's has one row, for all agents
     R = F @ F.T

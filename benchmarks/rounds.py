@@ -31,11 +31,10 @@ from engine import plain
 from torch import Tensor, nn
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind
-from overhear.training.engine.allocator import keep_freed_memory
-from overhear.training.engine.engine import Engine, Setting
+from overhear.training.data.dataset import Examples
+from overhear.training.engine.engine import Engine, Setting, keep_freed_memory
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights

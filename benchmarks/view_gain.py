@@ -26,9 +26,9 @@ from overhear.attacks.scoring.reconstruction_bound import proven_mu
 from overhear.privacy import noise_multiplier
 from overhear.training import ALGORITHMS, Form, build_graph, build_model, load_dataset
 from overhear.training.algorithms import dpdl
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Setting
-from overhear.training.engine.tensor_round import Examples
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 
 AGENTS = 10
 
@@ -67,7 +67,7 @@ def _row(graph: str, form: Form, alpha: float, *, multiplier: float, replays: in
         alone.append((seen.gradient - truth)[0].double())
         predicted = float(seen.covariance[0, 0]) ** 0.5 / seen.noise_std
     measured = _size(alone) / _size(joined)
-    ((_, found),) = exposures(traces, ["eavesdropper"], sampling_rate=1.0, victim=0)
+    ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=1.0, victim=0)
     most = max(r.joint_sensitivity for r in found.releases) * multiplier
     worst = f"{_worst(trial, alpha):11.3f}" if form is Form.PUBLISHED else f"{'':>11}"
     proven = "" if math.isfinite(proven_mu(trial, traces)) else "  heuristic"

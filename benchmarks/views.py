@@ -1,10 +1,10 @@
-"""Time of every adversary's and victim's exposure by number of agents, graph and algorithm.
+"""Time of every adversary's and victim's sensitivity by number of agents, graph and algorithm.
 
     OMP_NUM_THREADS=1 python benchmarks/views.py             # up to 1,000 agents: about two minutes
     OMP_NUM_THREADS=1 python benchmarks/views.py --quick     # up to 100 agents
     OMP_NUM_THREADS=1 python benchmarks/views.py --whole 30  # beside whole views, up to 30 agents
 
-Process CPU seconds on one thread, imports done before. "Trace" runs the step on unit sources;
+Process CPU seconds on one thread, imports done before. "Trace" runs the step on symbols;
 "exposures" is every victim against the eavesdropper, every single neighbour, the holders of the
 final models, and one message alone; "all others" is A coalitions. "Whole views" forms and
 factorises the view of every single neighbour, which is what the surroundings spare; both must give
@@ -28,10 +28,8 @@ import torch
 
 from overhear.privacy.adversary import neighbour
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl
-from overhear.training.exposure.joint_sensitivities import (
-    CLEAR_DEFAULT,
-    exposures_by_victim,
-)
+from overhear.training.exposure.candidates import CLEAR_DEFAULT
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities_by_victim
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import full, ring
@@ -74,8 +72,8 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def by_surroundings(of: AlgorithmTrace, *names: str) -> dict[str, list[float]]:
-    found = exposures_by_victim(of, names, sampling_rate=0.02)
-    return {name: [e.worst for e in every] for name, every in found}
+    found = joint_sensitivities_by_victim(of, names, sampling_rate=0.02)
+    return {name: [e.largest for e in every] for name, every in found}
 
 
 def by_whole_views(of: AlgorithmTrace) -> list[float]:

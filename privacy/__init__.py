@@ -25,7 +25,7 @@ from .adversary import (
     neighbour,
     parse_adversary,
 )
-from .guarantee import Bound, Guarantee, Sampling, Status, Unit
+from .guarantee import Bound, Guarantee, Sampling, Statement, Status, Unit
 from .ledger import Ledger, Spent, read_ledger
 from .noise.correlated import (
     WhisperNoise,
@@ -38,7 +38,9 @@ from .noise.correlated import (
     whisper_covariance,
 )
 from .noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
-from .published.dpdl import PublishedClaim, dpdl_theorem_1, dpmixsgd_theorem_3
+from .published.claim import PublishedClaim
+from .published.dpdl import dpdl_theorem_1
+from .published.dpmixsgd import dpmixsgd_theorem_3
 from .published.dyn_d2p import dyn_d2p_clt
 from .published.muffliato import muffliato_bound, muffliato_losses
 from .published.whisper import whisper_information, whisper_theorem_2
@@ -64,6 +66,7 @@ __all__ = [
     "Schedule",
     "Sees",
     "Spent",
+    "Statement",
     "Status",
     "StreamedView",
     "TradeOff",

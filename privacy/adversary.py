@@ -27,7 +27,7 @@ class Sees(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adversary:
-    """An onlooker.
+    """Who sees what: the other party of every privacy statement.
 
     Attributes:
         name: the string that asks for it: "eavesdropper", "neighbour:1", "coalition:1,9",

@@ -6,7 +6,7 @@ A command tells an `InputError` in one sentence and ends with exit code 2; so it
 
 from __future__ import annotations
 
-__all__ = ["InputError", "InputTypeError", "NotFiniteError"]
+__all__ = ["InputError", "InputTypeError", "NotFiniteError", "UnsupportedView"]
 
 
 class InputError(ValueError):
@@ -25,3 +25,7 @@ class InputTypeError(InputError, TypeError):
 
 class NotFiniteError(InputError, FloatingPointError):
     """What the user set makes numbers that are not finite, such as a gradient that overflows."""
+
+
+class UnsupportedView(InputError):
+    """A view for which no privacy statement can be proven."""

@@ -1,4 +1,4 @@
-"""Guarantee: one privacy statement with everything that it depends on."""
+"""A statement is what an epsilon is said of; a guarantee is one with its figures and its reason."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
+from .accounting.request import Accountant, Adjacency, check_delta
 from .errors import InputError
 
 
@@ -65,6 +66,37 @@ class Bound(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """What every epsilon of a run is said of; made once, from the run file, and passed on.
+
+    Attributes:
+        delta: strictly between 0 and 1.
+        adjacency: how two neighbouring data sets differ.
+        unit: whose presence is hidden.
+        accountant: how rounds are added up.
+
+    Raises:
+        ValueError: a value that is unknown, or delta outside (0, 1).
+        TypeError: delta is no number.
+
+    >>> Statement(delta=1e-5, adjacency="replace-one").adjacency
+    <Adjacency.REPLACE_ONE: 'replace-one'>
+    """
+
+    delta: float
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
+    unit: Unit = Unit.RECORD
+    accountant: Accountant = Accountant.PLD
+
+    def __post_init__(self) -> None:
+        """Check delta, and turn the names of members into members."""
+        check_delta(self.delta)
+        object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
+        object.__setattr__(self, "unit", Unit(self.unit))
+        object.__setattr__(self, "accountant", Accountant(self.accountant))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Guarantee:
     """What one adversary can learn about one record of one victim.
 
@@ -75,18 +107,20 @@ class Guarantee:
         joint_sensitivity: mu of one round at noise multiplier 1, clip norm 1.
         effective_noise_multiplier: noise multiplier / joint sensitivity.
         mu_per_round: 1 / effective noise multiplier, for a record that is in the batch.
-        epsilon, delta, unit, adjacency, sampling, status: the statement itself.
+        epsilon: the privacy loss, in nats.
+        statement: what it is said of: delta, adjacency, unit and accountant.
+        sampling, status: how batches are drawn, and whether epsilon is proven.
         because: the reason in a sentence.
         bound: how epsilon was found, a `Bound`.
 
     Raises:
-        ValueError: a negative or undefined figure, or delta outside (0, 1).
+        ValueError: a negative or undefined figure.
 
     >>> Guarantee(adversary="eavesdropper", victim=0, joint_sensitivity=1.0,
-    ...     effective_noise_multiplier=2.0, mu_per_round=0.5, epsilon=1.5, delta=1e-5,
-    ...     unit=Unit.RECORD, adjacency="add-or-remove-one", sampling=Sampling.POISSON,
-    ...     status=Status.PROVEN, because="every release carries its own noise").epsilon
-    1.5
+    ...     effective_noise_multiplier=2.0, mu_per_round=0.5, epsilon=1.5,
+    ...     statement=Statement(delta=1e-5), sampling=Sampling.POISSON,
+    ...     status=Status.PROVEN, because="every release carries its own noise").delta
+    1e-05
     """
 
     adversary: str
@@ -95,9 +129,7 @@ class Guarantee:
     effective_noise_multiplier: float
     mu_per_round: float
     epsilon: float
-    delta: float
-    unit: Unit
-    adjacency: str
+    statement: Statement
     sampling: Sampling
     status: Status
     because: str
@@ -111,11 +143,23 @@ class Guarantee:
             if math.isnan(value) or value < 0:
                 raise InputError(f"{name}={value} must be a number >= 0")
         for kind, value in (
-            (Unit, self.unit),
             (Sampling, self.sampling),
             (Status, self.status),
             (Bound, self.bound),
         ):
             kind(value)  # refuses what it does not know
-        if not 0 < self.delta < 1:
-            raise InputError(f"delta={self.delta} must lie in (0, 1)")
+
+    @property
+    def delta(self) -> float:
+        """Of the statement."""
+        return self.statement.delta
+
+    @property
+    def unit(self) -> Unit:
+        """Of the statement."""
+        return self.statement.unit
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Of the statement."""
+        return self.statement.adjacency

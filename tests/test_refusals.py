@@ -18,8 +18,8 @@ from overhear.privacy import (
     SINGLE_MESSAGE,
     Guarantee,
     Sampling,
+    Statement,
     Status,
-    Unit,
     UnsupportedView,
     View,
     composed_risk,
@@ -37,16 +37,17 @@ from overhear.privacy import (
     victim_information,
     whisper_covariance,
 )
-from overhear.privacy.accounting import risk, trade_off
-from overhear.training import Agents, UndeclaredOperation, exposures
+from overhear.privacy.accounting.risk import risk
+from overhear.privacy.accounting.trade_off import trade_off
+from overhear.training import Agents, UndeclaredOperation, joint_sensitivities
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.exposure.guarantees import calibrated_multiplier
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, validate_model
-from overhear.training.tracing import trace
+from overhear.training.tracing.trace import trace
 
 RUN_FILE = """\
 [data]
@@ -120,7 +121,7 @@ def exposure_of(step: Any, *, clip_norm: float | None = 1.0) -> Any:
         **{**NUMBERS, "clip_norm": clip_norm},
     )
     traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
-    found = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
+    found = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     return dict(found)["eavesdropper"]
 
 
@@ -154,10 +155,10 @@ def test_a_clip_norm_that_is_no_bound_is_refused(refused: Any, bound: str) -> No
 
 def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
     exposure = exposure_of(noisy_step, clip_norm=None)
-    assert exposure.worst == math.inf
+    assert exposure.largest == math.inf
     with pytest.raises(UnsupportedView, match=r"no noise multiplier reaches epsilon=4 .*clipped"):
-        calibrated_multiplier(exposure, epsilon=4.0, delta=1e-5)
-    assert exposure_of(noisy_step).worst == pytest.approx(1.0)  # the same step, clipped
+        calibrated_multiplier(exposure, epsilon=4.0, statement=Statement(delta=1e-5))
+    assert exposure_of(noisy_step).largest == pytest.approx(1.0)  # the same step, clipped
 
 
 # Sampling
@@ -171,7 +172,7 @@ def test_batches_that_are_no_poisson_samples_are_refused(refused: Any, key: str)
     assert "give sampling_rate, or batch_size as the expected size" in said
 
 
-def statement(**changed: Any) -> Guarantee:
+def guaranteed(**changed: Any) -> Guarantee:
     facts: dict[str, Any] = {
         "adversary": "eavesdropper",
         "victim": 0,
@@ -179,9 +180,7 @@ def statement(**changed: Any) -> Guarantee:
         "effective_noise_multiplier": 1.0,
         "mu_per_round": 1.0,
         "epsilon": 1.0,
-        "delta": 1e-5,
-        "unit": Unit.RECORD,
-        "adjacency": "add-or-remove-one",
+        "statement": Statement(delta=1e-5),
         "sampling": Sampling.POISSON,
         "status": Status.PROVEN,
         "because": "a test",
@@ -190,9 +189,9 @@ def statement(**changed: Any) -> Guarantee:
 
 
 def test_no_statement_can_be_made_about_shuffled_batches() -> None:
-    assert statement().sampling is Sampling.POISSON
+    assert guaranteed().sampling is Sampling.POISSON
     with pytest.raises(ValueError, match=r"sampling='shuffle' must be 'poisson' or 'full batch'"):
-        statement(sampling="shuffle")
+        guaranteed(sampling="shuffle")
 
 
 def test_replacing_a_record_is_not_accounted_by_renyi_divergence(refused: Any) -> None:
@@ -217,7 +216,7 @@ def test_hiding_a_whole_agent_is_refused(refused: Any) -> None:
     assert "clipped as one vector, and no sampling to count on" in said
     assert "use unit='record'" in said
     with pytest.raises(ValueError, match=r"unit='agent' must be 'record': .*clipped as one vector"):
-        statement(unit="agent")
+        Statement(delta=1e-5, unit="agent")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,9 @@ def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
     traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
     with pytest.raises(UnsupportedView, match="single-message has no closed view"):
         traces.rounds[0][0].view(SINGLE_MESSAGE)
-    found = dict(exposures(traces, ["single-message"], sampling_rate=0.1))["single-message"]
+    found = dict(joint_sensitivities(traces, ["single-message"], sampling_rate=0.1))[
+        "single-message"
+    ]
     assert found.status is Status.HEURISTIC
     assert "no adversary sees so little" in found.because
 
@@ -270,7 +271,7 @@ def test_one_kind_of_message_without_noise_is_named_and_has_no_epsilon(
     monkeypatch.setitem(ALGORITHMS, "own", algorithm(leaky_step))
     said = refused("algorithm.name=own")
     assert "no noise multiplier reaches epsilon=4 for eavesdropper" in said
-    assert "sent or kept without noise that the onlooker does not know: statistics" in said
+    assert "sent or kept without noise that the adversary does not know: statistics" in said
 
 
 # Batches
@@ -345,7 +346,7 @@ def test_one_source_of_noise_in_two_messages_counts_once_and_is_infinite() -> No
         return State(round.mix(2.0 * sums + noise, kind="second"))
 
     exposure = exposure_of(step)
-    assert exposure.worst == math.inf
+    assert exposure.largest == math.inf
     assert "the noise cancels between" in exposure.because
     assert "first" in exposure.because
     assert "second" in exposure.because

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from overhear.privacy import (
+    Statement,
     View,
     decor_factor,
     epsilon,
@@ -28,21 +29,22 @@ from overhear.training import (
     Agents,
     AlgorithmTrace,
     Edges,
-    Exposure,
     Form,
     Graph,
+    JointSensitivity,
     Round,
     RoundTrace,
     build_graph,
-    exposures,
+    joint_sensitivities,
     run_epsilon,
 )
 from overhear.training.algorithms import dp_dpsgd, dpdl
 from overhear.training.graphs.topologies import full, ring, star
-from overhear.training.tracing import trace
+from overhear.training.tracing.trace import trace
 
 DELTA = 1e-5
 LEARNING_RATE, BATCH_SIZE = 0.1, 7.0
+STATEMENT = Statement(delta=DELTA)
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,9", "final-models")
 NUMBERS = {"learning_rate": LEARNING_RATE, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
 
@@ -77,8 +79,10 @@ def unclosed(one: RoundTrace) -> View:
     return RoundTrace(messages).view(parse_adversary("eavesdropper", one.record.agents))
 
 
-def exposed(of: AlgorithmTrace, *, rate: float, adversary: str = "eavesdropper") -> Exposure:
-    return dict(exposures(of, [adversary], sampling_rate=rate))[adversary]
+def exposed(
+    of: AlgorithmTrace, *, rate: float, adversary: str = "eavesdropper"
+) -> JointSensitivity:
+    return dict(joint_sensitivities(of, [adversary], sampling_rate=rate))[adversary]
 
 
 # Noise that is correlated across agents
@@ -214,7 +218,9 @@ def test_cross_gradients_of_one_batch_are_one_louder_release(uses, eps):
     step = functools.partial(dpdl.step, form=Form.REPAIRED, alpha=1.0, momentum=0.9, **NUMBERS)
     of = trace(dpdl.init, step, graph=full(uses), rounds=1000)
     found = exposed(of, rate=0.01, adversary="final-models")
-    assert run_epsilon(found, noise_multiplier=2.0, delta=DELTA) == pytest.approx(eps, abs=1e-3)
+    assert run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT) == pytest.approx(
+        eps, abs=1e-3
+    )
 
 
 def test_a_clipped_batch_mean_moves_by_twice_its_clip_norm():
@@ -222,7 +228,9 @@ def test_a_clipped_batch_mean_moves_by_twice_its_clip_norm():
         return Model(round.mix(state.x - released(round, state.x, clip_norm=2.0), kind="model"))
 
     found = exposed(trace(start, step, graph=ring(5), rounds=1000), rate=0.01)
-    assert run_epsilon(found, noise_multiplier=2.0, delta=DELTA) == pytest.approx(1.828, abs=1e-3)
+    assert run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT) == pytest.approx(
+        1.828, abs=1e-3
+    )
 
 
 # Local steps that nobody sees
@@ -287,7 +295,9 @@ def test_two_local_steps_a_round_cost_two_batches_a_round(tracks):
     step = functools.partial(net_fleet, local_steps=2, one_batch=False)
     init, step = (tracker, step) if tracks else (start, two_local_steps)
     found = exposed(trace(init, step, graph=ring(10), rounds=500), rate=0.02)
-    assert run_epsilon(found, noise_multiplier=2.0, delta=DELTA) == pytest.approx(1.3297, abs=2e-4)
+    assert run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT) == pytest.approx(
+        1.3297, abs=2e-4
+    )
 
 
 def test_two_local_steps_without_closure_or_as_one_event_seem_to_cost_less():
@@ -380,4 +390,6 @@ def test_the_large_first_batch_of_dpmixsgd_costs_more_than_all_rounds(std, eps):
     found = exposed(trace(init, step, graph=ring(5), rounds=2000), rate=10 / 20_000)
     if std is None:
         found = found._replace(releases=tuple(r for r in found.releases if r.first))
-    assert run_epsilon(found, noise_multiplier=1.0, delta=DELTA) == pytest.approx(eps, rel=2e-3)
+    assert run_epsilon(found, noise_multiplier=1.0, statement=STATEMENT) == pytest.approx(
+        eps, rel=2e-3
+    )

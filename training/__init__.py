@@ -5,19 +5,23 @@ from .data.dataset import Examples
 from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
 from .engine.engine import Engine, Setting
 from .engine.randomness import SecretRandomness
-from .engine.tensor_round import Sources
+from .engine.recording import Recorded
 from .engine.transcript import Message, Transcript
 from .exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
-from .exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
-from .exposure.whole_run import all_rounds_exposures, streamed_view
+from .exposure.joint_sensitivities import (
+    JointSensitivity,
+    joint_sensitivities,
+    joint_sensitivities_by_victim,
+)
+from .exposure.whole_run import streamed_view, whole_run_joint_sensitivities
 from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph
-from .models.auroc import auroc
-from .models.evaluation import Metrics, evaluate
+from .models.evaluation import Metrics, auroc, evaluate
 from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .models.tasks import ClassWeights, Task
-from .step.round import Agents, Batch, Edges, Round, Server, UndeclaredOperation
+from .step.round import Round
+from .step.values import Agents, Batch, Edges, Server, UndeclaredOperation
 from .tracing.round_trace import RoundTrace
 from .tracing.trace import AlgorithmTrace, trace
 
@@ -35,34 +39,33 @@ __all__ = [
     "Edges",
     "Engine",
     "Examples",
-    "Exposure",
     "Form",
     "Graph",
     "GraphSequence",
+    "JointSensitivity",
     "Message",
     "Metrics",
     "PairGradients",
+    "Recorded",
     "Round",
     "RoundTrace",
     "SecretRandomness",
     "Server",
     "Setting",
-    "Sources",
     "Task",
     "Topology",
     "Transcript",
     "UndeclaredOperation",
-    "all_rounds_exposures",
     "auroc",
     "bind",
     "build_graph",
     "build_model",
     "calibrated_multiplier",
     "evaluate",
-    "exposures",
-    "exposures_by_victim",
     "flatten",
     "guarantee",
+    "joint_sensitivities",
+    "joint_sensitivities_by_victim",
     "load_dataset",
     "partition",
     "poisson_batch",
@@ -71,4 +74,5 @@ __all__ = [
     "trace",
     "unflatten",
     "validate_model",
+    "whole_run_joint_sensitivities",
 ]

@@ -23,9 +23,9 @@ import numpy as np
 
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Status
-from ...training.exposure.joint_sensitivities import Exposure
-from .game import MOST, CanaryGame, LinkGuesses, Progress, play
+from ...privacy.guarantee import Statement, Status
+from ...training.exposure.joint_sensitivities import JointSensitivity
+from .game import MOST, CanaryGame, Progress, play
 from .lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
 from .mechanism import Claim
 from .message_bounds import LinkBound, link_bounds
@@ -55,16 +55,21 @@ class Proven:
     Attributes:
         name: of the adversary, as it was asked for.
         epsilon: of the audited rounds; infinite where nothing protects.
-        delta: of it.
+        statement: what it is said of.
         status: proven or heuristic.
         claim: the mechanism that it is the epsilon of; without noise where it is infinite.
     """
 
     name: str
     epsilon: float
-    delta: float
+    statement: Statement
     status: Status
     claim: Claim
+
+    @property
+    def delta(self) -> float:
+        """Of the statement."""
+        return self.statement.delta
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +212,7 @@ def audit(
         links = list[LinkBound]()
         if one.name == game.linked:
             sure = 1.0 - LINKS * (1.0 - confidence)
-            links = _links(played.links, game, one.delta, confidence=sure)
+            links = link_bounds(played.links, statement=one.statement, confidence=sure)
         found.append(
             Audited(
                 proven=one,
@@ -243,17 +248,10 @@ def _second_look(
     again = _headline(played.guesses[name], one.proven, confidence=SURE)
     suspects = {(link.message, link.host) for link in one.links if link.exceeded}
     looked_at = [link for link in played.links if (link.message, link.host) in suspects]
-    links = _links(looked_at, game, one.proven.delta, confidence=SURE)
+    links = link_bounds(looked_at, statement=one.proven.statement, confidence=SURE)
     twice = _exceeds(again, one.proven) or any(link.exceeded for link in links)
     verdict = Verdict.CONTRADICTED if twice else Verdict.SUSPICIOUS
     return replace(one, again=again, again_links=links, verdict=verdict)
-
-
-def _links(
-    links: Sequence[LinkGuesses], game: CanaryGame, delta: float, *, confidence: float
-) -> list[LinkBound]:
-    adjacency = "replace-one" if game.replace else "add-or-remove-one"
-    return link_bounds(links, adjacency=adjacency, delta=delta, confidence=confidence)
 
 
 def _verdict(proven: Proven, bound: LowerBound, links: Sequence[LinkBound]) -> Verdict:
@@ -304,28 +302,30 @@ def _bounds(guesses: Guesses, proven: Proven, *, confidence: float) -> list[Lowe
     return [f(guesses, **how) for f in (total_error, two_sided, one_run_f_dp, one_run_pure)]
 
 
-def claim_of(exposure: Exposure, *, noise_multiplier: float, adjacency: str, rounds: int) -> Claim:
-    """The mechanism that an exposure is accounted as; without noise where nothing protects.
+def claim_of(
+    sensitivity: JointSensitivity, *, statement: Statement, noise_multiplier: float, rounds: int
+) -> Claim:
+    """The mechanism that a joint sensitivity is accounted as; without noise where nothing protects.
 
     Args:
-        exposure: at noise multiplier 1.
+        sensitivity: at noise multiplier 1.
+        statement: of the epsilon that is audited.
         noise_multiplier: of the run.
-        adjacency: add-or-remove-one or replace-one.
         rounds: how many of the run's are audited.
     """
     counts: Counter[tuple[float, float]] = Counter()
     most = 1
-    for r in exposure.releases:
+    for r in sensitivity.releases:
         inside = min(r.rounds, rounds - r.first + 1) if r.first else 1
         if r.joint_sensitivity > 0 and r.sampling_rate > 0 and inside > 0:
             counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += inside
             most = max(most, r.contributions if r.sampling_rate < 1 else 1)
     counts = counts or Counter({(math.inf, 1.0): 1})  # nothing is released
-    return Claim(rounds=dict(counts), adjacency=adjacency, contributions=most)
+    return Claim(rounds=dict(counts), adjacency=statement.adjacency, contributions=most)
 
 
 def hosts_of(
-    exposures: Mapping[str, Sequence[Exposure]], *, canaries: int, encrypted: bool
+    exposures: Mapping[str, Sequence[JointSensitivity]], *, canaries: int, encrypted: bool
 ) -> dict[str, dict[int, Adversary]]:
     """Who looks on whose canaries, by adversary name: each host is a worst victim of the adversary.
 
@@ -340,9 +340,9 @@ def hosts_of(
     worst: dict[str, dict[int, Adversary]] = {}
     for name, every in exposures.items():
         usable = [e for e in every if not e.whole_run and e.adversary != SINGLE_MESSAGE]
-        top = max((e.order for e in usable), default=0.0)
+        top = max((e.sum_of_squares for e in usable), default=0.0)
         if top > 0:
-            alike = [e for e in usable if e.order >= top * (1 - 1e-9)]
+            alike = [e for e in usable if e.sum_of_squares >= top * (1 - 1e-9)]
             worst[name] = {e.victim: _sight(e.adversary, encrypted=encrypted) for e in alike}
     wanted = -(-canaries // MOST)
     hosts: list[int] = []

@@ -22,7 +22,7 @@ from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
-from ...training.engine.tensor_round import Sources
+from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.tracing.trace import AlgorithmTrace
 from .canaries import CanaryTask, Directions, PlantedGradients
@@ -225,13 +225,13 @@ def _one_run(
     traces = [game.traces.start, *(t for t, count in game.traces.rounds for _ in range(count))]
     before: Mapping[str, Tensor] = {}
     for number, trace in enumerate(traces[: game.rounds + 1]):
-        sources = Sources()
+        recorded = Recorded()
         transcript.clear()
         gradients.calls.clear()
         if number:
-            engine.advance(sources=sources)
+            engine.advance(recorded=recorded)
         else:
-            engine.start(sources=sources)
+            engine.start(recorded=recorded)
         after = engine.snapshot()
         if trace.has_contributions:
             scorer.add(
@@ -240,7 +240,7 @@ def _one_run(
                     messages=transcript.of(round=number),
                     before=before,
                     after=after,
-                    sources=sources,
+                    recorded=recorded,
                     calls=list(gradients.calls),
                 )
             )

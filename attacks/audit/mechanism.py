@@ -70,7 +70,7 @@ class Claim:
     Attributes:
         rounds: (effective noise multiplier, sampling rate) and how many rounds have it. The
             multiplier is 1 / joint sensitivity of the adversary's view, in clip norms.
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: how two neighbouring data sets differ.
         contributions: the most that a record makes to a batch, released jointly.
 
     Raises:
@@ -78,18 +78,18 @@ class Claim:
         TypeError: a count is not an integer, or a value is no number.
 
     >>> Claim(rounds={(1.0, 0.1): 300}).adjacency
-    'add-or-remove-one'
+    <Adjacency.ADD_OR_REMOVE_ONE: 'add-or-remove-one'>
     """
 
     rounds: Mapping[tuple[float, float], int]
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE.value
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
     contributions: SupportsIndex = 1
 
     def __post_init__(self) -> None:
         """Refuse what the accountant would, and keep a copy of our own."""
         check_rounds(self.rounds, self.adjacency, self.contributions)
         object.__setattr__(self, "rounds", dict(self.rounds))
-        object.__setattr__(self, "adjacency", Adjacency(self.adjacency).value)
+        object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
 
     def __hash__(self) -> int:
         return hash((frozenset(self.rounds.items()), self.adjacency, self.contributions))
@@ -256,7 +256,7 @@ def declared_mu(claim: Claim) -> float:
     if any(mult == 0.0 and rate > 0.0 for mult, rate in claim.rounds):
         return math.inf
     squares = sum(count * mult**-2 for (mult, rate), count in claim.rounds.items() if rate > 0.0)
-    reach = 2.0 if claim.adjacency == Adjacency.REPLACE_ONE else 1.0
+    reach = 2.0 if claim.adjacency is Adjacency.REPLACE_ONE else 1.0
     return reach * math.sqrt(squares)
 
 
@@ -271,7 +271,7 @@ def smallest_scale(claim: Claim) -> float:
 
 def _guessed_log_scale(claim: Claim, mu: float) -> float:
     """Log scale at which the central limit theorem gives this mu; it costs time, not truth."""
-    reach = 2.0 if claim.adjacency == Adjacency.REPLACE_ONE else 1.0
+    reach = 2.0 if claim.adjacency is Adjacency.REPLACE_ONE else 1.0
 
     def excess(x: float) -> float:
         squares = 0.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...privacy.guarantee import Statement
 from .game import LinkGuesses
 from .lower_bounds import total_error
 from .mechanism import Claim, epsilon
@@ -42,25 +43,24 @@ class LinkBound:
 
 
 def link_bounds(
-    links: Sequence[LinkGuesses], *, adjacency: str, delta: float, confidence: float
+    links: Sequence[LinkGuesses], *, statement: Statement, confidence: float
 ) -> list[LinkBound]:
     """Bounds of single messages that hold together.
 
     Args:
         links: as `play` returns them.
-        adjacency: of the game.
-        delta: of every epsilon.
+        statement: what every epsilon is said of.
         confidence: that none of them is above the truth.
     """
     each = 1.0 - (1.0 - confidence) / max(len(links), 1)
-    claims = [Claim(rounds=_multipliers(link), adjacency=adjacency) for link in links]
+    claims = [Claim(rounds=_multipliers(link), adjacency=statement.adjacency) for link in links]
     proven: dict[str, float] = {}  # alike messages are many
     found = []
     for link, claim in zip(links, claims, strict=True):
         key = repr(sorted(claim.rounds.items()))
         if key not in proven:
-            proven[key] = epsilon(claim, delta)
-        bound = total_error(link.guesses, claim=claim, delta=delta, confidence=each)
+            proven[key] = epsilon(claim, statement.delta)
+        bound = total_error(link.guesses, claim=claim, delta=statement.delta, confidence=each)
         found.append(
             LinkBound(
                 message=link.message,

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...privacy.adversary import Adversary
 from ...privacy.view.matched_filter import MatchedFilter, matched_filter
 from ...privacy.view.view import View
-from ...training.engine.tensor_round import Sources
+from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
@@ -120,7 +120,7 @@ class ObservedRows:
         messages: Sequence[Message],
         before: Mapping[str, Tensor],
         after: Mapping[str, Tensor],
-        sources: Sources,
+        recorded: Recorded,
         project: Project,
     ) -> np.ndarray:
         """(rows, n) what was seen less all that is neither a contribution nor unknown noise.
@@ -129,15 +129,15 @@ class ObservedRows:
             messages: of the round, as they crossed.
             before: the state's fields at the beginning.
             after: those at the end.
-            sources: what the round drew, for values that count as known and noise that the
+            recorded: what the round drew, for values that count as known and noise that the
                 adversary knows.
             project: what to look at of (rows, D) values.
         """
         parts = [project(messages[i].rows[torch.from_numpy(at)]) for i, at in self._messages]
         parts += [project(after[field]) for field in self._fields]
         seen = torch.cat(parts).numpy()
-        known = iter(sources.known)
-        noise = iter(sources.noise)
+        known = iter(recorded.known)
+        noise = iter(recorded.noise)
         sent = iter(messages)
         unknown = np.zeros(self.trace.columns, dtype=bool)
         unknown[self._noise] = True

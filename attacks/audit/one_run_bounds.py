@@ -106,7 +106,7 @@ def one_run_f_dp(guesses: Guesses, *, claim: Claim, delta: float, confidence: fl
     (1.9, 500, 88)
     """
     kind = family(claim)
-    several = claim.adjacency == Adjacency.REPLACE_ONE and int(claim.contributions) > 1
+    several = claim.adjacency is Adjacency.REPLACE_ONE and int(claim.contributions) > 1
     if kind is Family.ANY or (kind is Family.SAMPLED and several):
         return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence)
     bound, right = _counted(guesses, delta=delta, confidence=confidence, name="one-run f-DP")
@@ -246,7 +246,7 @@ def _smallest_rejected(claim: Claim, *, canaries: int, made: int, right: int, ri
     def excess_at(x: float) -> float:
         scaled = at_scale(claim, math.exp(x))
         curve = trade_off(scaled.rounds, adjacency=scaled.adjacency)
-        lows = curve.miss_rates(1.0 - grid)
+        lows = curve.false_negative_rates(1.0 - grid)
         return -over(lambda sums: lows[np.searchsorted(grid, sums, side="right") - 1])
 
     below: list[bool] = []  # whether no scale that can be resolved is left, once it is asked

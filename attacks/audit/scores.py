@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...privacy.adversary import Adversary
-from ...training.engine.tensor_round import Sources
+from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
 from ...training.models.tasks import Task
 from ...training.tracing.linear_forms import Contributions
@@ -44,7 +44,7 @@ class HappenedRound:
         trace: of the round, at the noise of the run.
         messages: as they crossed.
         before, after: the state's fields.
-        sources: what it drew and computed.
+        recorded: what it drew and computed.
         calls: what it asked of the gradients.
     """
 
@@ -52,7 +52,7 @@ class HappenedRound:
     messages: Sequence[Message]
     before: Mapping[str, Tensor]
     after: Mapping[str, Tensor]
-    sources: Sources
+    recorded: Recorded
     calls: Sequence[Released]
 
 
@@ -145,7 +145,7 @@ class Scorer:
             messages=happened.messages,
             before=happened.before,
             after=happened.after,
-            sources=happened.sources,
+            recorded=happened.recorded,
             project=self._directions.project,
         )
         return rows, left - rows.contributions @ (planted.clean + planted.size * planted.part)
@@ -248,8 +248,8 @@ class Scorer:
                 continue
             done.add(group.first_vector)
             call = next(calls)
-            taken = happened.sources.taken[place]
-            mean_of = None if taken is None else taken.mean_of
+            asked = happened.recorded.calls[place]
+            mean_of = None if asked is None else asked.mean_of
             clean[here], size[here] = self._amounts(call, mean_of, bound=float(group.bounds[0]))
             part[here] = call.present[call.holders.numpy()]
             loops = np.flatnonzero((call.owners == call.holders).numpy())

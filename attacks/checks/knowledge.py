@@ -36,7 +36,7 @@ def knowledge_check(run: WatchedRun) -> Check:
     undeclared: dict[int, int] = {}
     for watched in run.rounds:
         groups = [g for g in watched.trace.groups if isinstance(g, NoiseSources)]
-        made = zip(groups, watched.sources.noise, watched.sources.makers, strict=True)
+        made = zip(groups, watched.recorded.noise, watched.recorded.makers, strict=True)
         for call, (group, z, makers) in enumerate(made):
             again = run.randomness.normal(
                 round=watched.number,

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError, InputTypeError
-from ...training.engine.recording import Taken
+from ...training.engine.recording import GradientCall
 from ...training.models.tasks import Task
 
 __all__ = ["Oracle"]
@@ -117,25 +117,25 @@ class Oracle:
                     out.index_add_(0, into, _clipped(each, clip_norm))
         return out
 
-    def contributions(self, taken: Taken, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    def contributions(self, call: GradientCall, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """What a recorded call of `clipped_sums` or `clipped_mean` must have given.
 
         Args:
-            taken: where it was taken, as `Sources` has it.
+            call: what was asked, as `Recorded` has it.
             batches: each agent's records of that call of `draw`.
 
         Returns:
             (rows, D) float64, all blocks side by side.
         """
         sums = self.sums(
-            taken.models,
-            taken.owners,
+            call.models,
+            call.owners,
             batches=batches,
-            holders=taken.holders,
-            clip_norm=taken.clip_norm if taken.mean_of is None else None,
-            coefs=taken.coefs,
+            holders=call.holders,
+            clip_norm=call.clip_norm if call.mean_of is None else None,
+            coefs=call.coefs,
         )
-        return sums if taken.mean_of is None else _clipped(sums / taken.mean_of, taken.clip_norm)
+        return sums if call.mean_of is None else _clipped(sums / call.mean_of, call.clip_norm)
 
     def _each(
         self, points: Tensor, weights: Sequence[float | Tensor], inputs: Tensor, targets: Tensor

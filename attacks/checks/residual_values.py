@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from ...training.engine.engine import Setting
-from ...training.engine.recording import Taken
+from ...training.engine.recording import GradientCall
 from ...training.tracing.linear_forms import Contributions, Known, NoiseSources, widened
 from .reference_sums import Oracle
 from .watched_round import WatchedRound
@@ -72,7 +72,7 @@ class Residual:
     def recorded_noise(self, watched: WatchedRound) -> Tensor:
         """(R, D) B z: the noise in rows, from what the run recorded."""
         total, first = torch.zeros_like(self.value), 0
-        for z in watched.sources.noise:
+        for z in watched.recorded.noise:
             part = self.noise[:, first : first + len(z)]
             first += len(z)
             if part.nnz:  # rows hold no noise of another block, whose width differs
@@ -167,9 +167,9 @@ class Residuals:
 
     def _columns(self, watched: WatchedRound) -> list[_Column]:
         """The round's contributions, known values and messages."""
-        given = iter([*watched.before.values(), *watched.sources.known])
+        given = iter([*watched.before.values(), *watched.recorded.known])
         sent = iter(watched.messages)
-        taken = zip(watched.sources.contributions, watched.sources.taken, strict=True)
+        calls = zip(watched.recorded.contributions, watched.recorded.calls, strict=True)
         sums: dict[int, Tensor] = {}  # by call: blocks are parts of one
         found = []
         for group in watched.trace.groups:
@@ -177,13 +177,13 @@ class Residuals:
                 continue
             more = np.zeros(group.size)
             if isinstance(group, Contributions):
-                recorded, how = next(taken)
-                unit = torch.finfo(recorded.dtype).eps
-                value = recorded if how is None else self._part(watched, how, sums, group.block)
+                made, how = next(calls)
+                unit = torch.finfo(made.dtype).eps
+                value = made if how is None else self._part(watched, how, sums, group.block)
                 if how is not None:
-                    more = math.sqrt(unit) * _norms(recorded, value)
+                    more = math.sqrt(unit) * _norms(made, value)
                     more += self._lost(watched, how, group.bounds, unit=unit)
-                size = unit * _norms(recorded, value)
+                size = unit * _norms(made, value)
             else:
                 value = next(given) if isinstance(group, Known) else next(sent).rows
                 size = torch.finfo(value.dtype).eps * _norms(value)
@@ -198,27 +198,27 @@ class Residuals:
         return found
 
     def _lost(
-        self, watched: WatchedRound, taken: Taken, bounds: np.ndarray, *, unit: float
+        self, watched: WatchedRound, call: GradientCall, bounds: np.ndarray, *, unit: float
     ) -> np.ndarray:
         """(rows,) what a contribution may lose that is small because its records cancel."""
         sizes = [
             len(watched.planted[agent].targets if at is None else at)
-            for agent, at in enumerate(watched.sources.batches[taken.batch])
+            for agent, at in enumerate(watched.recorded.batches[call.batch])
         ]
-        records = np.array(sizes, dtype=float)[taken.holders.cpu().numpy()]
+        records = np.array(sizes, dtype=float)[call.holders.cpu().numpy()]
         finite = np.where(np.isfinite(bounds), bounds, 0.0)
         kink = _KINK * (records > 0) if unit > torch.finfo(torch.float64).eps else 0.0
         return np.asarray(finite * (_ROUNDING * unit * records + kink))
 
     def _part(
-        self, watched: WatchedRound, taken: Taken, sums: dict[int, Tensor], block: int
+        self, watched: WatchedRound, call: GradientCall, sums: dict[int, Tensor], block: int
     ) -> Tensor:
         """The contributions of a call in one block, by the oracle."""
-        if id(taken) not in sums:
-            sums[id(taken)] = self._oracle.contributions(
-                taken, watched.batches(self._setting, taken.batch)
+        if id(call) not in sums:
+            sums[id(call)] = self._oracle.contributions(
+                call, watched.batches(self._setting, call.batch)
             )
-        whole = sums[id(taken)]
+        whole = sums[id(call)]
         if self._dimensions is None:
             return whole
         return whole.split(self._dimensions, dim=1)[block]

@@ -105,7 +105,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
     """The batches that ran are those that the engine draws, and their sizes binomial."""
     for watched in run.rounds:
         for call, rate in _rates(run, watched).items():
-            for agent, at in enumerate(watched.sources.batches[call]):
+            for agent, at in enumerate(watched.recorded.batches[call]):
                 if at is None:
                     continue
                 where = f"batch {call} of agent {agent} in round {watched.number}"

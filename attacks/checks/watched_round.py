@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Setting
-from ...training.engine.recording import Sources
+from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.round_trace import RoundTrace
@@ -24,8 +24,8 @@ class WatchedRound:
 
     Attributes:
         number: of the round; 0 is the start.
-        trace: the round on unit sources, at the noise of the run.
-        sources: what it drew and computed.
+        trace: the round on symbols, at the noise of the run.
+        recorded: what it drew and computed.
         messages: what crossed the links, in the order of sending.
         before: the Agents fields of the state that it began with; none at the start.
         after: those of the state that it returned.
@@ -34,7 +34,7 @@ class WatchedRound:
 
     number: int
     trace: RoundTrace
-    sources: Sources
+    recorded: Recorded
     messages: Sequence[Message]
     before: Mapping[str, Tensor]
     after: Mapping[str, Tensor]
@@ -53,7 +53,7 @@ class WatchedRound:
     def batches(self, setting: Setting, call: int) -> list[Examples]:
         """Each agent's records of one call of `draw`, in the precision of the run."""
         found = []
-        for agent, at in enumerate(self.sources.batches[call]):
+        for agent, at in enumerate(self.recorded.batches[call]):
             shard = self.planted[agent] if at is None else setting.shards[agent]
             inputs, targets = shard.inputs.cpu().to(setting.dtype), shard.targets.cpu()
             pick = slice(None) if at is None else at.cpu()
@@ -63,11 +63,11 @@ class WatchedRound:
     @property
     def mismatch(self) -> str:
         """What the round did otherwise than its trace; empty where nothing."""
-        where, sources = f"round {self.number}", self.sources
+        where, recorded = f"round {self.number}", self.recorded
         made: dict[type, list[int]] = {
-            Contributions: [len(rows) for rows in sources.contributions],
-            NoiseSources: [len(rows) for rows in sources.noise],
-            Known: [len(rows) for rows in (*self.before.values(), *sources.known)],
+            Contributions: [len(rows) for rows in recorded.contributions],
+            NoiseSources: [len(rows) for rows in recorded.noise],
+            Known: [len(rows) for rows in (*self.before.values(), *recorded.known)],
             Messages: [len(message.rows) for message in self.messages],
         }
         for kind, sizes in made.items():

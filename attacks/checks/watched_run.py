@@ -12,9 +12,9 @@ from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.randomness import SecretRandomness
-from ...training.engine.recording import Sources
+from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
-from ...training.step.round import Agents
+from ...training.step.values import Agents
 from ...training.tracing.trace import trace
 from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound
@@ -65,7 +65,7 @@ class WatchedRun:
     @property
     def bounded_contributions(self) -> int:
         """How many calls of `bounded` were taken as recorded."""
-        return sum(taken is None for watched in self.rounds for taken in watched.sources.taken)
+        return sum(call is None for watched in self.rounds for call in watched.recorded.calls)
 
 
 def watch(
@@ -97,18 +97,18 @@ def watch(
     engine = Engine(setting, bound, randomness=own, taps=[transcript])
     found, before = list[WatchedRound](), dict[str, Tensor]()
     for number, one in enumerate(by_round):
-        sources = Sources()
+        recorded = Recorded()
         batches = planted(number) if planted and number else {}
         if number:
-            engine.advance(planted=batches, sources=sources)
+            engine.advance(planted=batches, recorded=recorded)
         else:
-            engine.start(sources=sources)
+            engine.start(recorded=recorded)
         after = _agents_of(engine)
         found.append(
             WatchedRound(
                 number=number,
                 trace=one,
-                sources=sources,
+                recorded=recorded,
                 messages=transcript.of(round=number),
                 before=before,
                 after=after,

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
-from ...training.engine.tensor_round import Taken
+from ...training.engine.recording import GradientCall
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
 from ...training.tracing.trace import state_column
 from .best_linear_estimate import Weights, best_weights, determined
@@ -41,7 +41,7 @@ class Target(NamedTuple):
     name: str
     column: int
     points: Tensor  # (P, D')
-    taken: Taken
+    call: GradientCall
     bound: float
     owner: int
 
@@ -205,7 +205,7 @@ class _Columns:
             elif isinstance(group, Messages):
                 self._messages(group, place)
             elif isinstance(group, NoiseSources):
-                self._noise(group, played.sources.noise[place])
+                self._noise(group, played.recorded.noise[place])
             else:
                 self._contributions(group, place)
         ends = played.trace.record.end_state
@@ -237,7 +237,7 @@ class _Columns:
         return int(self._offset + group.start + i)
 
     def _known(self, group: Known, place: int) -> int:
-        """Columns that came from outside; 1 where the value is none of `sources.known`."""
+        """Columns that came from outside; 1 where the value is none of `recorded.known`."""
         mine, played = self._system.who.agents, self._played
         for field, rows in played.state.items():
             if group.what == state_column(field):
@@ -249,7 +249,7 @@ class _Columns:
                     self._system.note(self._column(group, i), value=value)
                 self._add(self._units(group))
                 return 1
-        values = played.sources.known[place]
+        values = played.recorded.known[place]
         self._add(self._units(group))
         for i in range(group.size):
             column = self._column(group, i)
@@ -270,23 +270,23 @@ class _Columns:
 
     def _contributions(self, group: Contributions, place: int) -> None:
         self._add(self._units(group))
-        sources, replay = self._played.sources, self._system.replay
-        values, taken = sources.contributions[place], sources.taken[place]
+        recorded, replay = self._played.recorded, self._system.replay
+        values, call = recorded.contributions[place], recorded.calls[place]
         for i, owner in enumerate(group.owners.tolist()):
             own = owner in self._system.who.agents
             if not own and owner != replay.trial.victim:
                 self._system.note_bound(self._column(group, i), float(group.bounds[i]))
             self._system.note(self._column(group, i), value=values[i] if own else None)
             wanted = owner == replay.trial.victim and self._number in replay.attacked
-            if wanted and taken is not None and group.block == 0:
-                owner = int(taken.owners[i])
+            if wanted and call is not None and group.block == 0:
+                owner = int(call.owners[i])
                 name = f"round {self._number}, batch {group.batch}, at agent {owner}'s model"
                 self._system.targets.append(
                     Target(
                         name,
                         self._column(group, i),
-                        taken.models[:, taken.owners[i]],
-                        taken,
+                        call.models[:, call.owners[i]],
+                        call,
                         float(group.bounds[i]),
                         owner,
                     )

@@ -142,7 +142,7 @@ def _observation(
     replay: Replay, system: Equations, weights: Weights, kept: Sequence[tuple[int, Target]]
 ) -> Observation:
     target = kept[0][1]
-    first, at = target.taken, [i for i, _ in kept]
+    first, at = target.call, [i for i, _ in kept]
     scale = 1.0 if first.mean_of is not None else 1.0 / replay.records
     covariance = torch.from_numpy(weights.covariance[np.ix_(at, at)] * scale**2)
     clean = weights.clean[at[0]]
@@ -166,7 +166,7 @@ def _observation(
 
 def _alike(one: Target, other: Target) -> bool:
     """Whether two contributions are of one form: the same clip, coefficients and divisor."""
-    a, b = one.taken, other.taken
+    a, b = one.call, other.call
     same = len(a.coefs) == len(b.coefs) and all(
         torch.equal(torch.as_tensor(x), torch.as_tensor(y))
         for x, y in zip(a.coefs, b.coefs, strict=True)

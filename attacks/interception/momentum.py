@@ -1,28 +1,19 @@
-"""A gradient that never crosses a link, from DPDL's momenta and cross-gradients of two rounds.
+"""A gradient that never crosses a link, from momenta and cross-gradients of two rounds.
 
-    u = v~_t - momentum * sum_j W_ij v~_{t-1}^j - sum_{d != i} g[i, d] / (sqrt(W_id) A)
-
-of the victim i is made of its own gradient alone:
-
-    u = g[i, i] / (sqrt(W_ii) A) + alpha sum_d W_id c_d ghat_i
-
-In the repaired form ghat_i = g[i, i], so u is a multiple of it, and since c_d depends on directions
-alone the factor is known: the self-gradient is recovered as it would have been sent. In the
-published form ghat_i is the noise-free gradient, so dividing by the same factor leaves an estimate
-with *less* noise than any message carries.
+Where a momentum is sent that holds the sender's own gradient beside public multiples of other
+messages, those can be taken out again: the algorithm says how (`Algorithm.own_gradient`), and what
+share of the noise is left. Here the messages are collected and the rest is accounted for.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...privacy.errors import InputError
-from ...training.algorithms.dpdl import Settings as DpdlSettings
-from ...training.algorithms.form import Form
+from ...training.algorithms.algorithm import Algorithm, Form
 from ...training.engine.transcript import Transcript
 from ...training.graphs.graph import Graph, Topology
 from ..problem.observation import Observation
@@ -31,8 +22,9 @@ from ..problem.observation import Observation
 def intercept_momentum(
     transcript: Transcript,
     *,
+    algorithm: Algorithm,
     graph: Topology,
-    settings: DpdlSettings,
+    settings: Any,
     form: Form,
     round: int,
     victim: int,
@@ -41,10 +33,11 @@ def intercept_momentum(
     clip_norm: float | None,
     noise_std: float,
 ) -> Observation:
-    """The victim's own gradient, from DPDL's momenta and cross-gradients of two rounds.
+    """The victim's own gradient, from momenta and cross-gradients of two rounds.
 
     Args:
         transcript: what crossed the links in this round and, from round 2 on, in the one before.
+        algorithm: what ran, which says how its momenta are undone.
         graph: the topology.
         settings: hyper-parameters of the run.
         form: published or repaired.
@@ -60,43 +53,49 @@ def intercept_momentum(
 
     Raises:
         LookupError: a message of this or the previous round was not kept.
-        ValueError: the victim has no neighbour.
+        ValueError: the victim has no neighbour, or the algorithm's momenta cannot be undone.
     """
+    if algorithm.own_gradient is None:
+        raise InputError(f"algorithm {algorithm.name!r} sends no momenta that can be undone")
     now, previous = graph.at(round), graph.at(round - 1)
     others = [j for j in now.neighbours(victim) if j != victim]
     if not others:
         raise InputError(f"agent {victim} has no neighbour; nothing of it crosses a link")
     to = others[0]
     sent = transcript.sent(round=round, kind="momentum", sender=victim, receiver=to)
-    u = sent.to(torch.float64, copy=True)  # a difference of large, nearly equal numbers
-    if round > 1:
-        for j in previous.neighbours(victim):
-            before = transcript.sent(
+    before = [
+        (
+            float(previous.weights[victim, j]),
+            transcript.sent(
                 round=round - 1,
                 kind="momentum",
                 sender=j,
                 receiver=victim if j != victim else _receiver(previous, victim),
-            )
-            u -= settings.momentum * float(previous.weights[victim, j]) * before.double()
-    heard = {
-        d: transcript.sent(round=round, kind="cross-gradient", sender=d, receiver=victim).double()
+            ),
+        )
+        for j in (previous.neighbours(victim) if round > 1 else ())
+    ]
+    heard = [
+        (
+            float(now.weights[victim, d]),
+            transcript.sent(round=round, kind="cross-gradient", sender=d, receiver=victim),
+        )
         for d in others
-    }
-    for d, g in heard.items():
-        u -= g / (math.sqrt(float(now.weights[victim, d])) * graph.agents)
-    own = float(now.weights[victim, victim])
-    direct = 1.0 / (math.sqrt(own) * graph.agents)
-    pull = own * _weight(1.0) + sum(
-        float(now.weights[victim, d]) * _weight(_cosine(g, u)) for d, g in heard.items()
+    ]
+    own = algorithm.own_gradient(
+        sent,
+        before=before,
+        heard=heard,
+        own_weight=float(now.weights[victim, victim]),
+        agents=graph.agents,
+        settings=settings,
+        form=form,
     )
-    total = direct + settings.alpha * pull
-    noise = noise_std / records
-    if form is Form.PUBLISHED:
-        noise *= direct / total
+    u = own.multiple
     found = Observation.single(
-        gradient=(u * (batch_size / (records * total))).to(sent.dtype),
+        gradient=(u * (batch_size / (records * own.factor))).to(sent.dtype),
         model=transcript.sent(round=round, kind="model", sender=victim, receiver=to),
-        noise_std=noise,
+        noise_std=noise_std / records * own.noise_share,
         clip_norm=clip_norm,
         records=records,
     )
@@ -111,12 +110,3 @@ def _receiver(graph: Graph, victim: int) -> int:
     if not to:
         raise InputError(f"agent {victim} has no neighbour; nothing of it crosses a link")
     return to[0]
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    size = float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
-    return float(a @ b) / size if size > 0 else 0.0
-
-
-def _weight(cosine: float) -> float:
-    return 1.0 / (1.0 + math.exp(cosine))

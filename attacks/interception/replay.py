@@ -20,7 +20,7 @@ from ...training.algorithms import ALGORITHMS, Form, bind
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.randomness import SecretRandomness
-from ...training.engine.tensor_round import Sources
+from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace, trace
@@ -116,14 +116,14 @@ class PlayedRound:
     """One round of a re-enactment.
 
     Attributes:
-        trace: the round on unit sources, at the noise of the run.
-        sources: what it drew and computed.
+        trace: the round on symbols, at the noise of the run.
+        recorded: what it drew and computed.
         state: the Agents fields of the state that it began with, (A, D) each; empty at the start.
         end: those of the state that it returned.
     """
 
     trace: RoundTrace
-    sources: Sources
+    recorded: Recorded
     state: Mapping[str, Tensor]
     end: Mapping[str, Tensor]
 
@@ -148,7 +148,7 @@ class Replay:
 
 
 def trace_of(trial: Trial) -> AlgorithmTrace:
-    """The run on unit sources, at the noise and the clip of the trial."""
+    """The run on symbols, at the noise and the clip of the trial."""
     bound = _bound(trial)
     return trace(bound.init, bound.step, graph=trial.setting.graph, rounds=trial.rounds)
 
@@ -170,9 +170,11 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
     engine = Engine(trial.setting, _bound(trial), randomness=SecretRandomness(), taps=[transcript])
     played: dict[int, PlayedRound] = {}
     if trial.snapshot is None:
-        sources = Sources()
-        engine.start(sources=sources)
-        played[0] = PlayedRound(trace=made.start, sources=sources, state={}, end=_agents_of(engine))
+        recorded = Recorded()
+        engine.start(recorded=recorded)
+        played[0] = PlayedRound(
+            trace=made.start, recorded=recorded, state={}, end=_agents_of(engine)
+        )
     else:
         engine.restore(trial.snapshot, round=trial.snapshot_round)
         transcript.clear()  # of the start that `restore` makes
@@ -180,12 +182,12 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
     attacked = range(trial.round, last + 1)
     # What a round leaves behind may be sent only at the start of the next.
     for number in range(engine.round + 1, min(last + 1, trial.rounds) + 1):
-        sources, state = Sources(), _agents_of(engine)
+        recorded, state = Recorded(), _agents_of(engine)
         engine.advance(
-            planted={trial.victim: planted} if number in attacked else None, sources=sources
+            planted={trial.victim: planted} if number in attacked else None, recorded=recorded
         )
         played[number] = PlayedRound(
-            trace=by_round[number - 1], sources=sources, state=state, end=_agents_of(engine)
+            trace=by_round[number - 1], recorded=recorded, state=state, end=_agents_of(engine)
         )
     return Replay(
         trial=trial,

@@ -1,27 +1,30 @@
 """What is intercepted: one cross-gradient, the difference of momenta, or everything that was seen.
 
     cross-gradient   the gradient on a neighbour's model that the victim sent to it
-    momentum         DPDL's momenta of two rounds, less what is known (see `interception`)
+    momentum         the momenta of two rounds, less what is known (see `momentum`)
     view             all that the adversary saw in all rounds of the replay (see `estimate`)
 
-For DPDL the view joins the last one with the momentum, whose noise is independent of what crosses.
+The first two are for algorithms that send such messages, and say that one gradient can be had from
+them. Where momenta can be used, the view is joined with them: their noise is independent of what
+crosses.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ...privacy.adversary import Sees
 from ...privacy.errors import InputError
+from ...training.algorithms import ALGORITHMS
 from ..problem.observation import Observation
 from .estimate import Estimate, estimate
 from .momentum import intercept_momentum
 from .replay import Replay
 
-__all__ = ["SCENARIOS", "Scenario", "intercept", "join"]
+__all__ = ["Scenario", "intercept", "join", "scenarios_of"]
 
 
 class Scenario(enum.StrEnum):
@@ -32,16 +35,9 @@ class Scenario(enum.StrEnum):
     VIEW = "view"
 
 
-SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
-    "dpdl": (Scenario.CROSS_GRADIENT, Scenario.MOMENTUM, Scenario.VIEW),
-    "dp-cga": (Scenario.CROSS_GRADIENT, Scenario.VIEW),
-}
-"""Scenarios of the algorithms that have others than the view."""
-
-
 def scenarios_of(algorithm: str) -> tuple[Scenario, ...]:
     """The scenarios of an algorithm; every one has the view."""
-    return SCENARIOS.get(algorithm, (Scenario.VIEW,))
+    return (*map(Scenario, ALGORITHMS[algorithm].single_gradients), Scenario.VIEW)
 
 
 def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
@@ -59,8 +55,9 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
         LookupError: a message that it needs was not kept.
     """
     trial = replay.trial
-    if scenario not in scenarios_of(trial.algorithm):
-        known = ", ".join(scenarios_of(trial.algorithm))
+    possible = scenarios_of(trial.algorithm)
+    if scenario not in possible:
+        known = ", ".join(possible)
         raise InputError(
             f"scenario={str(scenario)!r} is not to be had from {trial.algorithm!r}; it has: {known}"
         )
@@ -77,7 +74,7 @@ def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
         return seen.of_owner(next((o for o in heard if o in seen.owners), trial.model_owner))
     # What the rows do not single out: the own gradient, wherever the calibration is on.
     hidden = [n for n in replay.attacked if any(m.startswith(f"round {n},") for m in seen.missing)]
-    if not (trial.algorithm == "dpdl" and hidden and _hears_momenta(replay)):
+    if not (Scenario.MOMENTUM in possible and hidden and _hears_momenta(replay)):
         return seen
     own = [_momentum(replay, number) for number in hidden]
     names = tuple(f"own gradient of round {n}, by momenta" for n in hidden)
@@ -134,6 +131,7 @@ def _momentum(replay: Replay, round: int) -> Observation:
     trial = replay.trial
     return intercept_momentum(
         replay.transcript,
+        algorithm=ALGORITHMS[trial.algorithm],
         graph=trial.setting.graph,
         settings=trial.settings,
         form=trial.form,

@@ -44,7 +44,7 @@ from ...privacy.accounting.risk import risk_of_mu
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView
-from ...training.exposure.joint_sensitivities import exposures
+from ...training.exposure.joint_sensitivities import joint_sensitivities
 from ...training.tracing.trace import AlgorithmTrace
 from ..interception.replay import Trial
 from ..problem.observation import Observation
@@ -259,7 +259,7 @@ def proven_mu(trial: Trial, traces: AlgorithmTrace) -> float:
     """
     who = trial.parsed_adversary().name
     try:
-        ((_, found),) = exposures(traces, [who], sampling_rate=1.0, victim=trial.victim)
+        ((_, found),) = joint_sensitivities(traces, [who], sampling_rate=1.0, victim=trial.victim)
     except UnsupportedView:
         return math.inf
     if found.status is not Status.PROVEN:

@@ -2,7 +2,7 @@
 
 A round samples every record independently with probability `sampling_rate`, sums the clipped
 gradients of the sample and adds Gaussian noise. The noise multiplier is the standard deviation of
-that noise divided by the clip norm C, for both adjacencies: "replace-one" moves the sum by up to
+that noise divided by the clip norm C, for both adjacencies: "replace-one" changes the sum by up to
 2C and the doubling happens here, once.
 
 Formal guarantees:
@@ -14,7 +14,7 @@ Formal guarantees:
   may be too small: at multiplier 1, rate .5, one round it claims less than the truth.
 - "replace-one" with a sampling rate below 1 bounds one contribution per batch; with
   `contributions` above 1, several adaptive ones that are released jointly, by the pair "profile"
-  of `loss_atoms`, which is dearer. "add-or-remove-one" and full batches cover any number.
+  of `dominating_pairs`, which is dearer. "add-or-remove-one" and full batches cover any number.
 """
 
 import math
@@ -22,8 +22,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
-from .._validate import check_real
-from ..errors import InputError, InputTypeError
+from ..errors import InputError
 from .dominating_pairs import Pair, Round
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
@@ -37,7 +36,6 @@ from .request import (
     check_setting,
     closed_form,
     reach,
-    rounds_of,
 )
 from .search import composed_delta_bound, composed_epsilon_bound, multiplier_bound, smallest_safe
 
@@ -56,22 +54,21 @@ Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int]
 
 def epsilon(
     *,
-    noise_multiplier: float | Sequence[float],
+    noise_multiplier: float,
     delta: float,
-    rounds: SupportsIndex | None = None,
-    sampling_rate: float | Sequence[float],
+    rounds: SupportsIndex,
+    sampling_rate: float,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
 ) -> float:
-    """Return the privacy loss of `rounds` rounds, equal or one entry each.
+    """Return the privacy loss of `rounds` equal rounds.
 
     Args:
-        noise_multiplier: noise std on the sum of clipped gradients / clip norm, >= 0; a sequence
-            has one entry a round.
+        noise_multiplier: noise std on the sum of clipped gradients / clip norm, >= 0.
         delta: strictly between 0 and 1.
-        rounds: how many, from 1 to 10 million; with a sequence, None or its length.
-        sampling_rate: probability of a record to be in a round's batch, in [0, 1]; as above.
+        rounds: how many, from 1 to 10 million; `composed_epsilon` takes rounds that differ.
+        sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one" or "replace-one".
         accountant: "pld", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
         contributions: how many a record makes to a batch, released jointly.
@@ -80,26 +77,16 @@ def epsilon(
         epsilon in nats; infinite without noise, 0 if no record is ever sampled.
 
     Raises:
-        ValueError: a value is outside its range, sequences differ in length, or the accountant
-            does not cover the request.
-        TypeError: `rounds` or `contributions` is not an integer.
+        ValueError: a value is outside its range, or the accountant does not cover the request.
+        TypeError: `rounds` or `contributions` is not an integer, or a value is no number.
 
     >>> round(epsilon(noise_multiplier=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 3)
     1.828
-    >>> round(epsilon(noise_multiplier=[1.0, 2.0, 4.0], delta=1e-5, sampling_rate=0.1), 3)
-    1.695
     """
-    listed = rounds_of(noise_multiplier, sampling_rate, rounds)
-    if listed is not None:
-        _only_pld(accountant)
-        return composed_epsilon(
-            listed, delta=delta, adjacency=adjacency, contributions=contributions
-        )
-    multiplier = _number("noise_multiplier", noise_multiplier)
-    rate = _number("sampling_rate", sampling_rate)
-    check_multiplier(multiplier)
+    check_multiplier(noise_multiplier)
     check_delta(delta)
-    count, by, pairs = check_setting(_given(rounds), rate, adjacency, accountant, contributions)
+    count, by, pairs = check_setting(rounds, sampling_rate, adjacency, accountant, contributions)
+    multiplier, rate = float(noise_multiplier), float(sampling_rate)
     if by is Accountant.PLD:
         return _composed_epsilon({(multiplier, rate): count}, delta, pairs)
     if rate == 0.0 or multiplier == math.inf:
@@ -111,22 +98,21 @@ def epsilon(
 
 def delta(
     *,
-    noise_multiplier: float | Sequence[float],
+    noise_multiplier: float,
     epsilon: float,
-    rounds: SupportsIndex | None = None,
-    sampling_rate: float | Sequence[float],
+    rounds: SupportsIndex,
+    sampling_rate: float,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
 ) -> float:
-    """Return the delta at which `rounds` rounds, equal or one entry each, lose at most `epsilon`.
+    """Return the delta at which `rounds` equal rounds lose at most `epsilon`.
 
     Args:
-        noise_multiplier: noise std on the sum of clipped gradients / clip norm, >= 0; a sequence
-            has one entry a round.
+        noise_multiplier: noise std on the sum of clipped gradients / clip norm, >= 0.
         epsilon: privacy loss in nats, >= 0.
-        rounds: how many, from 1 to 10 million; with a sequence, None or its length.
-        sampling_rate: probability of a record to be in a round's batch, in [0, 1]; as above.
+        rounds: how many, from 1 to 10 million; `composed_delta` takes rounds that differ.
+        sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one" or "replace-one".
         accountant: "pld", "rdp" or "gdp-clt".
         contributions: how many a record makes to a batch, released jointly.
@@ -135,25 +121,17 @@ def delta(
         delta in [0, 1]; 1 without noise.
 
     Raises:
-        ValueError: a value is outside its range, sequences differ in length, or the accountant
-            does not cover the request.
-        TypeError: `rounds` or `contributions` is not an integer.
+        ValueError: a value is outside its range, or the accountant does not cover the request.
+        TypeError: `rounds` or `contributions` is not an integer, or a value is no number.
 
     >>> found = delta(noise_multiplier=1.0, epsilon=2.0, rounds=1000, sampling_rate=0.01)
     >>> f"{found:.2e}"
     '2.67e-06'
     """
-    listed = rounds_of(noise_multiplier, sampling_rate, rounds)
-    if listed is not None:
-        _only_pld(accountant)
-        return composed_delta(
-            listed, epsilon=epsilon, adjacency=adjacency, contributions=contributions
-        )
-    multiplier = _number("noise_multiplier", noise_multiplier)
-    rate = _number("sampling_rate", sampling_rate)
-    check_multiplier(multiplier)
+    check_multiplier(noise_multiplier)
     check_epsilon(epsilon, most=math.inf)
-    count, by, pairs = check_setting(_given(rounds), rate, adjacency, accountant, contributions)
+    count, by, pairs = check_setting(rounds, sampling_rate, adjacency, accountant, contributions)
+    multiplier, rate = float(noise_multiplier), float(sampling_rate)
     if by is Accountant.PRV:
         raise InputError("accountant='prv' answers epsilon only; use accountant='pld'")
     if by is Accountant.PLD:
@@ -329,24 +307,6 @@ def _together(
     if rounds and squares > 0.0:
         rounds.append(Round(noise_multiplier=squares**-0.5, sampling_rate=1.0, count=1))
     return reach(pairs) * math.sqrt(squares), rounds
-
-
-def _given(rounds: SupportsIndex | None) -> SupportsIndex:
-    if rounds is None:
-        raise InputTypeError(
-            "rounds=None must be an integer of at least 1, or give one entry a round"
-        )
-    return rounds
-
-
-def _number(name: str, value: float | Sequence[float]) -> float:
-    check_real(name, value)
-    return float(value)  # type: ignore[arg-type] # `rounds_of` found no sequence
-
-
-def _only_pld(accountant: str) -> None:
-    if accountant != Accountant.PLD:
-        raise InputError(f"accountant='{accountant}' adds up equal rounds only; use 'pld'")
 
 
 def _compared_epsilon(

@@ -38,7 +38,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Atoms", "Pair", "Round", "loss_atoms"]
+__all__ = ["DiscretisedPair", "Pair", "Round", "discretised_pair"]
 
 Array = NDArray[np.float64]
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
@@ -63,7 +63,7 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Atoms:
+class DiscretisedPair:
     """A discrete loss distribution of one round, dominated by none of the true ones.
 
     Attributes:
@@ -89,7 +89,9 @@ class Atoms:
         return top + math.log(total), mean, variance
 
 
-def loss_atoms(round_: Round, pair: Pair, *, missing: float, step: float = 0.005) -> Atoms:
+def discretised_pair(
+    round_: Round, pair: Pair, *, missing: float, step: float = 0.005
+) -> DiscretisedPair:
     """Discretise the loss of one round on cells of `step` noise standard deviations.
 
     Args:
@@ -100,12 +102,12 @@ def loss_atoms(round_: Round, pair: Pair, *, missing: float, step: float = 0.005
             step^2 / 6 of itself.
 
     Returns:
-        Atoms whose hockey-stick divergence is at least the true one at every epsilon.
+        DiscretisedPair whose hockey-stick divergence is at least the true one at every epsilon.
 
-    >>> atoms = loss_atoms(
+    >>> pair = discretised_pair(
     ...     Round(noise_multiplier=2.0, sampling_rate=1.0, count=1), Pair.REMOVE, missing=1e-20
     ... )
-    >>> round(atoms.cumulants(1.0)[0], 4)  # lambda (lambda + 1) / (2 multiplier^2)
+    >>> round(pair.cumulants(1.0)[0], 4)  # lambda (lambda + 1) / (2 multiplier^2)
     0.25
     """
     distance, rate = 1.0 / round_.noise_multiplier, round_.sampling_rate
@@ -121,7 +123,7 @@ def loss_atoms(round_: Round, pair: Pair, *, missing: float, step: float = 0.005
         ]
     masses = np.concatenate([mass for _, mass in parts])
     kept = masses > 0.0
-    return Atoms(
+    return DiscretisedPair(
         losses=np.concatenate([loss for loss, _ in parts])[kept],
         log_masses=np.log(masses[kept]),
         missing=missing,

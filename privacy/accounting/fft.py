@@ -1,6 +1,6 @@
 """Tilted losses on a grid, and their convolution by fast Fourier transform on a window.
 
-Source: the methods named in `loss_distribution`, of which this is the arithmetic.
+Source: the methods named in `privacy_loss`, of which this is the arithmetic.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .dominating_pairs import Atoms
+from .dominating_pairs import DiscretisedPair
 from .mixtures import Cell
 
 __all__ = ["FARTHEST", "LOG_OUTSIDE", "Piece", "convolve", "convolve_mixtures", "on_grid"]
@@ -31,23 +31,23 @@ class Piece:
     log_moment: float
 
 
-def on_grid(atoms: Atoms, grid: float, tilt: float) -> Piece:
+def on_grid(pair: DiscretisedPair, grid: float, tilt: float) -> Piece:
     """Split every atom on its two grid neighbours, keeping P and Q, then tilt."""
-    position = atoms.losses / grid
+    position = pair.losses / grid
     index = np.floor(position).astype(np.int64)
     upper = np.clip(np.expm1((index - position) * grid) / math.expm1(-grid), 0.0, 1.0)
-    # Tilting the shares before they are added keeps atoms that would underflow untilted.
+    # Tilting the shares before they are added keeps losses that would underflow untilted.
     with np.errstate(divide="ignore"):  # a share of 0
         lower = np.log1p(-upper) + tilt * (index * grid)
         lifted = np.log(upper) + tilt * ((index + 1) * grid)
-    exponents = np.concatenate([atoms.log_masses + lower, atoms.log_masses + lifted])
+    exponents = np.concatenate([pair.log_masses + lower, pair.log_masses + lifted])
     top = float(exponents.max())
     masses = np.exp(exponents - top)
     total = float(masses.sum())
     return Piece(
         index=np.concatenate([index, index + 1]),
         masses=masses / total,
-        count=atoms.count,
+        count=pair.count,
         log_moment=top + math.log(total),
     )
 

@@ -237,6 +237,8 @@ def scale_for(
             contributions=contributions,
         )
 
+    # A first guess from the central limit, a better one from rounds put together in groups, and
+    # the answer from the rounds themselves.
     squares = sum(n * (q / m) ** 2 for (m, q), n in sampled.items())  # many rounds, much noise
     start = math.log(reach(pairs) * math.sqrt(squares) / mu_from(epsilon, delta))
     start = max(start, math.log(0.3 / min(m for m, _ in sampled)))

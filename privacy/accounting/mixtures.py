@@ -1,8 +1,8 @@
 """Thousands of different rounds as mixtures of a few, rounded upwards.
 
 A round whose (noise multiplier, sampling rate) lies between corners is dominated by the public
-lottery that draws one of the corners: the hockey-stick divergence of every pair of `loss_atoms`
-is, at every epsilon,
+lottery that draws one of the corners: the hockey-stick divergence of every pair of
+`dominating_pairs` is, at every epsilon,
 
     convex in Phi(c / noise_multiplier),  c = 1/2 for "remove" and "add", 1 for the others
     convex in sampling_rate
@@ -74,6 +74,7 @@ def mixtures(rounds: Sequence[Round], pair: Pair) -> tuple[list[Round], list[Cel
     >>> len(corners), len(cells)
     (72, 71)
     """
+    # The finest grid of corners whose number is small beside that of the rounds.
     for width in _WIDTHS:
         louder = _nodes([1.0 / r.noise_multiplier for r in rounds], width)
         rates = _nodes([r.sampling_rate for r in rounds], width)
@@ -83,6 +84,8 @@ def mixtures(rounds: Sequence[Round], pair: Pair) -> tuple[list[Round], list[Cel
             break
     else:
         return None
+    # Rounds with the same corners share a cell, those with fewer corners a cell that has them; the
+    # ones with most are placed first, so that it is there.
     index = {corner: k for k, corner in enumerate(corners)}
     near = np.zeros(len(corners), dtype=int)
     members: dict[tuple[int, ...], list[tuple[dict[int, float], int]]] = {}
@@ -91,6 +94,7 @@ def mixtures(rounds: Sequence[Round], pair: Pair) -> tuple[list[Round], list[Cel
         within = next((w for w in members if set(drawn) <= set(w)), tuple(drawn))
         members.setdefault(within, []).append((drawn, r.count))
         near[max(drawn, key=lambda k: drawn[k])] += r.count
+    # Corners are rounds themselves; their counts serve where a tilt is looked for.
     found = [
         Round(noise_multiplier=1.0 / louder[i], sampling_rate=rates[j], count=int(n))
         for (i, j), n in zip(corners, near, strict=True)
@@ -165,6 +169,7 @@ def _placed(
     """The lottery over corners (index of 1/multiplier, index of rate)."""
     scale = 0.5 if pair in (Pair.REMOVE, Pair.ADD) else 1.0
     distance, rate = 1.0 / round_.noise_multiplier, round_.sampling_rate
+    # Between two corners in each coordinate: the chord in Phi of the distance, and in the rate.
     i, j = bisect_right(louder, distance) - 1, bisect_right(rates, rate) - 1
     up = 0.0
     if distance > louder[i]:

@@ -5,7 +5,7 @@
     Alghamdi et al. The saddle-point method in differential privacy. ICML 2023,
         arXiv:2208.09595: tilting by exp(t loss) centres the distribution on epsilon.
 
-    for each kind of round g:  p_g <- loss atoms on the grid h Z, mass split upwards
+    for each kind of round g:  p_g <- the losses of its pair on the grid h Z, mass split upwards
                                p~_g(l) = p_g(l) e^(t l) / M_g,   M_g = sum_l p_g(l) e^(t l)
     p~ = inverse FFT of prod_g FFT(p~_g)^count_g, on a window that holds all but e^-28 of p~
     p(s) = p~(s) prod_g M_g^count_g e^(-t s)
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .dominating_pairs import Atoms
+from .dominating_pairs import DiscretisedPair
 from .fft import FARTHEST, LOG_OUTSIDE, convolve, convolve_mixtures, on_grid
 from .mixtures import Cell, mixed_log_moments, mixed_moments
 
@@ -82,6 +82,7 @@ class LossDistribution:
 
     def epsilon(self, delta: float) -> float | None:
         """Smallest epsilon >= 0 whose upper bound is at most delta; None if it lies below."""
+        # What is left of delta once infinite losses are paid for.
         goal = delta / (1.0 + _SLACK) - self.infinite
         if goal <= 0.0:
             return math.inf
@@ -111,63 +112,67 @@ class LossDistribution:
         return losses, np.minimum(self.tilted[first:] * np.exp(exponents), 1.0)
 
 
-def tilt_for_epsilon(atoms: Sequence[Atoms], epsilon: float) -> float:
+def tilt_for_epsilon(pairs: Sequence[DiscretisedPair], epsilon: float) -> float:
     """The tilt whose mean composed loss is epsilon: the minimiser of Chernoff's bound on delta."""
-    return _tilt(atoms, lambda _tilt, _log_moment, mean: mean - epsilon)
+    return _tilt(pairs, lambda _tilt, _log_moment, mean: mean - epsilon)
 
 
-def tilt_for_delta(atoms: Sequence[Atoms], delta: float) -> float:
+def tilt_for_delta(pairs: Sequence[DiscretisedPair], delta: float) -> float:
     """The tilt of the smallest epsilon for which Chernoff's bound meets delta."""
-    return _tilt(atoms, lambda tilt, log_moment, mean: tilt * mean - log_moment + math.log(delta))
+    return _tilt(pairs, lambda tilt, log_moment, mean: tilt * mean - log_moment + math.log(delta))
 
 
-def compose(atoms: Sequence[Atoms], *, tilt: float, cells: Sequence[Cell] = ()) -> LossDistribution:
+def compose(
+    pairs: Sequence[DiscretisedPair], *, tilt: float, cells: Sequence[Cell] = ()
+) -> LossDistribution:
     """Compose independent rounds, each `count` times.
 
     Args:
-        atoms: one entry per distinct round, or per corner of `cells`.
-        cells: all rounds as mixtures of `atoms`, whose own counts are then ignored.
+        pairs: one entry per distinct round, or per corner of `cells`.
+        cells: all rounds as mixtures of `pairs`, whose own counts are then ignored.
         tilt: where to be precise, >= 0; `tilt_for_epsilon` or `tilt_for_delta`. Any is safe.
 
     Returns:
         The composed loss: `delta` and `epsilon` of it are upper bounds.
 
-    >>> from .dominating_pairs import Pair, Round, loss_atoms
+    >>> from .dominating_pairs import Pair, Round, discretised_pair
     >>> full = Round(noise_multiplier=2.0, sampling_rate=1.0, count=4)  # together mu = 1
-    >>> rounds = [loss_atoms(full, Pair.REMOVE, missing=1e-20)]
+    >>> rounds = [discretised_pair(full, Pair.REMOVE, missing=1e-20)]
     >>> epsilon = compose(rounds, tilt=tilt_for_delta(rounds, 1e-5)).epsilon(1e-5)
     >>> round(epsilon, 3)  # epsilon_from_mu(1.0, 1e-5) is 4.3772
     4.377
     """
     if not tilt >= 0.0:
         raise InputError(f"tilt={tilt} must be at least 0: the upper tail is what delta is made of")
-    return _compose(atoms, tilt, cells)
+    return _compose(pairs, tilt, cells)
 
 
 def _compose(
-    atoms: Sequence[Atoms], tilt: float, cells: Sequence[Cell] = (), *, repeats: int = 1
+    pairs: Sequence[DiscretisedPair], tilt: float, cells: Sequence[Cell] = (), *, repeats: int = 1
 ) -> LossDistribution:
     """Compose on one grid; the result is to be composed `repeats` times again."""
-    counts = np.array([a.count for a in atoms], dtype=np.float64)
-    moments = np.array([a.cumulants(tilt) for a in atoms])  # (groups, 3)
+    # How wide the tilted loss is: sums over rounds, as rounds are independent.
+    counts = np.array([p.count for p in pairs], dtype=np.float64)
+    moments = np.array([p.cumulants(tilt) for p in pairs])  # (groups, 3)
     if cells:
         counts, moments = mixed_moments(cells, moments)
     mean, variance = (float(total) for total in counts @ moments[:, 1:])
     smallest = max(1e-13 * abs(mean), 1e-290)  # what a float can tell apart, or a loss of 0
     deviation = max(math.sqrt(variance), smallest)
-    # A geometric list of further tilts is enough for Chernoff's bound: a factor of two between
-    # them costs 6 % of the width, of four 25 %. Rare large losses need the small ones.
-    spacing = 1.0 if cells or len(atoms) <= _CHUNK else 2.0
+    # The window: where Chernoff's bound leaves no more than e^-28 outside, for all rounds together
+    # and for each chunk. A geometric list of further tilts is enough: a factor of two between them
+    # costs 6 % of the width, of four 25 %. Rare large losses need the small ones.
+    spacing = 1.0 if cells or len(pairs) <= _CHUNK else 2.0
     powers = np.exp2(np.arange(-12.0, 10.0, spacing)) / np.float64(deviation)
     offsets = np.concatenate([-powers[::-1], powers])
-    further = np.array([[a.cumulants(tilt + o)[0] for o in offsets] for a in atoms])
+    further = np.array([[p.cumulants(tilt + o)[0] for o in offsets] for p in pairs])
     rises = (mixed_log_moments(cells, further) if cells else further) - moments[:, :1]
-    chunks = _chunks(atoms, cells, counts, rises)
+    chunks = _chunks(pairs, cells, counts, rises)
     limits = (sum(c.range[0] for c in chunks), sum(c.range[1] for c in chunks))
     low, high = _window(np.sum([c.rises for c in chunks], axis=0), offsets, limits)
-    # Splitting on a grid of h adds about h^2/6 per round to the variance, and t (t + 1) / 2 times
-    # that to log delta.
-    parts = list(atoms) if cells else [block for a in atoms for block in _blocks(a, tilt)]
+    # The grid: as coarse as delta allows, with as many points as memory does. Splitting on h adds
+    # about h^2/6 per round to the variance, and t (t + 1) / 2 times that to log delta.
+    parts = list(pairs) if cells else [block for p in pairs for block in _blocks(p, tilt)]
     splits = float(counts.sum() if cells else sum(part.count for part in parts)) * repeats
     looser = _MIXTURES_ADD if cells else 1.0
     grid = deviation * math.sqrt(6.0 * looser * _VARIANCE_ADDED * repeats / splits)
@@ -176,6 +181,8 @@ def _compose(
         grid = min(grid, math.sqrt(12.0 * added / (tilt * (tilt + 1.0) * splits)))
     grid = max(min(grid, (high - low) / _GRID_POINTS[0]), (high - low) / _GRID_POINTS[1], smallest)
     grid = max(grid, max(float(np.abs(part.losses[[0, -1]]).max()) for part in parts) / FARTHEST)
+    # Every loss is split on its two neighbours on the grid; many different rounds are convolved in
+    # chunks first, on windows of their own, which are short.
     pieces = [on_grid(part, grid, tilt) for part in parts]
     windows = [_window(c.rises, offsets, c.range) for c in chunks]
     if cells:
@@ -184,16 +191,17 @@ def _compose(
             for cell, window in zip(cells, windows, strict=True)
         ]
     log_scale = sum(piece.count * piece.log_moment for piece in pieces)
-    if not cells and len(chunks) > 1 and len(parts) == len(atoms):
-        starts = range(0, len(atoms), _CHUNK)
+    if not cells and len(chunks) > 1 and len(parts) == len(pairs):
+        starts = range(0, len(pairs), _CHUNK)
         pieces = [
             convolve(pieces[i : i + _CHUNK], grid, window)
             for i, window in zip(starts, windows, strict=True)
         ]
+    # All together; what may lie above the window counts as an infinite loss.
     total = convolve(pieces, grid, (low, high))
     end = float(total.index[-1] + 1) * grid
     beyond = math.exp(min(log_scale + LOG_OUTSIDE - tilt * end, 0.0))
-    missing = np.array([a.missing for a in atoms])
+    missing = np.array([p.missing for p in pairs])
     return LossDistribution(
         grid=grid,
         start=int(total.index[0]),
@@ -214,76 +222,76 @@ class _Chunk:
 
 
 def _chunks(
-    atoms: Sequence[Atoms], cells: Sequence[Cell], counts: Array, rises: Array
+    pairs: Sequence[DiscretisedPair], cells: Sequence[Cell], counts: Array, rises: Array
 ) -> list[_Chunk]:
     ends = np.cumsum([0, *(cell.counts.size for cell in cells)])
     if not cells:
-        ends = np.append(np.arange(0, len(atoms), _CHUNK), len(atoms))
+        ends = np.append(np.arange(0, len(pairs), _CHUNK), len(pairs))
     found = []
     for k, (start, end) in enumerate(itertools.pairwise(ends.tolist())):
         if cells:
-            corners = [atoms[corner] for corner in cells[k].corners]
+            corners = [pairs[corner] for corner in cells[k].corners]
             rounds = float(cells[k].counts.sum())
-            low = rounds * min(float(a.losses[0]) for a in corners)
-            high = rounds * max(float(a.losses[-1]) for a in corners)
+            low = rounds * min(float(p.losses[0]) for p in corners)
+            high = rounds * max(float(p.losses[-1]) for p in corners)
         else:
-            low = sum(a.count * float(a.losses[0]) for a in atoms[start:end])
-            high = sum(a.count * float(a.losses[-1]) for a in atoms[start:end])
+            low = sum(p.count * float(p.losses[0]) for p in pairs[start:end])
+            high = sum(p.count * float(p.losses[-1]) for p in pairs[start:end])
         found.append(_Chunk(rises=counts[start:end] @ rises[start:end], range=(low, high)))
     return found
 
 
-def _blocks(atoms: Atoms, tilt: float) -> list[Atoms]:
+def _blocks(pair: DiscretisedPair, tilt: float) -> list[DiscretisedPair]:
     """Many equal rounds as blocks of about sqrt(count), which need a grid that much coarser."""
-    if atoms.count <= _BLOCK:
-        return [atoms]
-    size = math.isqrt(atoms.count)
-    count, rest = divmod(atoms.count, size)
-    block = _block(atoms, tilt, size=size, count=count)
-    return [block, replace(atoms, count=rest)] if rest else [block]
+    if pair.count <= _BLOCK:
+        return [pair]
+    size = math.isqrt(pair.count)
+    count, rest = divmod(pair.count, size)
+    block = _block(pair, tilt, size=size, count=count)
+    return [block, replace(pair, count=rest)] if rest else [block]
 
 
-def _block(atoms: Atoms, tilt: float, *, size: int, count: int) -> Atoms:
-    """`size` rounds composed to atoms of their own.
+def _block(pair: DiscretisedPair, tilt: float, *, size: int, count: int) -> DiscretisedPair:
+    """`size` rounds composed to one pair.
 
     The window leaves out a share e^-28 of the tilted probability. It stays such a share after
     `count` blocks, so the relative allowance on delta covers it.
     """
-    composed = _compose([replace(atoms, count=size)], tilt, repeats=count)
+    composed = _compose([replace(pair, count=size)], tilt, repeats=count)
     losses = composed.grid * np.arange(composed.start, composed.start + composed.tilted.size)
     kept = composed.tilted > 0.0
     log_masses = np.log(composed.tilted[kept]) + composed.log_scale - tilt * losses[kept]
-    return Atoms(
+    return DiscretisedPair(
         losses=np.asarray(losses[kept], dtype=np.float64),
         log_masses=np.asarray(log_masses, dtype=np.float64),
-        missing=size * atoms.missing,
+        missing=size * pair.missing,
         count=count,
     )
 
 
-def cell_step(atoms: Sequence[Atoms], *, tilt: float, step: float) -> float:
-    """Cell width that adds little to log delta, from atoms made with cells of `step`."""
+def cell_step(pairs: Sequence[DiscretisedPair], *, tilt: float, step: float) -> float:
+    """Cell width that adds little to log delta, from pairs made with cells of `step`."""
     squares = 0.0  # sum over rounds of the tilted mean square of d loss / d noise
-    for a in atoms:
-        exponents = a.log_masses[:-1] + tilt * a.losses[:-1]
+    for p in pairs:
+        exponents = p.log_masses[:-1] + tilt * p.losses[:-1]
         weights = np.exp(exponents - exponents.max())
-        squares += a.count * float(weights @ np.diff(a.losses) ** 2) / float(weights.sum())
+        squares += p.count * float(weights @ np.diff(p.losses) ** 2) / float(weights.sum())
     added = tilt * (tilt + 1.0) * squares / step**2 / 12.0
     return min(max(math.sqrt(_LOG_DELTA_ADDED / added), 1e-3), 0.01) if added > 0.0 else 0.01
 
 
-def _tilt(atoms: Sequence[Atoms], slope: Callable[[float, float, float], float]) -> float:
+def _tilt(pairs: Sequence[DiscretisedPair], slope: Callable[[float, float, float], float]) -> float:
     """Zero of an increasing slope(tilt, log moment, mean); two digits are plenty."""
     from scipy.optimize import brentq
 
     # Only the precision depends on the tilt, so a sample of many distinct rounds will do.
-    stride = max(1, len(atoms) // _CHUNK)
-    sample = atoms[::stride]
-    scale = sum(a.count for a in atoms) / sum(a.count for a in sample)
+    stride = max(1, len(pairs) // _CHUNK)
+    sample = pairs[::stride]
+    scale = sum(p.count for p in pairs) / sum(p.count for p in sample)
 
     def totals(tilt: float) -> list[float]:
-        cumulants = np.array([a.cumulants(tilt) for a in sample])
-        found: list[float] = (scale * (np.array([a.count for a in sample]) @ cumulants)).tolist()
+        cumulants = np.array([p.cumulants(tilt) for p in sample])
+        found: list[float] = (scale * (np.array([p.count for p in sample]) @ cumulants)).tolist()
         return found
 
     def value(log_tilt: float) -> float:
@@ -295,6 +303,7 @@ def _tilt(atoms: Sequence[Atoms], slope: Callable[[float, float, float], float])
         mean = totals(math.exp(log_tilt))[1]
         return log_tilt >= start + 12.0 or math.exp(log_tilt) * abs(mean) > _MOST_TILTED
 
+    # From the tilt that shifts the mean by one standard deviation, until the zero is between.
     _, mean, variance = totals(0.0)
     start = -0.5 * math.log(max(variance, (mean / _MOST_TILTED) ** 2, 1e-300))
     low, high = start - 1.0, start + 1.0

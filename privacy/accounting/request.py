@@ -1,11 +1,11 @@
 """What an accountant is asked: adjacency, method and ranges, refused here where they are wrong."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import SupportsIndex, TypeVar
-
-import numpy as np
+from typing import SupportsIndex
 
 from .._validate import check_real
 from ..errors import InputError, InputTypeError
@@ -21,14 +21,13 @@ __all__ = [
     "check_delta",
     "check_epsilon",
     "check_multiplier",
+    "check_pld",
     "check_rounds",
     "check_setting",
     "closed_form",
     "reach",
-    "rounds_of",
 ]
 
-_Member = TypeVar("_Member", bound=StrEnum)
 MOST_ROUNDS = 10_000_000
 RESOLVED_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
 
@@ -38,6 +37,10 @@ class Adjacency(StrEnum):
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
     REPLACE_ONE = "replace-one"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Adjacency:
+        raise _unknown("adjacency", value, cls)
 
 
 class Accountant(StrEnum):
@@ -51,6 +54,10 @@ class Accountant(StrEnum):
     RDP = "rdp"
     PRV = "prv"
     GDP_CLT = "gdp-clt"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Accountant:
+        raise _unknown("accountant", value, cls)
 
     @property
     def kind(self) -> str:
@@ -79,8 +86,7 @@ def check_setting(
         raise InputError(
             f"sampling_rate={sampling_rate} must lie in [0, 1]; did you mean batch_size?"
         )
-    unit = _member(Adjacency, adjacency, "adjacency")
-    by = _member(Accountant, accountant, "accountant")
+    unit, by = Adjacency(adjacency), Accountant(accountant)
     several = _integer("contributions", contributions, most=None) > 1
     if unit is Adjacency.ADD_OR_REMOVE_ONE:
         return count, by, ADD_OR_REMOVE
@@ -112,41 +118,14 @@ def check_rounds(
 
 
 def reach(pairs: Sequence[Pair]) -> float:
-    """How far the sum moves between neighbours, in clip norms."""
+    """By how much the sums of neighbouring data sets differ at most, in clip norms."""
     return 1.0 if pairs == ADD_OR_REMOVE else 2.0
 
 
-def rounds_of(
-    noise_multiplier: float | Sequence[float],
-    sampling_rate: float | Sequence[float],
-    rounds: SupportsIndex | None,
-) -> list[tuple[float, float]] | None:
-    """(noise_multiplier, sampling_rate) of each round where one is a sequence, else None.
-
-    >>> rounds_of([1.0, 2.0], 0.1, None)
-    [(1.0, 0.1), (2.0, 0.1)]
-    """
-    lists = {}
-    for name, given in (("noise_multiplier", noise_multiplier), ("sampling_rate", sampling_rate)):
-        if np.ndim(given) > 1:
-            raise InputError(f"{name} has {np.ndim(given)} dimensions; give one number a round")
-        if np.ndim(given) == 1:
-            lists[name] = np.asarray(given, dtype=np.float64).tolist()
-    if not lists:
-        return None
-    lengths = {name: len(values) for name, values in lists.items()}
-    if rounds is not None:
-        lengths["rounds"] = check_count(rounds)
-    (first, length), *others = lengths.items()
-    if length == 0:
-        raise InputError(f"{first} is empty; give one entry a round")
-    for name, other in others:
-        if other != length:
-            what = f"rounds={other}" if name == "rounds" else f"{name} has {other} entries"
-            raise InputError(f"{first} has {length} entries but {what}; give one entry a round")
-    multipliers = lists.get("noise_multiplier", [noise_multiplier] * length)
-    rates = lists.get("sampling_rate", [sampling_rate] * length)
-    return list(zip(multipliers, rates, strict=True))
+def check_pld(accountant: str) -> None:
+    """Rounds that differ are added up by the privacy loss distribution alone."""
+    if Accountant(accountant) is not Accountant.PLD:
+        raise InputError(f"accountant='{accountant}' adds up equal rounds only; use 'pld'")
 
 
 def closed_form(multiplier: float, rate: float) -> bool:
@@ -193,9 +172,6 @@ def _integer(name: str, value: SupportsIndex, *, most: int | None) -> int:
     return count
 
 
-def _member(kind: type[_Member], value: str, name: str) -> _Member:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(f"'{member}'" for member in kind)
-        raise InputError(f"{name}={value!r} must be one of {known}") from None
+def _unknown(name: str, value: object, kind: type[StrEnum]) -> InputError:
+    known = ", ".join(f"'{member}'" for member in kind)
+    return InputError(f"{name}={value!r} must be one of {known}")

@@ -1,27 +1,28 @@
 """What a guarantee means: how often the best adversary is right about one record.
 
     Kulynych, Gomez, Kaissis, Calmon, Troncoso. Attack-Aware Noise Calibration for Differential
-        Privacy. NeurIPS 2024, arXiv:2407.02191: advantage and hits.
+        Privacy. NeurIPS 2024, arXiv:2407.02191: advantage and TPR.
     Hayes, Mahloujifar, Balle. Bounding Training Data Reconstruction in DP-SGD. NeurIPS 2023,
         arXiv:2302.07225; Kaissis, Hayes, Ziller, Rueckert. Bounding data reconstruction attacks
         with the hypothesis testing interpretation of differential privacy, arXiv:2307.03928.
 
     from the trade-off curve f and the delta(epsilon) of `trade_off`:
     advantage        max over a of 1 - f(a) - a             = delta(0)
-    hits(a)          1 - f(a)
+    TPR(a)           1 - f(a)
     Bayes risk(p)    min over a of (1 - p) a + p f(a)       = p (1 - delta(log((1 - p)/p)))
     reconstruction   1 - f(k)
     mu               least mu with Phi(-Phi^-1(a) - mu) <= f(a)
 
 | symbol | name here | unit |
 |---|---|---|
-| a | false_alarm_rates | probability of "the record is in" when it is not |
+| a | false_positive_rates (FPR) | probability of "the record is in" when it is not |
+| TPR(a) | true_positive_rates | probability of "the record is in" when it is |
 | p | prior | probability that the record is in, before anything is seen |
 | k | prior_hit_rate | probability that a guess made without seeing anything counts as rebuilt |
 
 Formal guarantees:
 - The adversary knows everything but the record and is never weaker than the figures say: Bayes
-  risk is a lower bound; advantage, hits, reconstruction and mu are upper bounds.
+  risk is a lower bound; advantage, TPR, reconstruction and mu are upper bounds.
 - "replace-one" with a sampling rate below 1 bounds one contribution per batch.
 - mu describes the curve where both error rates are at least 1e-6, not beyond: further out the
   curve of sampled rounds approaches that of a record that is in every batch.
@@ -44,8 +45,8 @@ from .trade_off import GaussianCurve, TradeOff, trade_off
 
 __all__ = ["Risk", "composed_risk", "risk", "risk_of_mu"]
 
-FALSE_ALARM_RATES = (0.001, 0.01, 0.1)
-_LEAST_RATE = 1e-6  # of false alarms or misses, where mu is fitted
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
+_LEAST_RATE = 1e-6  # of false positives or false negatives, where mu is fitted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,26 +54,26 @@ class Risk:
     """What the best adversary achieves against one record.
 
     Attributes:
-        advantage: largest hit rate minus false alarm rate, in [0, 1].
-        hits: (false alarm rate, largest hit rate) pairs.
+        advantage: largest TPR minus FPR, in [0, 1].
+        true_positive_rates: (false-positive rate, largest true-positive rate) pairs.
         prior: probability that the record is in, before anything is seen.
         bayes_risk: least probability to be wrong about the record, at most min(prior, 1 - prior).
         prior_hit_rate: probability to rebuild the record without seeing anything.
         reconstruction: largest probability to rebuild it after everything is seen.
         mu: least Gaussian DP parameter that covers the curve where both error rates are at
             least 1e-6; infinite if no finite one is certified.
-        mu_fit_error: by how much the hits of `mu` overstate those of the curve, at most.
+        mu_fit_error: by how much the TPRs of `mu` overstate those of the curve, at most.
 
     Raises:
         ValueError: a figure is not a probability, or mu is negative or not a number.
 
     >>> found = risk_of_mu(1.0)
-    >>> [(rate, round(hit, 4)) for rate, hit in found.hits]  # 9 in 100 at 1 false alarm in 100
+    >>> [(fpr, round(tpr, 4)) for fpr, tpr in found.true_positive_rates]  # 9 in 100 at FPR .01
     [(0.001, 0.0183), (0.01, 0.0924), (0.1, 0.3891)]
     """
 
     advantage: float
-    hits: tuple[tuple[float, float], ...]
+    true_positive_rates: tuple[tuple[float, float], ...]
     prior: float
     bayes_risk: float
     prior_hit_rate: float
@@ -93,7 +94,7 @@ class Risk:
                 "mu_fit_error",
             )
         }
-        figures |= {f"hits at {rate}": hit for rate, hit in self.hits}
+        figures |= {f"TPR at FPR {fpr}": tpr for fpr, tpr in self.true_positive_rates}
         for name, value in figures.items():
             if not 0.0 <= value <= 1.0:
                 raise InputError(f"{name}={value} must lie in [0, 1]; it is a probability")
@@ -109,7 +110,7 @@ def risk(
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     prior: float = 0.5,
     prior_hit_rate: float = 1e-6,
-    false_alarm_rates: Sequence[float] = FALSE_ALARM_RATES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
 ) -> Risk:
     """Return what the best adversary achieves against a record after `rounds` equal rounds.
 
@@ -121,7 +122,7 @@ def risk(
         adjacency: "add-or-remove-one" or "replace-one".
         prior: probability that the record is in, before anything is seen, in (0, 1).
         prior_hit_rate: probability to rebuild the record without seeing anything, in [0, 1].
-        false_alarm_rates: where hits are reported, each in [0, 1].
+        false_positive_rates: where true-positive rates are reported, each in [0, 1].
 
     Returns:
         Figures of which none makes the adversary weaker than it is.
@@ -133,11 +134,11 @@ def risk(
     Source: the module's docstring; arXiv:2407.02191 and arXiv:2302.07225.
 
     >>> found = risk(noise_multiplier=1.0, sampling_rate=0.01, rounds=1000)  # epsilon 1.83
-    >>> round(found.advantage, 3), [round(hit, 4) for _, hit in found.hits]
+    >>> round(found.advantage, 3), [round(tpr, 4) for _, tpr in found.true_positive_rates]
     (0.161, [0.0041, 0.0291, 0.1942])
     """
     curve = trade_off({(noise_multiplier, sampling_rate): check_count(rounds)}, adjacency=adjacency)
-    return _risk_of(curve, prior, prior_hit_rate, false_alarm_rates)
+    return _risk_of(curve, prior, prior_hit_rate, false_positive_rates)
 
 
 def composed_risk(
@@ -146,7 +147,7 @@ def composed_risk(
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     prior: float = 0.5,
     prior_hit_rate: float = 1e-6,
-    false_alarm_rates: Sequence[float] = FALSE_ALARM_RATES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
 ) -> Risk:
     """Return the figures of `risk` for rounds that differ.
 
@@ -155,7 +156,7 @@ def composed_risk(
         adjacency: as in `risk`.
         prior: as in `risk`.
         prior_hit_rate: as in `risk`.
-        false_alarm_rates: as in `risk`.
+        false_positive_rates: as in `risk`.
 
     Returns:
         Figures of which none makes the adversary weaker than it is.
@@ -168,7 +169,7 @@ def composed_risk(
     0.161
     """
     curve = trade_off(rounds, adjacency=adjacency)
-    return _risk_of(curve, prior, prior_hit_rate, false_alarm_rates)
+    return _risk_of(curve, prior, prior_hit_rate, false_positive_rates)
 
 
 def risk_of_mu(
@@ -176,7 +177,7 @@ def risk_of_mu(
     *,
     prior: float = 0.5,
     prior_hit_rate: float = 1e-6,
-    false_alarm_rates: Sequence[float] = FALSE_ALARM_RATES,
+    false_positive_rates: Sequence[float] = FALSE_POSITIVE_RATES,
 ) -> Risk:
     """Return what the best adversary achieves against a mu-GDP release, in closed form.
 
@@ -185,10 +186,10 @@ def risk_of_mu(
             be infinite.
         prior: as in `risk`.
         prior_hit_rate: as in `risk`.
-        false_alarm_rates: as in `risk`.
+        false_positive_rates: as in `risk`.
 
     Returns:
-        Advantage 2 Phi(mu/2) - 1, hits Phi(Phi^-1(a) + mu), mu itself with no fit error.
+        Advantage 2 Phi(mu/2) - 1, TPR Phi(Phi^-1(a) + mu), mu itself with no fit error.
 
     Raises:
         ValueError: a value is outside its range.
@@ -198,30 +199,30 @@ def risk_of_mu(
     0.1974
     """
     check_real("mu", mu)
-    return _risk_of(GaussianCurve(mu=float(mu)), prior, prior_hit_rate, false_alarm_rates)
+    return _risk_of(GaussianCurve(mu=float(mu)), prior, prior_hit_rate, false_positive_rates)
 
 
 def _risk_of(
-    curve: TradeOff, prior: float, prior_hit_rate: float, false_alarm_rates: Sequence[float]
+    curve: TradeOff, prior: float, prior_hit_rate: float, false_positive_rates: Sequence[float]
 ) -> Risk:
     check_real("prior", prior)
     check_real("prior_hit_rate", prior_hit_rate)
-    for rate in false_alarm_rates:
-        check_real("false alarm rate", rate)
+    for rate in false_positive_rates:
+        check_real("false-positive rate", rate)
     if not 0.0 < prior < 1.0:
         raise InputError(f"prior={prior} must lie strictly between 0 and 1; .5 is a coin")
-    rates = tuple(float(rate) for rate in false_alarm_rates)
-    hits = 1.0 - curve.miss_rates([*rates, prior_hit_rate])
+    rates = tuple(float(rate) for rate in false_positive_rates)
+    *found, reconstruction = 1.0 - curve.false_negative_rates([*rates, prior_hit_rate])
     advantage = curve.delta(0.0)
     odds = abs(math.log1p(-prior) - math.log(prior))
     mu, error = _fit(curve, advantage)
     return Risk(
         advantage=advantage,
-        hits=tuple(zip(rates, (float(hit) for hit in hits[:-1]), strict=True)),
+        true_positive_rates=tuple(zip(rates, (float(tpr) for tpr in found), strict=True)),
         prior=prior,
         bayes_risk=min(prior, 1.0 - prior) * (1.0 - curve.delta(odds)),
         prior_hit_rate=prior_hit_rate,
-        reconstruction=float(hits[-1]),
+        reconstruction=float(reconstruction),
         mu=mu,
         mu_fit_error=error,
     )
@@ -235,9 +236,9 @@ def _fit(curve: TradeOff, advantage: float) -> tuple[float, float]:
         return curve.mu, 0.0
     deep = float(ndtri(_LEAST_RATE))
     z = np.linspace(deep, -deep, 1901)
-    misses = curve.miss_rates(ndtr(z))
+    misses = curve.false_negative_rates(ndtr(z))
     half = ndtr(z) <= misses  # the curve is its own mirror image
-    crossing = 0.5 * (1.0 - advantage)  # where false alarms and misses are equally rare
+    crossing = 0.5 * (1.0 - advantage)  # where both kinds of error are equally rare
     if crossing <= 0.0:
         return math.inf, 0.0
     mu = max(-2.0 * float(ndtri(crossing)), 0.0)

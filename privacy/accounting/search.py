@@ -4,7 +4,7 @@ Each function takes the worst of the dominating pairs of its adjacency and round
 epsilon and delta are never below the truth, and a returned noise multiplier has been evaluated
 and meets (epsilon, delta).
 
-Source: the methods of `loss_atoms` and `loss_distribution`. The first guess of a calibration is
+Source: the methods of `dominating_pairs` and `privacy_loss`. The first guess of a calibration is
 the saddle-point approximation of Alghamdi et al. (arXiv:2208.09595), which is exact for Gaussian
 losses; it decides how many evaluations are needed, never the answer.
 """
@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .dominating_pairs import Atoms, Pair, Round, loss_atoms
+from .dominating_pairs import DiscretisedPair, Pair, Round, discretised_pair
 from .gaussian import mu_from
 from .mixtures import Cell, mixtures
 from .privacy_loss import LossDistribution, cell_step, compose, tilt_for_delta, tilt_for_epsilon
@@ -54,13 +54,13 @@ def composed_epsilon_bound(
     missing = max(1e-8 * delta / sum(r.count for r in rounds), _LEAST_MISSING)
     bounds: dict[Pair, float] = {}
     for pair in pairs:
-        prepared = _prepare(rounds, pair, missing, lambda a: tilt_for_delta(a, delta))
+        prepared = _prepare(rounds, pair, missing, lambda found: tilt_for_delta(found, delta))
         bounds[pair] = _where_known(lambda d: d.epsilon(delta), prepared, trivial=math.inf)
     worst = max(pairs, key=lambda pair: bounds[pair])
     if 0.0 < bounds[worst] < math.inf and len(rounds) <= FEW_ROUNDS:
         # Once epsilon is known, the tilt that a calibration to it uses is the sharper one.
         known = bounds[worst]
-        prepared = _prepare(rounds, worst, missing, lambda a: tilt_for_epsilon(a, known))
+        prepared = _prepare(rounds, worst, missing, lambda found: tilt_for_epsilon(found, known))
         again = prepared.composed().epsilon(delta)
         bounds[worst] = known if again is None else min(known, again)
     return max(bounds.values())
@@ -76,7 +76,7 @@ def composed_delta_bound(
     '2.7e-06'
     """
     worst = 0.0
-    # What the atoms leave out is added to delta: leave out less until it does not matter.
+    # What a discretised pair leaves out is added to delta: less, until it does not matter.
     for total in (1e-25, 1e-80, 1e-300):
         missing = max(total / sum(r.count for r in rounds), _LEAST_MISSING)
         worst = max(_delta_of_pair(rounds, epsilon, pair, missing) for pair in pairs)
@@ -123,6 +123,7 @@ def multiplier_bound(
     def excess_of_all(x: float) -> float:
         return math.log(worst_delta(x, pairs)) - goal
 
+    # A guess without composing, then the accountant's own answers around it.
     limit = sampling_rate * math.sqrt(count) / mu_from(epsilon, delta)  # many rounds, much noise
     guess = smallest_safe(guess_excess, math.log(max(limit, 0.3)), step=0.5, tolerance=1e-4)
     slope = (guess_excess(guess + 0.01) - guess_excess(guess - 0.01)) / 0.02
@@ -166,16 +167,16 @@ def smallest_safe(
 class _Prepared:
     """Rounds of one pair, ready to be composed at a tilt."""
 
-    atoms: Sequence[Atoms]
+    pairs: Sequence[DiscretisedPair]
     cells: Sequence[Cell]
     tilt: float
 
     def composed(self, *, weaker: float = 1.0) -> LossDistribution:
-        return compose(self.atoms, tilt=weaker * self.tilt, cells=self.cells)
+        return compose(self.pairs, tilt=weaker * self.tilt, cells=self.cells)
 
 
 def _delta_of_pair(rounds: Sequence[Round], epsilon: float, pair: Pair, missing: float) -> float:
-    prepared = _prepare(rounds, pair, missing, lambda a: tilt_for_epsilon(a, epsilon))
+    prepared = _prepare(rounds, pair, missing, lambda found: tilt_for_epsilon(found, epsilon))
     return _where_known(lambda d: d.delta(epsilon), prepared, trivial=1.0)
 
 
@@ -183,17 +184,19 @@ def _prepare(
     rounds: Sequence[Round],
     pair: Pair,
     missing: float,
-    find_tilt: Callable[[Sequence[Atoms]], float],
+    find_tilt: Callable[[Sequence[DiscretisedPair]], float],
 ) -> _Prepared:
-    """Atoms as fine as the tilt asks for; the tilt itself is found on coarse ones."""
+    """Pairs as fine as the tilt asks for; the tilt itself is found on coarse ones."""
     mixed = mixtures(rounds, pair) if len(rounds) > FEW_ROUNDS else None
     kinds, cells = (rounds, []) if mixed is None else mixed
-    coarse = [loss_atoms(r, pair, missing=missing, step=_COARSE) for r in kinds if r.count > 0]
+    coarse = [
+        discretised_pair(r, pair, missing=missing, step=_COARSE) for r in kinds if r.count > 0
+    ]
     tilt = find_tilt(coarse)
     few = mixed is not None or len(rounds) <= FEW_ROUNDS
     step = cell_step(coarse, tilt=tilt, step=_COARSE) if few else 0.01
-    atoms = [loss_atoms(r, pair, missing=missing, step=step) for r in kinds]
-    return _Prepared(atoms=atoms, cells=cells, tilt=tilt)
+    fine = [discretised_pair(r, pair, missing=missing, step=step) for r in kinds]
+    return _Prepared(pairs=fine, cells=cells, tilt=tilt)
 
 
 def _where_known(
@@ -214,9 +217,9 @@ def log_delta_guess(round_: Round, epsilon: float, pair: Pair, missing: float) -
     """Saddle-point approximation of log delta(epsilon)."""
     from scipy.special import erfcx
 
-    atoms = [loss_atoms(round_, pair, missing=missing, step=_COARSE)]
-    tilt = tilt_for_epsilon(atoms, epsilon)
-    log_moment, _mean, variance = (round_.count * c for c in atoms[0].cumulants(tilt))
+    coarse = [discretised_pair(round_, pair, missing=missing, step=_COARSE)]
+    tilt = tilt_for_epsilon(coarse, epsilon)
+    log_moment, _mean, variance = (round_.count * c for c in coarse[0].cumulants(tilt))
     # E[(e^(-t Y) - e^(-(t + 1) Y)); Y > 0] for Y ~ N(0, variance), the loss about epsilon.
     deviation = math.sqrt(0.5 * variance)
     share = 0.5 * float(erfcx(tilt * deviation) - erfcx((tilt + 1.0) * deviation))

@@ -1,4 +1,4 @@
-"""The curve between false alarms and misses that no adversary beats, from many deltas at once.
+"""The trade-off curve of FPR and FNR that no adversary beats, from many deltas at once.
 
     Dong, Roth, Su. Gaussian Differential Privacy. JRSS-B 84 (2022), arXiv:1905.02383.
         Proposition 6: the curve is the envelope of the lines of all (epsilon, delta).
@@ -10,8 +10,8 @@
 
 | symbol | name here | unit |
 |---|---|---|
-| a | false_alarm_rates | probability of "the record is in" when it is not |
-| f | miss_rates | probability of "the record is not in" when it is |
+| a | false_positive_rates (FPR) | probability of "the record is in" when it is not |
+| f | false_negative_rates (FNR) | probability of "the record is not in" when it is |
 | delta, delta' | _Lines.deltas of one direction and of the other | probability |
 
 Every delta is an upper bound, so every line lies under the true curve, whichever epsilons are
@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validate import check_real
 from ..errors import InputError, InputTypeError
-from .dominating_pairs import Pair, Round, loss_atoms
+from .dominating_pairs import Pair, Round, discretised_pair
 from .gaussian import delta_from_mu
 from .privacy_loss import LossDistribution, compose, tilt_for_delta
 from .request import (
@@ -61,8 +61,8 @@ _DEPTHS_OF_MANY = (5.0,)
 class TradeOff(Protocol):
     """What any test between "record in" and "record not in" must pay."""
 
-    def miss_rates(self, false_alarm_rates: ArrayLike) -> Array:
-        """Least miss rate at each false alarm rate in [0, 1], a lower bound; same shape."""
+    def false_negative_rates(self, false_positive_rates: ArrayLike) -> Array:
+        """Least FNR at each false-positive rate in [0, 1], a lower bound; same shape."""
         ...
 
     def delta(self, epsilon: float) -> float:
@@ -75,7 +75,7 @@ def trade_off(
     *,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
 ) -> TradeOff:
-    """Return the curve between false alarms and misses that no adversary beats.
+    """Return the trade-off curve of FPR and FNR that no adversary beats.
 
     Args:
         rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs.
@@ -90,7 +90,7 @@ def trade_off(
         TypeError: a count is not an integer, or a value is no number.
 
     >>> curve = trade_off({(1.0, 0.01): 1000})
-    >>> round(float(curve.miss_rates(0.01)), 4)
+    >>> round(float(curve.false_negative_rates(0.01)), 4)
     0.9709
     """
     counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
@@ -114,7 +114,9 @@ def trade_off(
             sampled.append(Round(noise_multiplier=multiplier, sampling_rate=rate, count=count))
     check_count(sum(counts.values()))
     if not sampled:
-        reach = 2.0 if Pair.REPLACE in pairs else 1.0  # how far the sum moves, in clip norms
+        reach = (
+            2.0 if Pair.REPLACE in pairs else 1.0
+        )  # what replacing changes the sum by, in clip norms
         return GaussianCurve(mu=reach * math.sqrt(squares))
     if squares > 0.0:
         sampled.append(Round(noise_multiplier=squares**-0.5, sampling_rate=1.0, count=1))
@@ -133,7 +135,7 @@ class GaussianCurve:
         ValueError: mu is negative or not a number.
         TypeError: mu is a truth value or a string.
 
-    >>> round(float(GaussianCurve(mu=1.0).miss_rates(0.01)), 4)
+    >>> round(float(GaussianCurve(mu=1.0).false_negative_rates(0.01)), 4)
     0.9076
     """
 
@@ -145,11 +147,11 @@ class GaussianCurve:
         if not self.mu >= 0.0:
             raise InputError(f"mu={self.mu} must be at least 0; it counts standard deviations")
 
-    def miss_rates(self, false_alarm_rates: ArrayLike) -> Array:
+    def false_negative_rates(self, false_positive_rates: ArrayLike) -> Array:
         """Phi(-Phi^-1(a) - mu); 0 everywhere if mu is infinite."""
         from scipy.special import ndtr, ndtri
 
-        rates = _probabilities(false_alarm_rates)
+        rates = _probabilities(false_positive_rates)
         if self.mu == math.inf:
             return np.zeros_like(rates)
         return np.asarray(ndtr(-ndtri(rates) - self.mu), dtype=np.float64)
@@ -189,10 +191,11 @@ class _SampledCurve:
     ahead: tuple[_Lines, ...]
     back: tuple[_Lines, ...]
 
-    def miss_rates(self, false_alarm_rates: ArrayLike) -> Array:
-        rates = _probabilities(false_alarm_rates)
+    def false_negative_rates(self, false_positive_rates: ArrayLike) -> Array:
+        rates = _probabilities(false_positive_rates)
         return np.minimum(
-            _misses(self.ahead, self.back, rates), _misses(self.back, self.ahead, rates)
+            _false_negatives(self.ahead, self.back, rates),
+            _false_negatives(self.back, self.ahead, rates),
         )
 
     def delta(self, epsilon: float) -> float:
@@ -202,7 +205,7 @@ class _SampledCurve:
         return min(1.0, worst)
 
 
-def _misses(ahead: Sequence[_Lines], back: Sequence[_Lines], rates: Array) -> Array:
+def _false_negatives(ahead: Sequence[_Lines], back: Sequence[_Lines], rates: Array) -> Array:
     """Envelope at each rate of the lines of P against Q and of Q against P."""
     misses = np.zeros_like(rates)
     logs = np.log(np.maximum(rates, 1e-300))
@@ -225,11 +228,11 @@ def _lines(rounds: Sequence[Round], pair: Pair) -> tuple[_Lines, ...]:
     """One set of lines for the bulk of the loss and one for each depth of its upper tail."""
     missing = _MISSING / sum(r.count for r in rounds)
     step, depths = (0.005, _DEPTHS) if len(rounds) <= FEW_ROUNDS else (0.01, _DEPTHS_OF_MANY)
-    atoms = [loss_atoms(r, pair, missing=missing, step=step) for r in rounds]
-    deviation = math.sqrt(sum(a.count * a.cumulants(0.0)[2] for a in atoms))
+    found = [discretised_pair(r, pair, missing=missing, step=step) for r in rounds]
+    deviation = math.sqrt(sum(p.count * p.cumulants(0.0)[2] for p in found))
     tilts = [1e-3 / max(deviation, 1.0)]  # next to none; none at all is not a tilt
-    tilts += [tilt_for_delta(atoms, math.exp(-0.5 * depth**2)) for depth in depths]
-    return tuple(_read(compose(atoms, tilt=tilt)) for tilt in tilts)
+    tilts += [tilt_for_delta(found, math.exp(-0.5 * depth**2)) for depth in depths]
+    return tuple(_read(compose(found, tilt=tilt)) for tilt in tilts)
 
 
 def _read(loss: LossDistribution) -> _Lines:
@@ -270,11 +273,13 @@ def _read(loss: LossDistribution) -> _Lines:
 def _probabilities(rates: ArrayLike) -> Array:
     given = np.asarray(rates)
     if given.size and given.dtype.kind not in "iuf":
-        raise InputTypeError(f"false alarm or prior hit rates {rates!r} must be numbers in [0, 1]")
+        raise InputTypeError(
+            f"false-positive or prior hit rates {rates!r} must be numbers in [0, 1]"
+        )
     values = given.astype(np.float64)
     wrong = values[~((values >= 0.0) & (values <= 1.0))]
     if wrong.size:
         raise InputError(
-            f"false alarm or prior hit rate {wrong[0]} must lie in [0, 1]; it is a probability"
+            f"false-positive or prior hit rate {wrong[0]} must lie in [0, 1]; it is a probability"
         )
     return values

@@ -31,10 +31,10 @@ l = diag(lam)^.5.
 | M      | F^T F                         | (A, A) | -      | cost of covariance: tr(M R)        |
 | eta    | step_sizes                    | (T,)   | -      | learning rates of the rounds       |
 
-What R guarantees, and for whom: an eavesdropper reads g + v of all agents. One record moves one
+What R guarantees, and for whom: an eavesdropper reads g + v of all agents. One record changes one
 row of g by at most clip_norm (twice that if the record is replaced), so a round is
 mu-GDP for agent i with mu = clip_norm * sqrt([R^-1]_ii) <= clip_norm * sqrt(bound), and rounds add
-up as mu^2. This holds for an onlooker who knows *no* noise. An agent that can compute its own row
+up as mu^2. This holds for an adversary that knows *no* noise. An agent that can compute its own row
 of Whisper's v from a common seed computes everybody's: against it epsilon is infinite. A DECOR
 agent knows its own noise and the seeds of its own links. If an agent drops out of a round, what
 its noise was to cancel stays, and what hid its neighbours is gone: R speaks about full attendance.
@@ -260,6 +260,7 @@ def _solve(cost: Matrix) -> tuple[Matrix, float, int]:
     log_lam = np.zeros(cost.shape[1])
     gap = last = math.inf
     for step in range(1, _STEPS + 1):
+        # The covariance that is best for these weights of the agents, and the bound it proves.
         root = np.exp(log_lam / 2)
         _, s, v = np.linalg.svd(cost * root, full_matrices=False)
         U = v.T
@@ -270,11 +271,12 @@ def _solve(cost: Matrix) -> tuple[Matrix, float, int]:
         if gap <= _GAP:
             shape = (root[:, None] * U / s) @ (U.T * root)
             return (shape + shape.T) / 2, float(lower), step
+        # A Newton step of the weights: more for agents that are hidden too little.
         slack = np.log(d * np.square(root).sum() / lam_d.sum())  # 0 where the mean bound is met
-        move = 2.0 * slack  # K <= diag(lam d) / 2, so this never overshoots near the optimum
+        change = 2.0 * slack  # K <= diag(lam d) / 2, so this never overshoots near the optimum
         if gap < last:
-            move = np.linalg.solve(_curvature(U, s), lam_d * slack)
-        log_lam += move * min(1.0, _LONGEST / float(np.abs(move).max()))
+            change = np.linalg.solve(_curvature(U, s), lam_d * slack)
+        log_lam += change * min(1.0, _LONGEST / float(np.abs(change).max()))
         last = gap
     raise InputError(
         f"gap={gap:.1e} after {_STEPS} steps must fall below {_GAP}; pass a larger ridge"

@@ -30,8 +30,8 @@ Poisson-sampled Gaussian of multiplier 1 / mu_k whatever C_k is. The paper's fou
 
 Where we differ from the paper: mu_0 comes from the privacy loss distribution of the very sequence
 of rounds, verified, and not from the central limit theorem, which claims too little; its figure is
-`published_clt.dyn_d2p_clt`. Batches are Poisson batches of any rate; the paper draws one example.
-Its values of C_0, rho_c and rho_mu are not known to us: 1, 4 and 4 are ours.
+`dyn_d2p_clt`. Batches are Poisson batches of any rate; the paper draws one example. Its values of
+C_0, rho_c and rho_mu are not known to us: 1, 4 and 4 are ours.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from numpy.typing import NDArray
 
 from ..accounting.accountant import composed_epsilon
 from ..accounting.limits import scale_for
-from ..accounting.request import Adjacency, check_setting
+from ..accounting.request import Accountant, Adjacency, check_pld, check_setting
 from ..errors import InputError
+from ..guarantee import Statement
 
 __all__ = ["Schedule", "calibrated_schedule", "scheduled_epsilon"]
 
@@ -84,7 +85,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        check_setting(self.rounds, self.sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, "pld")
+        check_setting(self.rounds, self.sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, Accountant.PLD)
         if not 0.0 < self.clip_norm < math.inf:
             raise InputError(f"clip_norm={self.clip_norm} must lie in (0, inf)")
         for name in ("clip_decay", "budget_growth"):
@@ -119,8 +120,7 @@ def scheduled_epsilon(
     schedule: Schedule,
     first_multiplier: float,
     *,
-    delta: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    statement: Statement,
     joint_sensitivity: float = 1.0,
     contributions: int = 1,
 ) -> float:
@@ -129,8 +129,7 @@ def scheduled_epsilon(
     Args:
         schedule: the rounds.
         first_multiplier: 1 / mu_0, noise std on the first round's sum / its clip norm, >= 0.
-        delta: strictly between 0 and 1.
-        adjacency: "add-or-remove-one" or "replace-one".
+        statement: what epsilon is said of; by the accountant "pld".
         joint_sensitivity: J of everything that is released of one batch, at noise multiplier 1
             and clip norm 1; `Guarantee.joint_sensitivity`.
         contributions: the most that a record makes to a batch, released jointly.
@@ -142,9 +141,10 @@ def scheduled_epsilon(
         ValueError: a value is outside its range.
 
     >>> plan = Schedule(rounds=500, sampling_rate=0.01)
-    >>> round(scheduled_epsilon(plan, 4.0, delta=1e-5), 2)
+    >>> round(scheduled_epsilon(plan, 4.0, statement=Statement(delta=1e-5)), 2)
     0.64
     """
+    check_pld(statement.accountant)
     _check_sensitivity(joint_sensitivity)
     if not 0.0 <= first_multiplier <= math.inf:
         raise InputError(
@@ -157,15 +157,19 @@ def scheduled_epsilon(
         return math.inf
     each = schedule.noise_multipliers(first_multiplier) / joint_sensitivity  # (K,)
     rounds = [(m, schedule.sampling_rate) for m in each.tolist()]
-    return composed_epsilon(rounds, delta=delta, adjacency=adjacency, contributions=contributions)
+    return composed_epsilon(
+        rounds,
+        delta=statement.delta,
+        adjacency=statement.adjacency,
+        contributions=contributions,
+    )
 
 
 def calibrated_schedule(
     schedule: Schedule,
     *,
     epsilon: float,
-    delta: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    statement: Statement,
     joint_sensitivity: float = 1.0,
     contributions: int = 1,
 ) -> float:
@@ -174,8 +178,7 @@ def calibrated_schedule(
     Args:
         schedule: the rounds.
         epsilon: privacy loss of all rounds together, in nats, > 0 and finite.
-        delta: strictly between 0 and 1.
-        adjacency: "add-or-remove-one" or "replace-one".
+        statement: what epsilon is said of; by the accountant "pld".
         joint_sensitivity: J of everything that is released of one batch, at noise multiplier 1
             and clip norm 1.
         contributions: the most that a record makes to a batch, released jointly.
@@ -189,9 +192,10 @@ def calibrated_schedule(
             smaller than the probability that a record is ever sampled.
 
     >>> plan = Schedule(rounds=100, sampling_rate=1.0)
-    >>> round(calibrated_schedule(plan, epsilon=1.0, delta=1e-5), 3)
+    >>> round(calibrated_schedule(plan, epsilon=1.0, statement=Statement(delta=1e-5)), 3)
     86.172
     """
+    check_pld(statement.accountant)
     _check_sensitivity(joint_sensitivity)
     if math.isinf(joint_sensitivity):
         raise InputError(
@@ -202,8 +206,8 @@ def calibrated_schedule(
     least = scale_for(
         [(r, schedule.sampling_rate) for r in schedule.relative_multipliers.tolist()],
         epsilon=epsilon,
-        delta=delta,
-        adjacency=adjacency,
+        delta=statement.delta,
+        adjacency=statement.adjacency,
         contributions=contributions,
     )
     found, spent = 0.0, math.inf
@@ -212,8 +216,7 @@ def calibrated_schedule(
         spent = scheduled_epsilon(
             schedule,
             found,
-            delta=delta,
-            adjacency=adjacency,
+            statement=statement,
             joint_sensitivity=joint_sensitivity,
             contributions=contributions,
         )

@@ -24,9 +24,10 @@ import math
 import numpy as np
 
 from ..accounting.gaussian import epsilon_from_mu, mu_from
-from ..accounting.request import Adjacency, check_delta, check_epsilon
+from ..accounting.request import check_epsilon
+from ..guarantee import Statement
 from ..noise.schedule import Schedule, scheduled_epsilon
-from .dpdl import PublishedClaim, check_one_given, check_positive
+from .claim import PublishedClaim, check_one_given, check_positive
 
 __all__ = ["dyn_d2p_clt"]
 
@@ -36,8 +37,7 @@ def dyn_d2p_clt(
     *,
     noise_multiplier: float | None = None,
     epsilon: float | None = None,
-    delta: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    statement: Statement,
 ) -> PublishedClaim:
     """Return Dyn-D2P's central-limit figure of a schedule.
 
@@ -46,8 +46,7 @@ def dyn_d2p_clt(
         noise_multiplier: 1 / mu_0, of the first round, > 0; or
         epsilon: what is to be claimed, > 0; mu_0 is then found as the paper finds it. Give one of
             the two.
-        delta: strictly between 0 and 1.
-        adjacency: of the accountant's figure.
+        statement: what both figures are said of; the adjacency is the accountant's alone.
 
     Returns:
         The claim; `noise_multiplier` is that of the first round.
@@ -58,11 +57,12 @@ def dyn_d2p_clt(
     Source: Zhu et al. 2025; Bu et al. 2020, arXiv 1911.11607, for the limit.
 
     >>> const = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1, budget_growth=1)
-    >>> claims = [dyn_d2p_clt(const, epsilon=e, delta=1e-4) for e in (0.3, 1, 3)]
+    >>> of = Statement(delta=1e-4)
+    >>> claims = [dyn_d2p_clt(const, epsilon=e, statement=of) for e in (0.3, 1, 3)]
     >>> [round(c.proven_epsilon, 2) for c in claims]
     [0.67, 3.02, 5.76]
     """
-    check_delta(delta)
+    delta = statement.delta
     check_one_given(noise_multiplier, epsilon, name="noise_multiplier")
     check_positive("sampling_rate", schedule.sampling_rate)
     if noise_multiplier is not None:
@@ -85,8 +85,8 @@ def dyn_d2p_clt(
             "rounds is it a bound; with few examples sampled a round it claims far too little",
             "the paper draws one example uniformly; the accountant's figure is for Poisson batches",
         ),
-        proven_epsilon=scheduled_epsilon(schedule, multiplier, delta=delta, adjacency=adjacency),
-        proven_by=f"privacy loss distribution of the same rounds, {adjacency}",
+        proven_epsilon=scheduled_epsilon(schedule, multiplier, statement=statement),
+        proven_by=f"privacy loss distribution of the same rounds, {statement.adjacency}",
     )
 
 

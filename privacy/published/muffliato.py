@@ -14,7 +14,7 @@ Decentralized Optimization and Averaging", NeurIPS 2022, arXiv 2206.05091; synch
 | u, v      | victim, observer | scalar | agents                                     |
 | N(v)      | neighbours       | (n,)   | agents whose messages reach v, v left out  |
 | T         | gossip_steps     | scalar | -                                          |
-| s / Delta | noise_multiplier | scalar | noise std over what one record moves       |
+| s / Delta | noise_multiplier | scalar | noise std over what one record changes     |
 
 A term of the sum is what one message, taken alone, says of u: the square of the cosine between
 u's unit vector and the message's row. What all of them say together is the squared length of u's
@@ -37,9 +37,9 @@ from ..accounting.gaussian import epsilon_from_mu
 from ..accounting.request import check_delta
 from ..errors import InputError
 from ..noise.covariance import square_matrix
-from .dpdl import PublishedClaim, check_positive
+from .claim import PublishedClaim, check_positive
 
-__all__ = ["muffliato_bound", "muffliato_losses"]
+__all__ = ["muffliato_bound", "muffliato_losses", "worst_pair"]
 
 _RANK = 1e-12  # a message that adds less than this of its length says nothing new
 
@@ -78,6 +78,32 @@ def muffliato_losses(
     return total
 
 
+def worst_pair(weights: ArrayLike, *, gossip_steps: int) -> tuple[int, int]:
+    """Return the victim and the observer with the largest pairwise privacy loss.
+
+    Args:
+        weights: W, (A, A), of at least two agents.
+        gossip_steps: T.
+
+    Raises:
+        ValueError: weights is not square and finite.
+
+    >>> path = np.array([[0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.0, 0.25, 0.75]])
+    >>> worst_pair(path, gossip_steps=2)
+    (2, 1)
+    """
+    W = square_matrix("weights", weights)
+    said, messages = np.zeros_like(W), np.eye(len(W))
+    for _ in range(gossip_steps):
+        said += messages**2 / np.sum(messages**2, axis=1, keepdims=True)
+        messages = messages @ W
+    hears = (W != 0.0) & ~np.eye(len(W), dtype=bool)
+    losses = hears @ said  # (observers, victims)
+    np.fill_diagonal(losses, -1.0)
+    observer, victim = divmod(int(losses.argmax()), len(W))
+    return victim, observer
+
+
 def muffliato_bound(
     weights: ArrayLike,
     *,
@@ -86,20 +112,23 @@ def muffliato_bound(
     gossip_steps: int,
     noise_multiplier: float,
     delta: float,
+    rounds: int = 1,
 ) -> PublishedClaim:
-    """Return MUFFLIATO's bound on what one agent learns of another in one gossip run.
+    """Return MUFFLIATO's bound on what one agent learns of another by gossip.
 
     Args:
         weights: W, (A, A), the same in every step.
-        victim: u, whose record is at stake.
+        victim: u, whose record is at risk.
         observer: v, who receives the messages of its neighbours and knows its own noise.
         gossip_steps: T.
-        noise_multiplier: noise std over what a record moves in the victim's value, > 0.
+        noise_multiplier: noise std over what a record changes the victim's value by, > 0.
         delta: strictly between 0 and 1.
+        rounds: gossip runs, each on fresh noise; their Renyi losses add up.
 
     Returns:
         The claim. The proven figure is the exact view of the same messages, the observer's own
-        value known; it holds for one run whose result nobody uses again.
+        value known, for one run whose result nobody uses again; for several runs, each of which
+        uses what the last one left, it is that of everybody's own release.
 
     Raises:
         ValueError: a value is outside its range, or victim and observer are one.
@@ -119,9 +148,18 @@ def muffliato_bound(
     if not 0 <= victim < len(W) or victim == observer:
         raise InputError(f"victim={victim} must lie in 0..{len(W) - 1} and not be the observer")
     losses = muffliato_losses(W, observer=observer, gossip_steps=gossip_steps)
-    rho = float(losses[victim]) / (2.0 * noise_multiplier**2)
-    share = math.sqrt(_determined(W, neighbours, observer, gossip_steps)[victim])
-    closed = epsilon_from_mu(1.0 / noise_multiplier, delta)
+    if rounds != int(rounds) or rounds < 1:
+        raise InputError(f"rounds={rounds} must be a whole number of at least 1")
+    rho = rounds * float(losses[victim]) / (2.0 * noise_multiplier**2)
+    closed = epsilon_from_mu(math.sqrt(rounds) / noise_multiplier, delta)
+    if rounds == 1:
+        share = math.sqrt(_determined(W, neighbours, observer, gossip_steps)[victim])
+        proven = epsilon_from_mu(share / noise_multiplier, delta)
+        of_what = "the exact view of the messages"
+        scope = "is for one run, without closure: as soon as the averages are used in a next round"
+    else:
+        proven, of_what = closed, "what each agent releases"
+        scope = f"adds up {rounds} runs of full batches, without closure: as the averages are used"
     return PublishedClaim(
         paper="Cyffers, Even, Bellet, Massoulie, NeurIPS 2022, MUFFLIATO, arXiv 2206.05091",
         statement="Renyi loss f(u, v) = alpha Delta^2 / (2 s^2) "
@@ -135,12 +173,11 @@ def muffliato_bound(
             "and differences of messages may reveal more than the sum counts",
             f"it is for a pair; its mean over victims is {losses.mean():.4g} in place of "
             f"{losses[victim]:.4g}",
-            "it is for one run, without closure: as soon as the averages are used in a next round, "
-            f"any onlooker is taken to hold them, and epsilon is {closed:.4g}",
+            f"it {scope}, any adversary is taken to hold them, and epsilon is {closed:.4g}",
             "accelerated gossip sends other combinations than powers of W",
         ),
-        proven_epsilon=epsilon_from_mu(share / noise_multiplier, delta),
-        proven_by="closed form of the Gaussian mechanism on the exact view of the messages",
+        proven_epsilon=proven,
+        proven_by=f"closed form of the Gaussian mechanism on {of_what}",
     )
 
 

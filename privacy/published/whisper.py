@@ -10,9 +10,9 @@ Private Decentralized Learning", arXiv 2501.14644, Theorem 2.
 | R      | `correlated` covariance | norm^2, noise on clipped gradients        |
 | b      | information | 1 / norm^2                                            |
 | T      | rounds    | full batches                                            |
-| C      | clip_norm | norm of a clipped gradient; replacing moves it by 2C    |
+| C      | clip_norm | norm of a clipped gradient; replacing changes it by 2C    |
 
-Where it comes from: T rounds in which one agent's gradient moves by 2C have the Renyi loss
+Where it comes from: T rounds in which one agent's gradient changes by 2C have the Renyi loss
 alpha rho with rho = 2 C^2 T [R^-1]_ii, and rho + 2 sqrt(rho log(1/delta)) = epsilon solved for
 [R^-1]_ii is b. Exactly, the rounds are one Gaussian release with mu^2 = 4 C^2 T [R^-1]_ii.
 
@@ -24,8 +24,8 @@ from __future__ import annotations
 import math
 
 from ..accounting.accountant import epsilon as accounted_epsilon
-from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
-from .dpdl import PublishedClaim, check_positive
+from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
+from .claim import PublishedClaim, check_one_given, check_positive
 
 __all__ = ["whisper_information", "whisper_theorem_2"]
 
@@ -33,13 +33,13 @@ __all__ = ["whisper_information", "whisper_theorem_2"]
 def whisper_information(
     *, epsilon: float, delta: float, rounds: int, clip_norm: float = 1.0
 ) -> float:
-    """Return the largest [R^-1]_ii that Whisper's Theorem 2 allows, its inequality mended.
+    """Return the largest [R^-1]_ii that Whisper's Theorem 2 allows, the right way round.
 
     Args:
         epsilon: privacy loss of all rounds, in nats, > 0 and finite.
         delta: strictly between 0 and 1.
         rounds: T, full batches.
-        clip_norm: C; a replaced record moves an agent's gradient by up to 2C.
+        clip_norm: C; a replaced record changes an agent's gradient by up to 2C.
 
     Returns:
         b in 1 / norm^2, for `whisper_covariance(bound=b)`. The exact one is
@@ -58,7 +58,7 @@ def whisper_information(
     [1.49, 1.29, 1.14]
     """
     check_epsilon(epsilon, positive=True)
-    check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, "pld")
+    check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, Accountant.PLD)
     check_delta(delta)
     check_positive("clip_norm", clip_norm)
     log = math.log(1.0 / delta)
@@ -69,7 +69,8 @@ def whisper_information(
 
 def whisper_theorem_2(
     *,
-    epsilon: float,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
     delta: float,
     rounds: int,
     clip_norm: float = 1.0,
@@ -78,7 +79,8 @@ def whisper_theorem_2(
     """Return Whisper's Theorem 2: how much noise information epsilon allows.
 
     Args:
-        epsilon: privacy loss of all rounds, in nats, > 0 and finite.
+        epsilon: privacy loss of all rounds, in nats, > 0 and finite; or
+        noise_multiplier: 1 / (C sqrt(max [R^-1]_ii)) of a covariance, > 0. Give one of the two.
         delta: strictly between 0 and 1.
         rounds: T, full batches.
         clip_norm: C.
@@ -90,7 +92,7 @@ def whisper_theorem_2(
         that no other agent's message helps to subtract, over C.
 
     Raises:
-        ValueError: a value is outside its range.
+        ValueError: a value is outside its range, or not exactly one of the first two is given.
 
     Source: Rodio et al. 2025, Theorem 2.
 
@@ -100,8 +102,22 @@ def whisper_theorem_2(
     >>> whisper_theorem_2(**setting, with_slips=True).proven_epsilon
     inf
     """
-    allowed = whisper_information(epsilon=epsilon, delta=delta, rounds=rounds, clip_norm=clip_norm)
-    multiplier = 0.0 if with_slips else 1.0 / (clip_norm * math.sqrt(allowed))
+    check_one_given(noise_multiplier, epsilon, name="noise_multiplier")
+    if noise_multiplier is not None:
+        check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, "pld")
+        check_delta(delta)
+        check_positive("noise_multiplier", noise_multiplier)
+        rho = 2.0 * rounds / noise_multiplier / noise_multiplier
+        claimed = rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+        multiplier = noise_multiplier
+    else:
+        claimed = float(epsilon or 0.0)
+        allowed = whisper_information(
+            epsilon=claimed, delta=delta, rounds=rounds, clip_norm=clip_norm
+        )
+        multiplier = 1.0 / (clip_norm * math.sqrt(allowed))
+    if with_slips:
+        multiplier = 0.0
     caveats = (
         "against an agent that can compute its own noise from the common seed epsilon is infinite: "
         "it can compute everybody's",
@@ -117,7 +133,7 @@ def whisper_theorem_2(
         statement=f"[R^-1]_ii {'>=' if with_slips else '<='} "
         "(sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))^2 / (2 T C^2)",
         adversary="an eavesdropper who knows no noise",
-        epsilon=epsilon,
+        epsilon=claimed,
         delta=delta,
         noise_multiplier=multiplier,
         caveats=slip if with_slips else caveats,

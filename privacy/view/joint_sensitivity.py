@@ -1,10 +1,10 @@
-"""How far one record can move a view: the largest move over all vectors within their bounds.
+"""Joint sensitivity: how far one record can change all that is seen at once, over its noise.
 
-A record moves clipped vectors x_v by at most 1 each, here with the bounds folded into M. A vector
+A record changes clipped vectors x_v by at most 1 each, here with the bounds folded into M. A vector
 has one part x_c for each column c that holds some of its coordinates: usually one column in all,
 two where parameters and dual variables are clipped together but released differently.
 
-    largest move = max over |x_v| <= 1 of  sum_cd M_cd <x_c, x_d>,   |x_v|^2 = sum_{c in v} |x_c|^2
+    mu^2 = max over |x_v| <= 1 of  sum_cd M_cd <x_c, x_d>,   |x_v|^2 = sum_{c in v} |x_c|^2
 
 For any lam with diag(lam_v(c)) >= M
 
@@ -19,6 +19,7 @@ coordinates; there it is 0, and one vector costs its dearest part, max_c M_cc.
 | M      | information | (columns, columns) | positive semidefinite                    |
 | v(c)   | vectors     | (columns,)         | the vector that a column is a part of    |
 | lam    |             | (vectors,)         | a certificate                            |
+| mu     | its square  | scalar             | the joint sensitivity                    |
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ import numpy as np
 _SWEEPS = 2_000  # of the search; it may stop early at no risk
 
 
-def largest_move(information: np.ndarray, vectors: Sequence[int] = ()) -> float:
-    """Upper bound on sum_cd M_cd <x_c, x_d> over vectors of norm 1 and of any dimension.
+def squared_joint_sensitivity(information: np.ndarray, vectors: Sequence[int] = ()) -> float:
+    """Upper bound on mu^2, sum_cd M_cd <x_c, x_d> over vectors of norm 1 and of any dimension.
 
     The row sums of |M| are one certificate: signs may align. The best one is found from vectors x
     that are improved in turn, and made feasible by its largest eigenvalue, so that a poor search
@@ -43,9 +44,9 @@ def largest_move(information: np.ndarray, vectors: Sequence[int] = ()) -> float:
         vectors: for each column the vector that it is a part of; a vector each when empty.
 
     >>> M = np.linalg.inv(np.full((3, 3), 0.5) + 0.5 * np.eye(3))  # correlation 1/2
-    >>> round(float(np.abs(M).sum()), 6), round(largest_move(M), 6)
+    >>> round(float(np.abs(M).sum()), 6), round(squared_joint_sensitivity(M), 6)
     (7.5, 6.0)
-    >>> round(largest_move(np.diag([1.0, 4.0]), [0, 0]), 6)  # two parts of one vector
+    >>> round(squared_joint_sensitivity(np.diag([1.0, 4.0]), [0, 0]), 6)  # two parts of one vector
     4.0
     """
     k = len(information)
@@ -58,6 +59,7 @@ def largest_move(information: np.ndarray, vectors: Sequence[int] = ()) -> float:
     rest = information - np.diag(common[of])
     if len(parts) == k and not (rest < 0).any():  # all signs align: the sum rule is tight
         return sum_rule
+    # The search: each vector in turn along the pull of all others, whose length is its lam.
     x = np.random.default_rng(0).normal(size=(k, min(k, math.isqrt(2 * k) + 2)))
     for at in parts:
         x[at] /= np.linalg.norm(x[at])
@@ -65,12 +67,13 @@ def largest_move(information: np.ndarray, vectors: Sequence[int] = ()) -> float:
     for _ in range(_SWEEPS):
         before = pull.copy()
         for v, at in enumerate(parts):
-            towards = rest[at] @ x  # a step that never moves less, since M is semidefinite
+            towards = rest[at] @ x  # the sum never falls, since M is semidefinite
             pull[v] = float(np.linalg.norm(towards))
             if pull[v] > 0:
                 x[at] = towards / pull[v]
         if np.abs(pull - before).max(initial=0.0) <= 1e-12 * max(1.0, pull.max(initial=0.0)):
             break
+    # The certificate: lam is raised by what it lacks to be above M, and so holds in any case.
     excess = float(np.linalg.eigvalsh(rest - np.diag(pull[of]))[-1])
     slack = max(0.0, excess) + 1e-12 * (np.abs(information).max() + pull.max())
     return min(sum_rule, float(common.sum() + pull.sum() + len(parts) * slack))

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .view import View, factor
+from .elimination import factor
+from .view import View
 
 Array = NDArray[np.float64]
 
@@ -54,7 +55,7 @@ def matched_filter(view: View, columns: Sequence[int]) -> MatchedFilter:
 
     Args:
         view: (messages, contributions) and (messages, sources).
-        columns: the contributions that a record moves.
+        columns: the contributions that a record changes.
 
     Raises:
         ValueError: a column that does not exist.

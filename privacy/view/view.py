@@ -9,17 +9,15 @@
     |        |               |                           | adversary does not know              |
     | M      | information   | (columns, columns)        | A_v^T (B B^T)^+ A_v for a victim's v |
 
-A record that moves the columns v by vectors of norm at most b_k is told apart as well as two unit
+A record that changes the columns v by vectors of norm at most b_k is told apart as well as two unit
 normals at distance mu, where mu^2 <= sum_kl b_k b_l |M_kl|: directions are free and signs may
-align; `largest_move` is tighter where they cannot all align at once. Where a combination of
-messages cancels the noise and keeps a column of v, mu is infinite.
+align; `squared_joint_sensitivity` is tighter where they cannot all align at once. Where a
+combination of messages cancels the noise and keeps a column of v, mu is infinite.
 
 A view cannot know what it does not hold. It proves something about a run only if it is closed: rows
 for every value through which the past acts on the future, as the traces of training make them.
 
-The factorisation eliminates: a row with one noise source left determines that source, which is then
-subtracted from the other rows; only rows whose sources stay entangled go to a singular value
-decomposition, of B and never of B B^T, whose cut would be the square root too coarse.
+The noise is taken apart in `elimination`.
 """
 
 from __future__ import annotations
@@ -29,25 +27,21 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._validate import check_real
-from ..errors import InputError, InputTypeError
-from .joint_sensitivity import largest_move
+from ..errors import InputError, InputTypeError, UnsupportedView
+from .elimination import Factors, factor
+from .joint_sensitivity import squared_joint_sensitivity
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
-ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
+__all__ = ["UnsupportedView", "View"]
+
 _BOUNDS = (1e-100, 1e100)  # of a contribution; squares of what lies outside leave the floats
-_CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
-
-
-class UnsupportedView(InputError):
-    """A view for which no privacy statement can be proven."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +148,7 @@ class View:
     def mu(
         self, columns: Sequence[int], clip_norm: float = 1.0, *, bounds: Sequence[float] = ()
     ) -> float:
-        """Joint sensitivity over noise of one record that moves the given columns.
+        """Joint sensitivity over noise of one record that changes the given columns.
 
         Args:
             columns: indices of the victim's contributions.
@@ -204,125 +198,4 @@ class View:
                 f"bounds {b.tolist()} differ between parts of one vector {vectors}; the bound is "
                 "that of the whole vector"
             )
-        return math.sqrt(largest_move(information * np.outer(b, b), vectors))
-
-
-class Factors(NamedTuple):
-    """A view after elimination.
-
-    `whitened` rows carry unit noise of their own, `clean` rows none, each made of the messages in
-    `sources`; `doubtful` holds what of the clean rows is neither rounding nor surely more.
-    """
-
-    whitened: csr_array
-    clean: csr_array
-    doubtful: csr_array
-    sources: list[tuple[int, ...]]
-
-
-def factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array) -> Factors:
-    """Eliminate the noise sources of a view."""
-    from scipy.sparse import csr_array, diags_array, vstack
-
-    A, B = csr_array(contributions, dtype=float), csr_array(noise, dtype=float)
-    # A power of two first, which is exact: the squares of 1e200 or 1e-200 are no floats.
-    largest = np.maximum(_largest(A), _largest(B))
-    near = diags_array(np.ldexp(1.0, -np.maximum(np.frexp(largest)[1], -1000))).tocsr()
-    A, B = near @ A, near @ B
-    size = np.sqrt(_square_sums(A) + _square_sums(B))
-    scale = diags_array(1.0 / np.where(size > 0, size, 1.0)).tocsr()
-    A, B = scale @ A, scale @ B
-    B.eliminate_zeros()
-    rows = np.arange(A.shape[0])
-    used: dict[int, tuple[int, ...]] = {int(r): (int(r),) for r in rows}
-    magnitude = abs(A)  # running bound on what rounding is measured against
-    pivots: dict[int, int] = {}
-    white: list[Any] = []
-    clean: list[Any] = []
-    names: list[tuple[int, ...]] = []
-
-    while True:
-        count = np.diff(B.indptr)
-        empty = count == 0
-        if empty.any():
-            of = rows[empty]
-            clean.append((A[empty], magnitude[empty]))
-            names += [used[int(r)] for r in of]
-            A, B, magnitude, rows = A[~empty], B[~empty], magnitude[~empty], rows[~empty]
-            count = count[~empty]
-        single = np.flatnonzero(count == 1)
-        if not len(single):
-            break
-        source, value = B.indices[B.indptr[single]], B.data[B.indptr[single]]
-        order = np.lexsort((-np.abs(value), source))  # the strongest row fixes its source
-        first = order[np.r_[True, np.diff(source[order]) != 0]]
-        pivot, at, by = single[first], source[first], value[first]
-        # Noise this weak hides nothing, but still tells what the source is.
-        weak = pivot[np.abs(by) < CUT]
-        clean.append((A[weak], magnitude[weak]))
-        names += [used[int(r)] for r in rows[weak]]
-        solved = diags_array(1.0 / by).tocsr() @ A[pivot]
-        solved_size = diags_array(1.0 / np.abs(by)).tocsr() @ magnitude[pivot]
-        white.append(solved)
-        pivots.update(zip(at.tolist(), rows[pivot].tolist(), strict=True))
-        keep = np.ones(len(rows), dtype=bool)
-        keep[pivot] = False
-        A, B, magnitude, rows = A[keep], B[keep], magnitude[keep], rows[keep]
-        weight = B[:, at]
-        for row, col in zip(*weight.tocoo().coords, strict=True):
-            key = int(rows[row])
-            if len(used[key]) < 8:  # enough to name what cancels
-                used[key] = (*used[key], pivots[int(at[col])])
-        A = csr_array(A - weight @ solved)
-        magnitude = csr_array(magnitude + abs(weight) @ solved_size)
-        known = np.zeros(B.shape[1], dtype=bool)
-        known[at] = True
-        B = B @ diags_array((~known).astype(float)).tocsr()
-        B.eliminate_zeros()
-
-    if len(rows):
-        whitened, noiseless, size = _factor_core(A, B, magnitude)
-        white.append(whitened)
-        clean.append((noiseless, size))
-        names += [tuple(rows[:8].tolist())] * noiseless.shape[0]
-    width = A.shape[1]
-    none = csr_array((0, width))
-    held = csr_array(vstack([none, *(rest for rest, _ in clean)]))
-    against = csr_array(vstack([none, *(size for _, size in clean)]))
-    sure = csr_array(held * (abs(held) > against * CUT))
-    left = csr_array(held * (abs(held) > against * ROUNDING))
-    doubtful = csr_array(left - sure)
-    doubtful.eliminate_zeros()
-    return Factors(csr_array(vstack([none, *white])), sure, doubtful, names)
-
-
-def _factor_core(
-    A: csr_array, B: csr_array, magnitude: csr_array
-) -> tuple[csr_array, csr_array, csr_array]:
-    """Rows whose noise no elimination disentangles: through the singular values of B itself."""
-    from scipy.linalg import svd
-    from scipy.sparse import csr_array
-
-    if B.shape[0] > _CORE_LIMIT:
-        raise UnsupportedView(
-            f"{B.shape[0]} messages share entangled noise, more than the {_CORE_LIMIT} that can be "
-            "factorised; account for a smaller graph"
-        )
-    live = np.unique(B.indices)
-    u, s, _ = svd(B[:, live].toarray(), full_matrices=True, lapack_driver="gesvd")
-    rank = int((s > CUT).sum())
-    rotated = csr_array(u.T @ A.toarray())
-    # Every entry of u is only known to rounding, so each row may leak into every rotated one.
-    size = csr_array(np.tile(magnitude.toarray().sum(axis=0), (len(u), 1)))
-    return csr_array(rotated[:rank].toarray() / s[:rank, None]), rotated[rank:], size[rank:]
-
-
-def _square_sums(matrix: csr_array) -> np.ndarray:
-    return np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()
-
-
-def _largest(matrix: csr_array) -> np.ndarray:
-    """The largest entry of each row, in absolute value."""
-    if 0 in matrix.shape:
-        return np.zeros(matrix.shape[0])
-    return np.asarray(abs(matrix).max(axis=1).toarray(), dtype=float).ravel()
+        return math.sqrt(squared_joint_sensitivity(information * np.outer(b, b), vectors))

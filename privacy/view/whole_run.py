@@ -21,7 +21,7 @@ factorisations, and memory for (carried rows) x (contributions) and one M per ow
 | M      | information         | (columns, columns)       | of one owner, over all rounds         |
 
 Formal guarantee: if every point at which a contribution is evaluated is a seen row of an earlier or
-the same round, an owner's record that moves its columns by at most b_k is mu-Gaussian
+the same round, an owner's record that changes its columns by at most b_k is mu-Gaussian
 differentially private with the mu returned, however the contributions depend on the past: given
 the past, each whitened row is a unit normal whose shift is linear in the contributions so far, and
 the squared shifts add up to at most mu^2 on every path (Smith, Thakurta 2022, arXiv:2210.17520).
@@ -39,9 +39,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
-from .joint_sensitivity import largest_move
-from .view import CUT, ROUNDING, UnsupportedView
+from ..errors import InputError, UnsupportedView
+from .elimination import CUT, ROUNDING
+from .joint_sensitivity import squared_joint_sensitivity
 
 __all__ = ["Rows", "StreamedView"]
 
@@ -115,6 +115,7 @@ class StreamedView:
         """
         self._check(seen, carried, owners, vectors)
         self.round += 1
+        # New columns: one for each contribution, after those of earlier rounds.
         before = self._response.shape[1]
         for offset, owner in enumerate(owners):
             self._owned.setdefault(int(owner), []).append(before + offset)
@@ -122,10 +123,13 @@ class StreamedView:
             vector = self._most_vectors + (int(vectors[offset]) if len(vectors) else offset)
             self._vectors.setdefault(int(owner), []).append(vector)
         self._most_vectors += 1 + max([int(v) for v in vectors], default=len(owners))
+        # What is seen, in terms of contributions and noise: each whitened row tells a direction of
+        # the noise, and so what the noise hides no longer.
         A, size, B = self._over_columns(seen)
         shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
         names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
         whitened, added, directions, hidden = self._factor(A[shown], size[shown], B[shown], names)
+        # What is carried loses the part of its noise that was told, and takes over its response.
         K, size, L = self._over_columns(carried)
         # (carried, rank): what the seen rows tell of the noise of those that are carried
         determined = _without_rounding(L @ directions.T, np.linalg.norm(L, axis=1, keepdims=True))
@@ -156,7 +160,7 @@ class StreamedView:
         """The messages whose combination shows one of the owner's columns without noise.
 
         Args:
-            owner: whose record is at stake.
+            owner: whose record is at risk.
             taking: positions among the owner's columns; all when None.
 
         Raises:
@@ -179,12 +183,12 @@ class StreamedView:
         bounds: Sequence[float] = (),
         clip_norm: float = 1.0,
     ) -> float:
-        """Joint sensitivity over noise of one record that moves the owner's columns.
+        """Joint sensitivity over noise of one record that changes the owner's columns.
 
         Args:
-            owner: whose record is at stake.
-            taking: positions among the owner's columns that the record moves; all when None.
-            bounds: a bound on the norm for each of the columns moved, in place of `clip_norm`.
+            owner: whose record is at risk.
+            taking: positions among the owner's columns that the record changes; all when None.
+            bounds: a bound on the norm for each of these columns, in place of `clip_norm`.
             clip_norm: bound on the norm of every contribution.
 
         Returns:
@@ -208,7 +212,7 @@ class StreamedView:
             return math.inf
         b = np.where(endless, 0.0, b)
         vectors = [self._vectors[owner][c] for c in at]
-        return math.sqrt(largest_move(M * np.outer(b, b), vectors))
+        return math.sqrt(squared_joint_sensitivity(M * np.outer(b, b), vectors))
 
     def _columns(self, owner: int, taking: Sequence[int] | None) -> frozenset[int]:
         owned = self._owned.get(owner, [])

@@ -20,9 +20,9 @@ from ...runs.folder.records import header_of, read_environment, read_metrics
 from ...runs.folder.resume import check_exposures, check_nothing_released
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import Built, build
-from ...runs.run_file.run_file import RunFile, load_run_file
+from ...runs.run_file.run_file import load_run_file
 from ...training.exposure.guarantees import accounted, run_epsilon
-from ...training.exposure.joint_sensitivities import Exposure, Release
+from ...training.exposure.joint_sensitivities import JointSensitivity, Release
 from ..judgement.mending import mending, rounds_within
 from ..schema import Released, Remedy, Report, Reproduce, RoundsWithin, Run, Tool, as_json
 from .html import render
@@ -87,9 +87,9 @@ def collect(folder: Path) -> Report:
     came = course(folder, plan, spent=spent, metrics=metrics)
     # What follows from them.
     run = run_facts(config, built, plan, came=came, sent=traffic(built, plan))
-    ledger = _ledger(config, plan, spent)
+    ledger = _ledger(plan, spent)
     limit, graph = plan.target.epsilon, built.setting.graph
-    within = {} if limit is None else rounds_within(config, plan, spent, limit=limit)
+    within = {} if limit is None else rounds_within(plan, spent, limit=limit)
     remedies = mending(config, plan, spent, graph=graph, epsilon=ledger.epsilon)
     return Report(
         version=SCHEMA,
@@ -98,13 +98,8 @@ def collect(folder: Path) -> Report:
         run=run,
         plan=plan.planned(),
         ledger=ledger,
-        risk=risk_by_adversary(
-            plan,
-            spent,
-            epsilon=ledger.epsilon,
-            adjacency="add-or-remove-one" if config.privacy is None else config.privacy.adjacency,
-        ),
-        epsilon_by_round=_epsilon_by_round(config, plan, spent),
+        risk=risk_by_adversary(plan, spent, epsilon=ledger.epsilon),
+        epsilon_by_round=_epsilon_by_round(plan, spent),
         within_limit={name: RoundsWithin(**entry) for name, entry in within.items()},
         mending=[Remedy(**entry) for entry in remedies],
         utility=utility(metrics),
@@ -163,21 +158,16 @@ def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     check_exposures(header, plan)
 
 
-def _epsilon(
-    config: RunFile, plan: Plan, exposure: Exposure, *, rounds: list[int] | None = None
-) -> float:
-    p = config.privacy
+def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
     return run_epsilon(
         exposure,
+        statement=plan.statement,
         noise_multiplier=plan.noise_multiplier,
-        delta=plan.target.delta,
-        adjacency="add-or-remove-one" if p is None else p.adjacency,
-        accountant="pld" if p is None else p.accountant,
         rounds=rounds,
     )
 
 
-def _ledger(config: RunFile, plan: Plan, spent: Spent) -> Released:
+def _ledger(plan: Plan, spent: Spent) -> Released:
     """What the ledger says was released.
 
     `epsilon` is what may be signed: of the planned rounds, or of more where the ledger has more.
@@ -192,11 +182,11 @@ def _ledger(config: RunFile, plan: Plan, spent: Spent) -> Released:
         repeated=_repeated(spent),
         torn=spent.torn,
         epsilon={
-            name: _epsilon(config, plan, accounted(exposure, spent.numbers, torn=spent.torn))
+            name: _epsilon(plan, accounted(exposure, spent.numbers, torn=spent.torn))
             for name, exposure in plan.exposures.items()
         },
         reading={
-            name: _epsilon(config, plan, exposure, rounds=spent.numbers)
+            name: _epsilon(plan, exposure, rounds=spent.numbers)
             for name, exposure in plan.exposures.items()
         },
     )
@@ -217,14 +207,12 @@ def _rounds_accounted(plan: Plan, spent: Spent) -> int:
     return min(counted, default=max(spent.rounds - spent.torn, plan.rounds)) + spent.torn
 
 
-def _rounds_of(exposure: Exposure) -> int:
+def _rounds_of(exposure: JointSensitivity) -> int:
     """The rounds of its releases; those that begin with the same round are of the same rounds."""
     return sum({r.first: r.rounds for r in exposure.releases if r.first > 0}.values())
 
 
-def _epsilon_by_round(
-    config: RunFile, plan: Plan, spent: Spent
-) -> dict[str, list[tuple[int, float]]]:
+def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, float]]]:
     """Epsilon of what was released up to some rounds, at most `_POINTS` and the first."""
     ends = [at for at, number in enumerate(spent.numbers, start=1) if number > 0]
     last = len(ends)
@@ -237,7 +225,7 @@ def _epsilon_by_round(
         for at in points:
             key = (exposure.releases, at)  # equal releases cost the same
             if key not in known:
-                known[key] = _epsilon(config, plan, exposure, rounds=spent.numbers[: ends[at - 1]])
+                known[key] = _epsilon(plan, exposure, rounds=spent.numbers[: ends[at - 1]])
             line.append((at, known[key]))
         found[name] = line
     return found

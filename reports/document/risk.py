@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
+from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.risk import Risk as Curve
 from ...privacy.accounting.risk import composed_risk, risk_of_mu
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Statement, Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan
 from ...training.exposure.guarantees import accounted
-from ...training.exposure.joint_sensitivities import Exposure, Release
+from ...training.exposure.joint_sensitivities import JointSensitivity, Release
 from ..schema import Hits, Odds, Risk
 
 __all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
@@ -40,16 +41,13 @@ class Source(enum.StrEnum):
     NOTHING = "nothing protects"
 
 
-def risk_by_adversary(
-    plan: Plan, spent: Spent, *, epsilon: Mapping[str, float], adjacency: str
-) -> dict[str, Risk]:
+def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float]) -> dict[str, Risk]:
     """The odds of each adversary after everything that was accounted for.
 
     Args:
         plan: of the run.
         spent: its ledger.
         epsilon: accounted, by adversary.
-        adjacency: of the statement.
     """
     known: dict[tuple[tuple[Release, ...], bool], Risk] = {}
     found = {}
@@ -63,8 +61,7 @@ def risk_by_adversary(
                 released,
                 noise_multiplier=plan.noise_multiplier,
                 epsilon=epsilon[name],
-                delta=guarantee.delta,
-                adjacency=adjacency,
+                statement=plan.statement,
                 proven=proven,
             )
         found[name] = known[key]
@@ -107,44 +104,45 @@ def hits_of_pair(epsilon: float, delta: float, false_alarm_rate: float) -> float
 
 
 def _entry(
-    exposure: Exposure,
+    exposure: JointSensitivity,
     *,
     noise_multiplier: float,
     epsilon: float,
-    delta: float,
-    adjacency: str,
+    statement: Statement,
     proven: bool,
 ) -> Risk:
     if math.isinf(epsilon):
         return _told(
             Source.NOTHING, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True
         )
-    found = _curve(exposure, noise_multiplier=noise_multiplier, adjacency=adjacency)
+    found = _curve(exposure, noise_multiplier=noise_multiplier, adjacency=statement.adjacency)
     if found is None:
-        hits = {(a, of): hits_of_pair(epsilon, delta, a / of) for a, of in _RATES}
+        hits = {(a, of): hits_of_pair(epsilon, statement.delta, a / of) for a, of in _RATES}
         grown = math.exp(min(epsilon, 700.0))
-        advantage = min(1.0, (grown - 1.0 + 2.0 * delta) / (grown + 1.0))
+        advantage = min(1.0, (grown - 1.0 + 2.0 * statement.delta) / (grown + 1.0))
         # The bound of the pair is no lower bound of anything, so a heuristic row is told as chance.
         if not proven:
             hits, advantage = {(a, of): a / of for a, of in _RATES}, 0.0
         return _told(Source.PAIR, hits, advantage=advantage, mu=None, up=proven)
-    hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.hits, strict=True)}
+    hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.true_positive_rates, strict=True)}
     return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=proven)
 
 
-def _curve(exposure: Exposure, *, noise_multiplier: float, adjacency: str) -> Curve | None:
+def _curve(
+    exposure: JointSensitivity, *, noise_multiplier: float, adjacency: Adjacency
+) -> Curve | None:
     """Of everything released together; None where no pair is known that dominates it."""
     counts: Counter[tuple[float, float]] = Counter()
     for r in exposure.releases:
         if r.joint_sensitivity > 0 and r.sampling_rate > 0:
             # The curve of "replace-one" is that of one contribution to a sampled batch.
-            if adjacency == "replace-one" and r.sampling_rate < 1 and r.contributions > 1:
+            if adjacency is Adjacency.REPLACE_ONE and r.sampling_rate < 1 and r.contributions > 1:
                 return None
             counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
     rates = [a / of for a, of in _RATES]
     if not counts:
-        return risk_of_mu(0.0, false_alarm_rates=rates)
-    return composed_risk(counts, adjacency=adjacency, false_alarm_rates=rates)
+        return risk_of_mu(0.0, false_positive_rates=rates)
+    return composed_risk(counts, adjacency=adjacency, false_positive_rates=rates)
 
 
 def _told(

@@ -1,7 +1,7 @@
-"""Who talks to whom: the agents and their links, the victim and its onlookers marked.
+"""Who talks to whom: the agents and their links, the victim and the adversaries' agents marked.
 
-The victim is filled, onlookers among the agents have a second outline, and what an eavesdropper
-reads bears a diamond: shapes, not colours. Of a network too large to draw only what is around the
+The victim is filled, the adversaries' agents have a second outline, and what an eavesdropper reads
+bears a diamond: shapes, not colours. Of a network too large to draw only what is around the
 victim is drawn, and the drawing says how much is missing.
 """
 
@@ -21,7 +21,9 @@ __all__ = ["Network", "graph_figure", "network", "network_key"]
 _MOST_AGENTS, _MOST_LINKS = 120, 600
 _MOST_AROUND = 40
 _CROWDED = 80  # links, from where lines are thin
-_SIZE, _RADIUS = 300.0, 124.0
+_SIZE = 300.0
+_REACH = 124.0  # from the middle to the outermost agents
+_COLUMN = 80.0 / _REACH  # of a bipartite graph, from the middle
 _NAMED = 7.5  # least radius of an agent that bears its number
 
 Place = tuple[float, float]
@@ -35,8 +37,8 @@ class Network:
         agents: in the order in which they are placed; the victim is one of them.
         links: pairs of them.
         one_way: (sender, receiver) of links that go one way alone.
-        victim: the agent at stake.
-        watching: onlookers among the agents.
+        victim: the agent whose record is at risk.
+        watching: agents of the adversaries that are set against the victim.
         tapped: whether an eavesdropper reads the links.
         encrypted: whether links are encrypted.
         server: whether a server takes part.
@@ -64,7 +66,7 @@ class Network:
 
     @property
     def shown_watching(self) -> tuple[int, ...]:
-        """Onlookers that are drawn."""
+        """Agents of the adversaries that are drawn."""
         return tuple(sorted(self.watching & set(self.agents)))
 
 
@@ -145,27 +147,46 @@ def _watching(
 
 
 def _places(net: Network, name: str) -> dict[int, Place]:
-    middle = _SIZE / 2
-    hub = _hub(net)
-    if name == "bipartite" and (sides := _sides(net)) is not None:
-        return {
-            agent: (x, 30 + (_SIZE - 60) * (i + 0.5) / len(side))
-            for x, side in zip((70.0, _SIZE - 70.0), sides, strict=True)
+    """Where each agent is drawn: in two columns, in rows, or on a circle clockwise from its top.
+
+    On a circle agents keep clear of each other and so bear their numbers; layouts by forces put
+    some so close that all would have to be drawn too small for one.
+    """
+    import networkx as nx
+
+    graph = nx.Graph()
+    graph.add_nodes_from(net.agents)
+    graph.add_edges_from(net.links)
+    whole = not net.left_out
+    columns = max(graph[0], default=0) if name == "grid" and whole else 0
+    if name == "bipartite" and whole and nx.is_connected(graph) and nx.is_bipartite(graph):
+        half = nx.bipartite.color(graph)
+        left = [agent for agent in graph if half[agent] == half[0]]
+        right = [agent for agent in graph if half[agent] != half[0]]
+        at = {
+            agent: (x, 2 * (i + 0.5) / len(side) - 1)
+            for x, side in ((-_COLUMN, left), (_COLUMN, right))
             for i, agent in enumerate(side)
         }
-    if name == "grid" and not net.left_out and (columns := _columns(net)) is not None:
-        rows = -(-len(net.agents) // columns)
-        step = (_SIZE - 60) / max(columns - 1, rows - 1, 1)
-        left, top = (middle - step * (n - 1) / 2 for n in (columns, rows))
-        return {a: (left + step * (a % columns), top + step * (a // columns)) for a in net.agents}
-    around = [agent for agent in net.agents if agent != hub]
-    turn = 2 * math.pi / max(len(around), 1)
-    ring = _RADIUS if len(net.agents) > 1 else 0.0
-    found = {
-        agent: (middle + ring * math.sin(turn * i), middle - ring * math.cos(turn * i))
-        for i, agent in enumerate(around)
+    elif columns > 1:  # agent 0 is joined to the one beside it and, `columns` on, to the one below
+        rows = -(-len(graph) // columns)
+        step = 2 / max(columns - 1, rows - 1)
+        at = {
+            agent: (
+                step * (k % columns - (columns - 1) / 2),
+                step * (k // columns - (rows - 1) / 2),
+            )
+            for k, agent in enumerate(graph)
+        }
+    else:
+        hub = _hub(net)
+        around = nx.circular_layout([agent for agent in graph if agent != hub])
+        at = {} if hub is None else {hub: (0.0, 0.0)}
+        at |= {agent: (y, -x) for agent, (x, y) in around.items()}  # clockwise from the top
+    return {
+        a: (_SIZE / 2 + _REACH * float(x), _SIZE / 2 + _REACH * float(y))
+        for a, (x, y) in at.items()
     }
-    return found if hub is None else {hub: (middle, middle), **found}
 
 
 def _hub(net: Network) -> int | None:
@@ -175,32 +196,6 @@ def _hub(net: Network) -> int | None:
     ends = [set(pair) for pair in net.links]
     common = set.intersection(*ends) if ends else set()
     return next(iter(common)) if len(common) == 1 else None
-
-
-def _sides(net: Network) -> tuple[list[int], list[int]] | None:
-    """The two halves of a network whose links all go across; None if there are none."""
-    side = {net.agents[0]: 0}
-    waiting = [net.agents[0]]
-    joined: dict[int, list[int]] = {}
-    for a, b in net.links:
-        joined.setdefault(a, []).append(b)
-        joined.setdefault(b, []).append(a)
-    while waiting:
-        agent = waiting.pop()
-        for other in joined.get(agent, ()):
-            if other not in side:
-                side[other] = 1 - side[agent]
-                waiting.append(other)
-            elif side[other] == side[agent]:
-                return None
-    halves = [sorted(a for a in net.agents if side.get(a) == half) for half in (0, 1)]
-    return (halves[0], halves[1]) if all(halves) and len(side) == len(net.agents) else None
-
-
-def _columns(net: Network) -> int | None:
-    """Agents in a row of a grid: the first agent is joined to the one beside and the one below."""
-    beside = sorted(b for a, b in net.links if a == 0)
-    return beside[-1] if beside and beside[-1] > 1 else None
 
 
 def _radius(place: Mapping[int, Place]) -> float:
@@ -298,7 +293,7 @@ def _words(net: Network, run: Mapping[str, Any]) -> str:
     """The drawing in sentences."""
     said = [
         f"Network {run['graph']} of {run['agents']} agents with {net.links_in_all} links",
-        f"agent {net.victim} holds the record at stake",
+        f"agent {net.victim} holds the record at risk",
     ]
     near = net.neighbours
     if near:

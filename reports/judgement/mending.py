@@ -28,14 +28,11 @@ __all__ = ["mending", "rounds_within"]
 _NO_BETTER = 1.0 - 1e-6  # of the figure at hand: what differs by rounding mends nothing
 
 
-def rounds_within(
-    config: RunFile, plan: Plan, spent: Spent, *, limit: float
-) -> dict[str, dict[str, Any]]:
+def rounds_within(plan: Plan, spent: Spent, *, limit: float) -> dict[str, dict[str, Any]]:
     """For each adversary how many rounds a limit allows, where the run has more.
 
     Args:
-        config: the run file.
-        plan: its plan.
+        plan: of the run.
         spent: the ledger; rounds that it does not name are taken in order.
         limit: epsilon, at the run's delta.
 
@@ -53,10 +50,9 @@ def rounds_within(
             def cost(rounds: int, exposure: Any = exposure) -> float:
                 return run_epsilon(
                     exposure,
+                    statement=plan.statement,
                     noise_multiplier=plan.noise_multiplier,
-                    delta=plan.target.delta,
                     rounds=[*starts, *numbers[:rounds]],
-                    **_how(config),
                 )
 
             known[exposure.releases] = _last_within(cost, len(numbers), limit)
@@ -102,14 +98,14 @@ def mending(
         return []
     found: list[dict[str, Any]] = []
     if finite and limit is not None:
-        within = rounds_within(config, plan, spent, limit=float(limit)).get(name)
+        within = rounds_within(plan, spent, limit=float(limit)).get(name)
         if within is not None and (
             _holds(config, plan, within, graph, name, float(limit))
             if anew
             else within["rounds"] > 0
         ):
             found.append({"action": "rounds", **within, "status": "proven"})
-        noise = _noise(config, plan, spent, name, float(limit))
+        noise = _noise(plan, spent, name, float(limit))
         if noise is not None:
             found.append({"action": "noise", **noise, "status": "proven"})
     if config.algorithm.form == "published":
@@ -167,19 +163,16 @@ def _planned(action: str, config: RunFile, plan: Plan, graph: Topology) -> list[
     return [{"action": action, "epsilon": guarantee.epsilon, "status": str(guarantee.status)}]
 
 
-def _noise(
-    config: RunFile, plan: Plan, spent: Spent, name: str, limit: float
-) -> dict[str, Any] | None:
+def _noise(plan: Plan, spent: Spent, name: str, limit: float) -> dict[str, Any] | None:
     """The noise multiplier that would have covered everything that was released."""
     released = accounted(plan.exposures[name], spent.numbers, torn=spent.torn)
-    how: dict[str, Any] = {"delta": plan.target.delta, **_how(config)}
     try:
-        multiplier = calibrated_multiplier(released, epsilon=limit, **how)
+        multiplier = calibrated_multiplier(released, statement=plan.statement, epsilon=limit)
     except (UnsupportedView, UnsupportedMechanism):
         return None
     return {
         "noise_multiplier": multiplier,
-        "epsilon": run_epsilon(released, noise_multiplier=multiplier, **how),
+        "epsilon": run_epsilon(released, statement=plan.statement, noise_multiplier=multiplier),
     }
 
 
@@ -196,10 +189,3 @@ def _last_within(cost: Any, most: int, limit: float) -> dict[str, Any] | None:
     except (UnsupportedView, UnsupportedMechanism):
         return None
     return {"rounds": low, "epsilon": spent} if spent <= limit else None
-
-
-def _how(config: RunFile) -> dict[str, str]:
-    p = config.privacy
-    if p is None:
-        return {}
-    return {"adjacency": p.adjacency, "accountant": p.accountant}

@@ -26,7 +26,6 @@ __all__ = ["mended"]
 
 _KINDS_OF_ROUND = 16  # each is composed by itself: more make every figure take a second or so
 _ROUNDING = 1e-9  # of a figure: less than what the noise is rounded up by
-_PRIVATE = {"dsgd": "dp-dpsgd", "dm-hsgd": "dpmixsgd", "sgda": "dpmixsgd"}
 
 
 def mended(
@@ -100,10 +99,8 @@ def _more_noise(config: RunFile, plan: Plan, case: Case, entry: dict[str, Any]) 
         if plan.exposures[g.adversary].releases != plan.exposures[worst.adversary].releases
         and run_epsilon(
             plan.exposures[g.adversary],
+            statement=g.statement,
             noise_multiplier=multiplier,
-            delta=g.delta,
-            adjacency=p.adjacency,
-            accountant=p.accountant,
         )
         > limit_of(plan) * (1.0 + _ROUNDING)
     ]
@@ -166,7 +163,7 @@ def _one_release(plan: Plan) -> Advice:
 
 
 def _private(config: RunFile) -> Advice:
-    other = _PRIVATE.get(config.algorithm.name, "dp-dpsgd")
+    other = ALGORITHMS[config.algorithm.name].private_counterpart
     words = (
         f'{config.algorithm.name} neither clips nor adds noise: set name = "{other}" in '
         "[algorithm], or another private algorithm, and epsilon and delta in [privacy]; the noise "

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
 from ...attacks.audit.game import CanaryGame, shares_noise
+from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.guarantee import Guarantee
 from ...training.exposure.guarantees import run_epsilon
-from ...training.exposure.joint_sensitivities import Exposure, exposures, exposures_by_victim
+from ...training.exposure.joint_sensitivities import (
+    JointSensitivity,
+    joint_sensitivities,
+    joint_sensitivities_by_victim,
+)
 from ...training.graphs.graph import Topology
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import AlgorithmTrace, trace
@@ -59,7 +64,7 @@ def game_of(
         adversaries=adversaries,
         canaries=config.audit.canaries,
         linked=_LINKED if _LINKED in adversaries and not encrypted else None,
-        replace=p.adjacency == "replace-one",
+        replace=plan.statement.adjacency is Adjacency.REPLACE_ONE,
         apart=shares_noise(traces, adversaries),
         batch_clipped=_clips_batches(built, of_unit),
     )
@@ -68,12 +73,12 @@ def game_of(
 
 def _by_victim(
     traces: AlgorithmTrace, names: list[str], plan: Plan, config: RunFile
-) -> dict[str, list[Exposure]]:
+) -> dict[str, list[JointSensitivity]]:
     """Every agent's exposure to the adversaries that can be measured; the named victim's alone."""
     measured = [n for n in names if not plan.exposures[n].whole_run and n != SINGLE_MESSAGE.name]
     if not measured:
         return {}
-    found = exposures_by_victim(
+    found = joint_sensitivities_by_victim(
         traces,
         measured,
         sampling_rate=plan.sampling_rate,
@@ -87,7 +92,7 @@ def _by_victim(
 
 def _linked(
     adversaries: dict[str, dict[int, Adversary]],
-    by_victim: dict[str, list[Exposure]],
+    by_victim: dict[str, list[JointSensitivity]],
     traces: AlgorithmTrace,
     plan: Plan,
     graph: Topology,
@@ -100,17 +105,17 @@ def _linked(
     of = adversaries.get(WORST_NEIGHBOUR)
     if of is None:
         return adversaries
-    orders = {e.victim: e.order for e in by_victim[WORST_NEIGHBOUR]}
+    orders = {e.victim: e.sum_of_squares for e in by_victim[WORST_NEIGHBOUR]}
     nearer = dict(of)
     for host in of:
         for agent in graph.neighbours(host):
             if agent == host:
                 continue
             who = neighbour(agent)
-            ((_, same),) = exposures(
+            ((_, same),) = joint_sensitivities(
                 traces, [who.name], sampling_rate=plan.sampling_rate, victim=host
             )
-            if same.order >= orders[host] * (1 - 1e-9):
+            if same.sum_of_squares >= orders[host] * (1 - 1e-9):
                 nearer[host] = who
                 break
     return adversaries | {WORST_NEIGHBOUR: nearer}
@@ -129,21 +134,24 @@ def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:
 
 
 def _proven(
-    stated: Guarantee, exposure: Exposure, config: RunFile, *, multiplier: float, rounds: int
+    stated: Guarantee,
+    exposure: JointSensitivity,
+    config: RunFile,
+    *,
+    multiplier: float,
+    rounds: int,
 ) -> Proven:
-    p = config.privacy
-    assert p is not None  # noqa: S101 # checked by the caller
     return Proven(
         name=stated.adversary,
         epsilon=run_epsilon(
             exposure,
+            statement=stated.statement,
             noise_multiplier=multiplier,
-            delta=p.delta,
-            adjacency=p.adjacency,
-            accountant=p.accountant,
             rounds=None if rounds == config.training.rounds else rounds,
         ),
-        delta=p.delta,
+        statement=stated.statement,
         status=stated.status,
-        claim=claim_of(exposure, noise_multiplier=multiplier, adjacency=p.adjacency, rounds=rounds),
+        claim=claim_of(
+            exposure, statement=stated.statement, noise_multiplier=multiplier, rounds=rounds
+        ),
     )

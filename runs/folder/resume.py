@@ -159,11 +159,7 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
         if every == exposure:  # no more than planned, which is within the target
             return False
         epsilon = run_epsilon(
-            every,
-            noise_multiplier=plan.noise_multiplier,
-            delta=p.delta,
-            adjacency=p.adjacency,
-            accountant=p.accountant,
+            every, statement=plan.statement, noise_multiplier=plan.noise_multiplier
         )
         return epsilon > target
 

@@ -323,10 +323,8 @@ def _spent(session: Session, released: Sequence[int]) -> float | None:
     repeated = len(set(numbers)) < len(numbers)
     return run_epsilon(
         session.plan.exposures[p.adversary],
+        statement=session.plan.statement,
         noise_multiplier=session.plan.noise_multiplier,
-        delta=p.delta,
-        adjacency=p.adjacency,
-        accountant=p.accountant,
         rounds=list(released) if repeated else len(numbers),
     )
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ...privacy.guarantee import Statement
 from ...training.exposure.guarantees import run_epsilon
-from ...training.exposure.joint_sensitivities import Exposure, Release, exposures_by_victim, rounded
-from ...training.exposure.whole_run import carried_exposures
+from ...training.exposure.joint_sensitivities import (
+    JointSensitivity,
+    Release,
+    joint_sensitivities_by_victim,
+    rounded,
+)
+from ...training.exposure.whole_run import replace_infinite_by_whole_run
 from ...training.tracing.trace import AlgorithmTrace
 
 _Key = tuple[tuple[float, ...], ...]
@@ -15,23 +21,23 @@ _Key = tuple[tuple[float, ...], ...]
 
 def exposures_by_agent(
     traces: AlgorithmTrace,
-    worst: Mapping[str, Exposure],
+    worst: Mapping[str, JointSensitivity],
     *,
     sampling_rate: float,
     encrypted: bool = False,
-) -> dict[str, list[Exposure]]:
+) -> dict[str, list[JointSensitivity]]:
     """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
 
     Where the worst figure is that of a view of all rounds together, so are the others.
     """
-    settled: dict[str, list[Exposure]] = {}
-    every = exposures_by_victim(
+    settled: dict[str, list[JointSensitivity]] = {}
+    every = joint_sensitivities_by_victim(
         traces, list(worst), sampling_rate=sampling_rate, encrypted=encrypted
     )
     for name, found in every:
-        whole = math.isfinite(worst[name].worst)
+        whole = math.isfinite(worst[name].largest)
         settled[name] = [
-            carried_exposures(
+            replace_infinite_by_whole_run(
                 traces,
                 [(name, exposure)],
                 sampling_rate=sampling_rate,
@@ -46,13 +52,11 @@ def exposures_by_agent(
 
 
 def epsilon_by_agent(
-    exposures: Sequence[Exposure],
+    exposures: Sequence[JointSensitivity],
     *,
     agents: int,
+    statement: Statement,
     noise_multiplier: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
 ) -> list[float | None]:
     """Epsilon of each agent's records, None for agents that belong to the adversary.
 
@@ -62,21 +66,20 @@ def epsilon_by_agent(
     Args:
         exposures: at noise multiplier 1, one for each agent outside the adversary.
         agents: how many there are.
+        statement: what epsilon is said of.
         noise_multiplier: of the run.
-        delta: of the statements.
-        adjacency: add-or-remove-one or replace-one.
-        accountant: how rounds are added up.
 
-    >>> from overhear.privacy import EAVESDROPPER, Status
+    >>> from overhear.privacy import EAVESDROPPER, Statement, Status
     >>> found = [
-    ...     Exposure(EAVESDROPPER, v, (Release(j, 0.02, 1000, 1),), Status.PROVEN, "one release")
+    ...     JointSensitivity(EAVESDROPPER, v, (Release(j, 0.02, 1000, 1),), Status.PROVEN, "a test")
     ...     for v, j in ((0, 1.0), (2, 0.5), (3, 1.0 + 1e-15))
     ... ]
-    >>> known = epsilon_by_agent(found, agents=4, noise_multiplier=2.0, delta=1e-5)
+    >>> of = Statement(delta=1e-5)
+    >>> known = epsilon_by_agent(found, agents=4, statement=of, noise_multiplier=2.0)
     >>> [None if e is None else round(e, 3) for e in known]
     [1.33, None, 0.579, 1.33]
     """
-    groups: dict[_Key, list[Exposure]] = {}
+    groups: dict[_Key, list[JointSensitivity]] = {}
     for exposure in exposures:
         groups.setdefault(_alike(exposure), []).append(exposure)
     found: list[float | None] = [None] * agents
@@ -87,17 +90,15 @@ def epsilon_by_agent(
         )
         spent = run_epsilon(
             alike[0]._replace(releases=releases),
+            statement=statement,
             noise_multiplier=noise_multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
         )
         for exposure in alike:
             found[exposure.victim] = spent
     return found
 
 
-def _alike(exposure: Exposure) -> _Key:
+def _alike(exposure: JointSensitivity) -> _Key:
     return tuple(_release(r) for r in exposure.releases)
 
 

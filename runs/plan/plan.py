@@ -5,38 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
 
 from pydantic import JsonValue
 
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Guarantee, Status
-from ...privacy.noise.schedule import Schedule
-from ...privacy.published.dpdl import PublishedClaim, dpdl_theorem_1
-from ...privacy.published.dyn_d2p import dyn_d2p_clt
+from ...privacy.guarantee import Guarantee, Statement, Status
+from ...privacy.published.claim import PublishedClaim
 from ...privacy.view.view import UnsupportedView
 from ...training.algorithms import ALGORITHMS, Form, bind
-from ...training.algorithms.dyn_d2p import Settings as DynD2PSettings
+from ...training.algorithms.algorithm import PlannedRun
+from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ...training.exposure.guarantees import calibrated_multiplier, guarantee
-from ...training.exposure.joint_sensitivities import (
-    CLEAR_DEFAULT,
-    ENCRYPTED_DEFAULT,
-    Exposure,
-    exposures,
-)
-from ...training.exposure.whole_run import carried_exposures
+from ...training.exposure.joint_sensitivities import JointSensitivity, joint_sensitivities
+from ...training.exposure.whole_run import replace_infinite_by_whole_run
 from ...training.graphs.graph import Topology
 from ...training.tracing.trace import trace
-from ..described import Adjacency
-from ..run_file.build import clip_norm_of, data_of, graph_of, records_of, sampling_rate_of
+from ..run_file.build import (
+    clip_norm_of,
+    data_of,
+    graph_of,
+    records_of,
+    sampling_rate_of,
+    statement_of,
+)
 from ..run_file.run_file import RunFile
 from ..run_file.tables import PrivacyTable
 from .by_agent import epsilon_by_agent, exposures_by_agent
 from .schema import Planned, PlannedAdversary, PublishedBound, Target
 
 _SOME_BATCH = 37.5
-_PUBLISHED = {"dpdl": dpdl_theorem_1}  # algorithms whose paper has a bound of its own
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +42,7 @@ class Plan:
     """What a run will cost.
 
     Attributes:
+        statement: what every epsilon is said of.
         noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
         target: what the run file asks for.
         guarantees: one for each adversary, worst first.
@@ -55,10 +54,11 @@ class Plan:
         published_bound: what the algorithm's paper claims at this noise multiplier.
     """
 
+    statement: Statement
     noise_multiplier: float
     target: Target
     guarantees: Sequence[Guarantee]
-    exposures: dict[str, Exposure]
+    exposures: dict[str, JointSensitivity]
     sampling_rate: float
     rounds: int
     message_kinds: Sequence[str]
@@ -114,7 +114,7 @@ def planned_adversary(stated: Guarantee) -> PlannedAdversary:
         epsilon=stated.epsilon,
         delta=stated.delta,
         unit="record",
-        adjacency=cast("Adjacency", stated.adjacency),  # any other is refused by the row
+        adjacency=stated.adjacency.value,
         sampling=str(stated.sampling),
         status="proven" if stated.status is Status.PROVEN else "heuristic",
         bound=str(stated.bound),
@@ -149,11 +149,12 @@ def make_plan(
     data = data_of(config) if needs_records or config.training.sampling_rate is None else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
+    statement = statement_of(config)
     kinds, found, of_each = _exposures(
         config, graph, rate=rate, records=records, every_agent=every_agent
     )
     # The noise that meets the target; the step as it runs with it must cost what was accounted.
-    multiplier = _multiplier(p, found)
+    multiplier = _multiplier(p, found, statement)
     if multiplier > 0:
         _, real, _ = _exposures(
             config,
@@ -165,64 +166,65 @@ def make_plan(
         )
         _check_scaling(found, real, multiplier)
     # Epsilon of every adversary, and of every agent where that is asked for.
-    every = _guarantees(config, found, multiplier=multiplier)
+    every = _guarantees(config, found, statement, multiplier=multiplier)
     victims = {
         name: epsilon_by_agent(
-            of, agents=graph.agents, noise_multiplier=multiplier, **_terms(p)._asdict()
+            of, agents=graph.agents, statement=statement, noise_multiplier=multiplier
         )
         for name, of in of_each.items()
     }
     return Plan(
+        statement=statement,
         noise_multiplier=multiplier,
-        target=_target(p),
+        target=_target(p, statement),
         guarantees=every,
         exposures=found,
         sampling_rate=rate,
         rounds=rounds,
         message_kinds=kinds,
         warnings=_warnings(config, every),
-        published_bound=_published_bound(config, every, multiplier=multiplier, rate=rate),
+        published_bound=_published_bound(
+            config,
+            graph,
+            every,
+            statement=statement,
+            multiplier=multiplier,
+            rate=rate,
+            records=records,
+        ),
         victims=victims if every_agent else None,
     )
 
 
-class _Terms(NamedTuple):
-    """What every epsilon of a run is stated at."""
-
-    delta: float = 1e-5
-    adjacency: str = "add-or-remove-one"
-    accountant: str = "pld"
-
-
-def _terms(privacy: PrivacyTable | None) -> _Terms:
+def _target(privacy: PrivacyTable | None, statement: Statement) -> Target:
     if privacy is None:
-        return _Terms()
-    return _Terms(privacy.delta, privacy.adjacency, privacy.accountant)
+        return Target(epsilon=None, delta=statement.delta, adversary=None)
+    return Target(epsilon=privacy.epsilon, delta=statement.delta, adversary=privacy.adversary)
 
 
-def _target(privacy: PrivacyTable | None) -> Target:
-    if privacy is None:
-        return Target(epsilon=None, delta=_terms(None).delta, adversary=None)
-    return Target(epsilon=privacy.epsilon, delta=privacy.delta, adversary=privacy.adversary)
-
-
-def _multiplier(privacy: PrivacyTable | None, found: Mapping[str, Exposure]) -> float:
+def _multiplier(
+    privacy: PrivacyTable | None, found: Mapping[str, JointSensitivity], statement: Statement
+) -> float:
     """The noise multiplier that is given, or that meets the target."""
     if privacy is None:
         return 0.0
     if privacy.epsilon is None:
         return float(privacy.noise_multiplier or 0.0)
     return calibrated_multiplier(
-        found[privacy.adversary], epsilon=privacy.epsilon, **_terms(privacy)._asdict()
+        found[privacy.adversary], statement=statement, epsilon=privacy.epsilon
     )
 
 
 def _guarantees(
-    config: RunFile, found: Mapping[str, Exposure], *, multiplier: float
+    config: RunFile,
+    found: Mapping[str, JointSensitivity],
+    statement: Statement,
+    *,
+    multiplier: float,
 ) -> list[Guarantee]:
-    """A statement for each adversary, worst first."""
+    """What is stated of each adversary, worst first."""
     every = [
-        guarantee(name, exposure, noise_multiplier=multiplier, **_terms(config.privacy)._asdict())
+        guarantee(name, exposure, statement=statement, noise_multiplier=multiplier)
         for name, exposure in found.items()
     ]
     if config.training.evaluation_noise_seed is not None:
@@ -241,7 +243,7 @@ def _exposures(
     noise_multiplier: float = 1.0,
     batch_size: float = 1.0,
     every_agent: bool = False,
-) -> tuple[list[str], dict[str, Exposure], dict[str, list[Exposure]]]:
+) -> tuple[list[str], dict[str, JointSensitivity], dict[str, list[JointSensitivity]]]:
     """What a round sends, and the exposures of the adversaries asked for and the target's.
 
     Last those of every agent, where asked for.
@@ -265,14 +267,16 @@ def _exposures(
     p, names = config.privacy, _names(config, agents=graph.agents)
     victim = None if p is None else p.victim
     kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
-    found = exposures(
+    found = joint_sensitivities(
         traces,
         list(dict.fromkeys(names)),
         sampling_rate=rate,
         victim=victim,
         encrypted=encrypted,
     )
-    found = carried_exposures(traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted)
+    found = replace_infinite_by_whole_run(
+        traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted
+    )
     of_each = (
         exposures_by_agent(traces, dict(found), sampling_rate=rate, encrypted=encrypted)
         if every_agent
@@ -302,7 +306,9 @@ def _names(config: RunFile, *, agents: int) -> list[str]:
     return [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
 
 
-def _check_scaling(unit: dict[str, Exposure], real: dict[str, Exposure], multiplier: float) -> None:
+def _check_scaling(
+    unit: dict[str, JointSensitivity], real: dict[str, JointSensitivity], multiplier: float
+) -> None:
     """The step as it will run must cost what multiplier 1 promised, divided by the multiplier."""
     for name, exposure in real.items():
         for one, other in zip(unit[name].releases, exposure.releases, strict=True):
@@ -326,6 +332,7 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
         fix = (
             ' Use form = "repaired" for a proven figure.'
             if Form(config.algorithm.form) is Form.PUBLISHED
+            and Form.PUBLISHED in ALGORITHMS[config.algorithm.name].forms
             else ""
         )
         said.append(f"Heuristic: {blame}.{fix}")
@@ -351,31 +358,32 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
 
 
 def _published_bound(
-    config: RunFile, guarantees: Sequence[Guarantee], *, multiplier: float, rate: float
+    config: RunFile,
+    graph: Topology,
+    guarantees: Sequence[Guarantee],
+    *,
+    statement: Statement,
+    multiplier: float,
+    rate: float,
+    records: float | None,
 ) -> PublishedClaim | None:
-    """What the paper claims, with the largest joint sensitivity of the adversaries as its K."""
-    bound, settings = _PUBLISHED.get(config.algorithm.name), config.algorithm.settings()
-    if isinstance(settings, DynD2PSettings) and config.privacy is not None and multiplier > 0:
-        schedule = Schedule(
-            rounds=config.training.rounds,
-            sampling_rate=rate,
-            clip_decay=settings.clip_decay,
-            budget_growth=settings.budget_growth,
-        )
-        p = config.privacy
-        return dyn_d2p_clt(
-            schedule, noise_multiplier=multiplier, delta=p.delta, adjacency=p.adjacency
-        )
+    """What the algorithm's own paper claims."""
+    bound = ALGORITHMS[config.algorithm.name].published_bound
     if bound is None or config.privacy is None:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
-    if worst.joint_sensitivity == 0.0:  # nothing is released that a bound could be about
-        return None
     return bound(
-        noise_multiplier=multiplier,
-        delta=worst.delta,
-        rounds=config.training.rounds,
-        sampling_rate=rate,
-        sensitivity_factor=worst.joint_sensitivity,
-        sensitivity_status=worst.status,
+        PlannedRun(
+            settings=config.algorithm.settings(),
+            form=Form(config.algorithm.form),
+            graph=graph,
+            noise_multiplier=multiplier,
+            clip_norm=clip_norm_of(config),
+            statement=statement,
+            rounds=config.training.rounds,
+            sampling_rate=rate,
+            records=records,
+            joint_sensitivity=worst.joint_sensitivity,
+            status=worst.status,
+        )
     )

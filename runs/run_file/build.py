@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
@@ -22,6 +24,8 @@ from ...training.graphs.topologies import build_graph
 from ...training.models.parameters import build_model, validate_model
 from ...training.models.tasks import ClassWeights, Task
 from .run_file import RunFile
+
+_DELTA = 1e-5
 
 
 def graph_of(config: RunFile) -> Topology:
@@ -47,6 +51,19 @@ def data_of(config: RunFile) -> Dataset:
 def records_of(config: RunFile, data: Dataset) -> float:
     """Public number of records of an average agent."""
     return len(data.targets) / config.data.agents
+
+
+def statement_of(config: RunFile) -> Statement:
+    """What every epsilon of the run is said of; delta is 1e-5 where there is no [privacy]."""
+    p = config.privacy
+    if p is None:
+        return Statement(delta=_DELTA)
+    return Statement(
+        delta=p.delta,
+        adjacency=Adjacency(p.adjacency),
+        unit=Unit(p.unit),
+        accountant=Accountant(p.accountant),
+    )
 
 
 def clip_norm_of(config: RunFile) -> float | None:

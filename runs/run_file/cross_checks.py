@@ -72,10 +72,11 @@ def resolved_model(model: ModelTable, *, algorithm: str) -> tuple[ModelTable, li
     if model.task in (None, wanted):
         return model.model_copy(update={"task": wanted}), []
     reason = "ascends in dual variables" if has_dual else "has no dual variables"
+    min_max = next(other for other, of in ALGORITHMS.items() if of.blocks > 1 and of.private)
+    instead = "another algorithm" if has_dual else f"a min-max algorithm such as {min_max}"
     return model, [
         f'[model] task="{model.task}" cannot be learned by {algorithm}, which {reason}; use '
-        f'"{wanted}", or choose '
-        f"{'another algorithm' if has_dual else 'a min-max algorithm such as dpmixsgd'}"
+        f'"{wanted}", or choose {instead}'
     ]
 
 
@@ -160,7 +161,7 @@ def _adversaries(
 ) -> tuple[tuple[str, ...], list[str]]:
     """The adversaries to account for, the target's first, and what is wrong with them."""
     from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-    from ...training.exposure.joint_sensitivities import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+    from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     default = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
     given = "adversaries" in privacy.model_fields_set

@@ -5,7 +5,15 @@ import math
 
 import pytest
 
-from overhear.privacy import Guarantee, Sampling, Status, Unit
+from overhear.privacy import (
+    Accountant,
+    Adjacency,
+    Guarantee,
+    Sampling,
+    Statement,
+    Status,
+    Unit,
+)
 
 GOOD = Guarantee(
     adversary="eavesdropper",
@@ -14,9 +22,7 @@ GOOD = Guarantee(
     effective_noise_multiplier=2.0,
     mu_per_round=0.5,
     epsilon=math.inf,
-    delta=1e-5,
-    unit=Unit.RECORD,
-    adjacency="add-or-remove-one",
+    statement=Statement(delta=1e-5),
     sampling=Sampling.POISSON,
     status=Status.PROVEN,
     because="a test",
@@ -32,5 +38,30 @@ def test_a_negative_or_undefined_figure_is_refused(field, value):
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5])
 def test_delta_outside_the_unit_interval_is_refused(delta):
-    with pytest.raises(ValueError, match="delta"):
-        dataclasses.replace(GOOD, delta=delta)
+    with pytest.raises(ValueError, match=f"delta={delta} must lie strictly between 0 and 1"):
+        Statement(delta=delta)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"adjacency": "zero-out"}, "adjacency='zero-out' must be one of 'add-or-remove-one', 're"),
+        ({"accountant": "moments"}, "accountant='moments' must be one of 'pld', 'rdp', 'prv'"),
+        ({"unit": "agent"}, "unit='agent' must be 'record'"),
+    ],
+)
+def test_a_statement_about_something_unknown_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Statement(delta=1e-5, **options)
+
+
+def test_a_statement_takes_the_names_of_its_members():
+    given = Statement(delta=1e-5, adjacency="replace-one", unit="record", accountant="rdp")
+    assert given.adjacency is Adjacency.REPLACE_ONE
+    assert given.unit is Unit.RECORD
+    assert given.accountant is Accountant.RDP
+
+
+def test_a_guarantee_is_of_its_statement():
+    said = dataclasses.replace(GOOD, statement=Statement(delta=1e-6, adjacency="replace-one"))
+    assert (said.delta, said.adjacency, said.unit) == (1e-6, Adjacency.REPLACE_ONE, Unit.RECORD)

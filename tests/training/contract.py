@@ -16,13 +16,15 @@ from torch import nn
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from overhear.training.algorithms.algorithm import Bound
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources, TensorRound
+from overhear.training.engine.recording import Recorded
+from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.engine.transcript import Message, Tap, Transcript
 from overhear.training.graphs.graph import Graph
 from overhear.training.models.tasks import ClassWeights
-from overhear.training.step.round import Agents
+from overhear.training.step.values import Agents
 from overhear.training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
@@ -101,7 +103,7 @@ def started(
 
 
 def traced(init, step, graph: Graph) -> RoundTrace:
-    """The first round of a step on unit sources."""
+    """The first round of a step on symbols."""
     return trace(init, step, graph=graph, rounds=5).rounds[0][0]
 
 
@@ -141,13 +143,13 @@ def check_rows(
     )
     engine.start()
     for _ in range(_LOOKED_AT):
-        before, sources = engine.snapshot(), Sources()
-        engine.advance(sources=sources)
+        before, recorded = engine.snapshot(), Recorded()
+        engine.advance(recorded=recorded)
     sent = transcript.of(round=engine.round)
     drawn = {
-        Contributions: sources.contributions,
-        NoiseSources: sources.noise,
-        Known: [*before.values(), *sources.known],
+        Contributions: recorded.contributions,
+        NoiseSources: recorded.noise,
+        Known: [*before.values(), *recorded.known],
         Messages: [message.rows for message in sent],
     }
     for kind, held in drawn.items():
@@ -215,9 +217,9 @@ def check_noise(engine: Engine) -> None:
     """
     draws = []
     for _ in range(200):
-        sources = Sources()
-        engine.advance(sources=sources)
-        draws.append([z[:, :5].T for z in sources.noise])  # (coordinates, sources) of each call
+        recorded = Recorded()
+        engine.advance(recorded=recorded)
+        draws.append([z[:, :5].T for z in recorded.noise])  # (coordinates, sources) of each call
     for call in range(len(draws[0])):
         z = torch.stack([draw[call] for draw in draws])  # (200, coordinates, sources)
         flat = z.flatten(0, 1)
@@ -257,14 +259,14 @@ def check_clipping(bound: Bound, graph: Graph) -> None:
     groups = [group for group in record.groups if isinstance(group, Contributions)]
     engine = started(bound, graph)
     engine.advance()  # the models differ from here on
-    sources = Sources()
+    recorded = Recorded()
     one_record = {
         agent: Examples(10.0 * shard.inputs[:1], shard.targets[:1])
         for agent, shard in enumerate(engine.setting.shards)
     }
-    engine.advance(planted=one_record, sources=sources)
+    engine.advance(planted=one_record, recorded=recorded)
     squared, bounds, clipped = dict[int, float](), dict[int, float](), set[int]()
-    for group, value in zip(groups, sources.contributions, strict=True):
+    for group, value in zip(groups, recorded.contributions, strict=True):
         norms = value.square().sum(1).tolist()
         for i, (norm, most) in enumerate(zip(norms, group.bounds.tolist(), strict=True)):
             vector = group.first_vector + i

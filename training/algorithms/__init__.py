@@ -1,100 +1,35 @@
-"""The algorithms, each one a step in terms of the round's operations."""
+"""The algorithms, each one a step in terms of the round's operations.
 
-from ..graphs.mixing import Sums
-from . import dp_cga, dp_dpsgd, dp_netfleet, dpdl, dsgd, dyn_d2p, muffliato
-from .algorithm import Algorithm, bind
-from .correlated import cdp_dsgd, decor, ldp_dsgd, whisper
-from .form import Form
-from .min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
+The imports are the registry: a file here ends in its `ALGORITHM`, and a line below lists it.
+"""
 
-ALGORITHMS: dict[str, Algorithm] = {
-    "dsgd": Algorithm(name="dsgd", init=dsgd.init, step=dsgd.step, private=False),
-    "dp-dpsgd": Algorithm(
-        name="dp-dpsgd", init=dp_dpsgd.init, step=dp_dpsgd.step, settings=dp_dpsgd.Settings
-    ),
-    "dpdl": Algorithm(name="dpdl", init=dpdl.init, step=dpdl.step, settings=dpdl.Settings),
-    "dp-cga": Algorithm(
-        name="dp-cga", init=dp_cga.init, step=dp_cga.step, settings=dp_cga.Settings
-    ),
-    "muffliato": Algorithm(
-        name="muffliato",
-        init=muffliato.init,
-        step=muffliato.step,
-        settings=muffliato.Settings,
-        prepare=muffliato.prepare,
-    ),
-    "dp-netfleet": Algorithm(
-        name="dp-netfleet",
-        init=dp_netfleet.init,
-        step=dp_netfleet.step,
-        settings=dp_netfleet.Settings,
-    ),
-    "dyn-d2p": Algorithm(
-        name="dyn-d2p",
-        init=dyn_d2p.init,
-        step=dyn_d2p.step,
-        settings=dyn_d2p.Settings,
-        prepare=dyn_d2p.prepare,
-        weights=Sums.COLUMNS,
-    ),
-    "whisper": Algorithm(
-        name="whisper",
-        init=whisper.init,
-        step=whisper.step,
-        settings=whisper.Settings,
-        prepare=whisper.prepare,
-    ),
-    "decor": Algorithm(
-        name="decor",
-        init=decor.init,
-        step=decor.step,
-        settings=decor.Settings,
-        prepare=decor.prepare,
-    ),
-    "ldp-dsgd": Algorithm(
-        name="ldp-dsgd",
-        init=ldp_dsgd.init,
-        step=ldp_dsgd.step,
-        settings=ldp_dsgd.Settings,
-        prepare=ldp_dsgd.prepare,
-    ),
-    "cdp-dsgd": Algorithm(
-        name="cdp-dsgd",
-        init=cdp_dsgd.init,
-        step=cdp_dsgd.step,
-        settings=cdp_dsgd.Settings,
-        prepare=cdp_dsgd.prepare,
-    ),
-    "dpmixsgd": Algorithm(
-        name="dpmixsgd",
-        init=dpmixsgd.init,
-        step=dpmixsgd.step,
-        settings=dpmixsgd.Settings,
-        blocks=2,
-    ),
-    "dm-hsgd": Algorithm(
-        name="dm-hsgd",
-        init=dm_hsgd.init,
-        step=dm_hsgd.step,
-        settings=dm_hsgd.Settings,
-        private=False,
-        blocks=2,
-    ),
-    "sgda": Algorithm(
-        name="sgda",
-        init=sgda.init,
-        step=sgda.step,
-        settings=sgda.Settings,
-        private=False,
-        blocks=2,
-    ),
-    "dp-sgda": Algorithm(
-        name="dp-sgda",
-        init=dp_sgda.init,
-        step=dp_sgda.step,
-        settings=dp_sgda.Settings,
-        blocks=2,
-    ),
-}
+# ruff: noqa: F401 - an import that nothing else uses is an entry of the registry
+
+from types import ModuleType
+
+from .algorithm import Algorithm, Form, bind
+
+# One line each, in the order in which they are shown.
+# isort: off
+from . import dsgd
+from . import dp_dpsgd
+from . import dpdl
+from . import dp_cga
+from . import muffliato
+from . import dp_netfleet
+from . import dyn_d2p
+from .correlated import whisper
+from .correlated import decor
+from .correlated import ldp_dsgd
+from .correlated import cdp_dsgd
+from .min_max import dpmixsgd
+from .min_max import dm_hsgd
+from .min_max import sgda
+from .min_max import dp_sgda
+# isort: on
+
+_FILES = [value for value in list(vars().values()) if isinstance(value, ModuleType)]
+_LISTED: list[Algorithm] = [file.ALGORITHM for file in _FILES if hasattr(file, "ALGORITHM")]
+ALGORITHMS: dict[str, Algorithm] = {algorithm.name: algorithm for algorithm in _LISTED}
 
 __all__ = ["ALGORITHMS", "Algorithm", "Form", "bind"]

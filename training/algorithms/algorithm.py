@@ -1,17 +1,31 @@
-"""Algorithm: what the registry knows of one, and how its numbers are bound."""
+"""Algorithm: what the registry knows of one, its two forms, and how its numbers are bound."""
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.guarantee import Statement, Status
+from ...privacy.published.claim import PublishedClaim
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
-from .form import Form
+
+# What every step may take by name.
+_COMMON = {"form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records"}
+
+
+class Form(enum.StrEnum):
+    """Which of the two forms of an algorithm is meant: as published, or repaired to be proven."""
+
+    REPAIRED = "repaired"
+    PUBLISHED = "published"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,8 +34,52 @@ class NoSettings:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """What a paper's bound may ask about a planned run: public facts alone.
+
+    Attributes:
+        settings: the algorithm's own hyper-parameters.
+        form: published or repaired.
+        graph: of the run.
+        noise_multiplier: noise std on a sum of clipped gradients over the clip norm.
+        clip_norm: None where nothing is clipped.
+        statement: delta, adjacency, unit and accountant of the run.
+        rounds, sampling_rate: how often a batch is drawn, and how likely a record is in it.
+        records: public number of records of an average agent; None where the run needs none.
+        joint_sensitivity: the largest of the adversaries', at noise multiplier 1.
+        status: whether that one is proven.
+    """
+
+    settings: Any
+    form: Form
+    graph: Topology
+    noise_multiplier: float
+    clip_norm: float | None
+    statement: Statement
+    rounds: int
+    sampling_rate: float
+    records: float | None
+    joint_sensitivity: float
+    status: Status
+
+
+class OwnGradient(NamedTuple):
+    """An agent's own gradient, as far as a message of its algorithm shows it.
+
+    Attributes:
+        multiple: (D,) float64, `factor` times the sum of the batch's gradients over batch_size.
+        factor: a public number.
+        noise_share: how much of the declared noise is left in `multiple / factor`.
+    """
+
+    multiple: Tensor
+    factor: float
+    noise_share: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Algorithm:
-    """An algorithm.
+    """An algorithm: the last thing that its file defines.
 
     Attributes:
         name: its name in a run file.
@@ -29,11 +87,20 @@ class Algorithm:
         step: `step(state, round, *, hyper-parameters) -> State`; the field `x` holds the models.
         settings: frozen dataclass of its own hyper-parameters, with defaults.
         private: whether it clips and adds noise at all.
-        prepare: `prepare(settings, *, graph, rounds, clip_norm) -> {name: public value}`: what the
-            step takes by name, like its hyper-parameters, but depends on the run: schedules,
-            factors of a covariance. Nothing here may depend on data.
+        private_counterpart: of one that is not private, the name of the one to use in its place.
+        prepare: `prepare(*, graph, rounds, hyper-parameters) -> {name: public value}`, which takes
+            what it names: what the step takes by name, like its hyper-parameters, but depends on
+            the run: schedules, factors of a covariance. Nothing here may depend on data.
         weights: which sums of the mixing weights must be 1; both keep the mean of the models.
         blocks: of a point: 1 for parameters alone, 2 where a task adds dual variables.
+        published_bound: what its paper claims of a run; None where no bound of its own is known.
+        single_gradients: kinds of its messages from which one agent's gradient on one model can
+            be had without the others': what an attack can aim at beside the whole view.
+        own_gradient: for messages of the kind "momentum" how: `own_gradient(sent, *, before, heard,
+            own_weight, agents, settings, form) -> OwnGradient` undoes the step for the sender.
+
+    Raises:
+        ValueError: a private algorithm with a counterpart, or another without one.
     """
 
     name: str
@@ -41,14 +108,33 @@ class Algorithm:
     step: Callable[..., Any]
     settings: type = NoSettings
     private: bool = True
+    private_counterpart: str | None = None
     prepare: Callable[..., dict[str, object]] | None = None
     weights: Sums = Sums.BOTH
     blocks: int = 1
+    published_bound: Callable[[PlannedRun], PublishedClaim | None] | None = None
+    single_gradients: tuple[str, ...] = ()
+    own_gradient: Callable[..., OwnGradient] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that what adds no noise names what to use in its place."""
+        if self.private != (self.private_counterpart is None):
+            raise InputError(
+                f"private={self.private} and private_counterpart={self.private_counterpart!r} of "
+                f"algorithm {self.name!r}: name the private algorithm to use in place of one that "
+                "is not, and of no other"
+            )
 
     @property
     def needs_records(self) -> bool:
         """Whether the start draws a batch whose rate depends on how many records an agent has."""
         return "records" in inspect.signature(self.init).parameters
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The forms that differ: the repaired one alone where the published one is the same."""
+        taken = {*inspect.signature(self.init).parameters, *inspect.signature(self.step).parameters}
+        return tuple(Form) if "form" in taken else (Form.REPAIRED,)
 
 
 class Bound(NamedTuple):
@@ -114,24 +200,21 @@ def bind(
 
     Raises:
         TypeError: settings of another algorithm.
-        ValueError: a number out of range, or a graph whose weights do not fit the algorithm.
+        ValueError: a number out of range, a hyper-parameter without effect, or a graph whose
+            weights do not fit the algorithm.
     """
-    if not isinstance(settings, algorithm.settings):
-        raise InputTypeError(
-            f"settings of {algorithm.name!r} must be {algorithm.settings.__name__}, not "
-            f"{type(settings).__name__}"
-        )
     if not batch_size > 0:
         raise InputError(f"batch_size={batch_size} must be positive")
     if not noise_std >= 0:
         raise InputError(f"noise_std={noise_std} must be at least 0")
+    own = hyper_parameters(algorithm, settings)
     numbers = {
         "form": form,
         "learning_rate": learning_rate,
         "clip_norm": clip_norm,
         "noise_std": noise_std,
         "batch_size": batch_size,
-        **{field.name: getattr(settings, field.name) for field in fields(algorithm.settings)},
+        **own,
     }
     if graph is not None:
         check_weights(graph, algorithm.weights)
@@ -142,24 +225,71 @@ def bind(
                 "average agent; give it"
             )
         numbers["records"] = records
-    at_start = inspect.signature(algorithm.init).parameters
-    first = {name: value for name, value in numbers.items() if name in at_start}
-    wanted = inspect.signature(algorithm.step).parameters
-    given = {name: value for name, value in numbers.items() if name in wanted}
+    first, given = _taken(algorithm.init, numbers), _taken(algorithm.step, numbers)
     if algorithm.prepare is not None:
         if graph is None or rounds is None:
             raise InputError(f"algorithm {algorithm.name!r} needs graph and rounds; give both")
-        prepared = algorithm.prepare(settings, graph=graph, rounds=rounds, clip_norm=clip_norm)
-        foreign = sorted(prepared.keys() - wanted.keys() | prepared.keys() & numbers.keys())
-        if foreign:
-            raise InputTypeError(
-                f"prepare of {algorithm.name!r} gives {foreign[0]!r}, which its step does not take "
-                "or which has a value already; rename it"
-            )
-        given |= prepared
+        given |= prepared(algorithm, settings, graph=graph, rounds=rounds)
     return Bound(
         functools.partial(algorithm.init, **first) if first else algorithm.init,
         functools.partial(algorithm.step, **given),
         algorithm.weights,
         algorithm.blocks,
     )
+
+
+def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
+    """An algorithm's own hyper-parameters by name.
+
+    Args:
+        algorithm: whose they are.
+        settings: an instance of `algorithm.settings`.
+
+    Raises:
+        TypeError: settings of another algorithm.
+        ValueError: a field that no function of the algorithm takes, so that it has no effect.
+    """
+    if not isinstance(settings, algorithm.settings):
+        raise InputTypeError(
+            f"settings of {algorithm.name!r} must be {algorithm.settings.__name__}, not "
+            f"{type(settings).__name__}"
+        )
+    own = {field.name: getattr(settings, field.name) for field in fields(algorithm.settings)}
+    functions = [f for f in (algorithm.init, algorithm.step, algorithm.prepare) if f is not None]
+    unused = sorted(own.keys() - {name for f in functions for name in _taken(f, own)})
+    if unused:
+        raise InputError(
+            f"hyper-parameter {unused[0]!r} of algorithm {algorithm.name!r} has no effect: none of "
+            "its init, step and prepare takes it by name; take it there, or drop the field"
+        )
+    return own
+
+
+def prepared(
+    algorithm: Algorithm, settings: Any, *, graph: Topology, rounds: int
+) -> dict[str, object]:
+    """What the step takes besides hyper-parameters, made for a run; nothing without `prepare`.
+
+    Raises:
+        TypeError: settings of another algorithm, or a value that the step does not take or has.
+        ValueError: a run that the algorithm cannot prepare for.
+    """
+    own = hyper_parameters(algorithm, settings)
+    if algorithm.prepare is None:
+        return {}
+    run = {"graph": graph, "rounds": rounds, **own}
+    made = algorithm.prepare(**_taken(algorithm.prepare, run))
+    wanted = inspect.signature(algorithm.step).parameters.keys()
+    foreign = sorted(made.keys() - wanted | made.keys() & _COMMON | made.keys() & own.keys())
+    if foreign:
+        raise InputTypeError(
+            f"prepare of {algorithm.name!r} gives {foreign[0]!r}, which its step does not take "
+            "or which has a value already; rename it"
+        )
+    return made
+
+
+def _taken(function: Callable[..., Any], numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the function takes by name."""
+    wanted = inspect.signature(function).parameters
+    return {name: value for name, value in numbers.items() if name in wanted}

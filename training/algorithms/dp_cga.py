@@ -47,7 +47,9 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ..step.round import Agents, Batch, Edges, Round
+from ..step.round import Round
+from ..step.values import Agents, Batch, Edges
+from .algorithm import Algorithm
 
 _MOST_STEPS = 100  # of the active-set solver, for each row; it needs about one
 
@@ -96,7 +98,7 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round; the numbers are the paper's steps."""
+    """One round; the numbers are steps above."""
     models = round.broadcast(state.x, kind="model")  # 1
     batch = round.draw()
     if clip is Clip.BATCH:  # 2
@@ -162,3 +164,12 @@ def project(gradient: Tensor, rows: Tensor) -> Tensor:
     v, _ = nnls(triangle[:, :n], -triangle[:, n], maxiter=_MOST_STEPS * n)
     pull = torch.from_numpy(v).to(rows.device) @ stacked[:n]
     return (stacked[n] + pull).to(gradient.dtype)
+
+
+ALGORITHM = Algorithm(
+    name="dp-cga",
+    init=init,
+    step=step,
+    settings=Settings,
+    single_gradients=("cross-gradient",),
+)

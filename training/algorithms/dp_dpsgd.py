@@ -3,9 +3,9 @@
 J. Xu, W. Zhang, F. Wang, "A(DP)^2SGD: Asynchronous decentralized parallel stochastic gradient
 descent with differential privacy", IEEE TPAMI 2022; here its synchronous form.
 
-    g~_i = (1/B) (sum_b clip(grad_b F(x_i), C) + z_i),   z_i ~ N(0, s^2 C^2 I)
-    x_i <- sum_j W_ij x_j - eta g~_i                     mix-then-step
-    x_i <- sum_j W_ij (x_j - eta g~_j)                   step-then-mix
+    1  g~_i = (1/B) (sum_b clip(grad_b F(x_i), C) + z_i),   z_i ~ N(0, s^2 C^2 I)
+    2  x_i <- sum_j W_ij x_j - eta g~_i                     mix-then-step
+    3  x_i <- sum_j W_ij (x_j - eta g~_j)                   step-then-mix, in place of 2
 
 | symbol | name here     | shape  | meaning                                    |
 |--------|---------------|--------|--------------------------------------------|
@@ -17,7 +17,7 @@ descent with differential privacy", IEEE TPAMI 2022; here its synchronous form.
 | eta    | learning_rate | scalar | step size                                  |
 
 Where we differ from the paper: the original does not clip, so its sensitivity has no bound; ours
-clips each example. Either order costs one Gaussian release a round against every onlooker.
+clips each example. Either order costs one Gaussian release a round against every adversary.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
+from .algorithm import Algorithm
 
 
 class Order(enum.StrEnum):
@@ -64,9 +66,12 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round."""
-    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    """One round; the numbers are the steps above."""
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
     noisy = (sums + round.noise(sums, std=noise_std)) / batch_size
     if order is Order.STEP_THEN_MIX:
-        return State(round.mix(state.x - learning_rate * noisy, kind="model"))
-    return State(round.mix(state.x, kind="model") - learning_rate * noisy)
+        return State(round.mix(state.x - learning_rate * noisy, kind="model"))  # 3
+    return State(round.mix(state.x, kind="model") - learning_rate * noisy)  # 2
+
+
+ALGORITHM = Algorithm(name="dp-dpsgd", init=init, step=step, settings=Settings)

@@ -5,10 +5,10 @@ for fully decentralized federated learning with heterogeneous data", MobiHoc 202
 with clipping and noise.
 
     repeat K times, agent i by itself:
-        n_i <- (1/B) (sum_b clip(grad_b F(x_i), C) + z),  z ~ N(0, s^2 C^2 I)
-        y_i <- y_i + n_i - g_i;  g_i <- n_i
-        x_i <- x_i - eta y_i
-    send x_i and y_i;  x_i <- sum_j W_ij x_j;  y_i <- sum_j W_ij y_j
+        1  n_i <- (1/B) (sum_b clip(grad_b F(x_i), C) + z),  z ~ N(0, s^2 C^2 I)
+        2  y_i <- y_i + n_i - g_i;  g_i <- n_i
+        3  x_i <- x_i - eta y_i
+    4  send x_i and y_i;  x_i <- sum_j W_ij x_j;  y_i <- sum_j W_ij y_j
 
 | symbol | name here     | shape  | meaning                                               |
 |--------|---------------|--------|-------------------------------------------------------|
@@ -32,7 +32,7 @@ fresh clean one would leave gradients in the trackers that no noise covers. Trac
 without a release. The models of the local steps cross no link, but gradients are taken there, so
 they count as seen, and each of the K batches costs one release of its own, not 1/sqrt(K) of one.
 With one batch for the round its K gradients are released jointly: joint sensitivity sqrt(K). The
-noise hides either for every onlooker; published and repaired form are the same.
+noise hides either from every adversary; published and repaired form are the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...privacy.errors import InputError
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
+from .algorithm import Algorithm
 
 
 class Batches(enum.StrEnum):
@@ -92,15 +94,18 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round: K local steps, then one exchange."""
+    """One round: K local steps, then one exchange; the numbers are the steps above."""
     x, g = state.x, state.g
     correction = state.y - g
     batch = round.draw()
     for number in range(local_steps):
         if number and batches is Batches.PER_STEP:
             batch = round.draw()
-        sums = round.clipped_sums(x, batch=batch, clip_norm=clip_norm)
+        sums = round.clipped_sums(x, batch=batch, clip_norm=clip_norm)  # 1
         g = (sums + round.noise(sums, std=noise_std)) / batch_size
-        x = x - learning_rate * (g + correction)
+        x = x - learning_rate * (g + correction)  # 2, 3
     y = g + correction
-    return State(round.mix(x, kind="model"), round.mix(y, kind="tracker"), g)
+    return State(round.mix(x, kind="model"), round.mix(y, kind="tracker"), g)  # 4
+
+
+ALGORITHM = Algorithm(name="dp-netfleet", init=init, step=step, settings=Settings)

@@ -1,7 +1,7 @@
 """DPDL: cross-gradients, clipping per example, Gaussian noise, calibration, momentum, mixing.
 
-Y. Yuan, Y. Xiao, M. Wang, M. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
-Stochastic Learning on Non-IID Data", arXiv 2606.04399.
+Yunsheng Yuan, Xue Xiao, Lina Wang, Feng Li, "DPDL: Towards Differential Privacy Preservation in
+Decentralized Stochastic Learning on Non-IID Data", 2026, arXiv 2606.04399.
 
     1  send x_i to the neighbours; draw one batch of D_i for all of their models
     2  g[m, i] = (1/B) (sum_b clip(grad_b F(x_m), C) + z),  z ~ N(0, s^2 C^2 I);  send it to m
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,8 +42,11 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ..step.round import Agents, Edges, Round
-from .form import Form
+from ...privacy.published.claim import PublishedClaim
+from ...privacy.published.dpdl import dpdl_theorem_1
+from ..step.round import Round
+from ..step.values import Agents, Edges
+from .algorithm import Algorithm, Form, OwnGradient, PlannedRun
 
 _SEARCH = 20_001
 
@@ -170,3 +174,82 @@ def _cosines(rows: Tensor, reference: Tensor) -> Tensor:
     """Cosine of each row with the reference; 0 with a zero vector."""
     size = torch.linalg.vector_norm(rows, dim=1) * torch.linalg.vector_norm(reference)
     return torch.where(size > 0, rows @ reference / size.clamp_min(math.ulp(0.0)), 0.0)
+
+
+def own_gradient(
+    sent: Tensor,
+    *,
+    before: Sequence[tuple[float, Tensor]],
+    heard: Sequence[tuple[float, Tensor]],
+    own_weight: float,
+    agents: int,
+    settings: Settings,
+    form: Form,
+) -> OwnGradient:
+    """Undo steps 4 to 6 for an agent i, from the momenta and cross-gradients of two rounds.
+
+        u = v~_t - momentum sum_j W_ij v~_{t-1}^j - sum_{d != i} g[i, d] / (sqrt(W_id) A)
+          = g[i, i] / (sqrt(W_ii) A) + alpha sum_d W_id c_d ghat_i
+
+    In the repaired form ghat_i is g[i, i], so u is a multiple of it, and since c_d depends on
+    directions alone the factor is known. In the published form ghat_i is free of noise, so dividing
+    by the same factor leaves *less* noise than any message carries.
+
+    Args:
+        sent: (D,) momentum v~_t that i sends.
+        before: W_ij and the momentum that j sent, of all j that i mixed with the round before.
+        heard: W_id and the cross-gradient g[i, d] of this round, of every neighbour d.
+        own_weight: W_ii.
+        agents: A.
+        settings: alpha and momentum.
+        form: published or repaired.
+
+    Returns:
+        u, the factor, and what share of the noise of g[i, i] is left.
+    """
+    u = sent.to(torch.float64, copy=True)  # a difference of large, nearly equal numbers
+    for weight, earlier in before:
+        u -= settings.momentum * weight * earlier.double()
+    for weight, g in heard:
+        u -= g.double() / (math.sqrt(weight) * agents)
+    direct = 1.0 / (math.sqrt(own_weight) * agents)
+    pull = own_weight * _calibrated(1.0) + sum(
+        weight * _calibrated(_cosine(g.double(), u)) for weight, g in heard
+    )
+    factor = direct + settings.alpha * pull
+    return OwnGradient(u, factor, direct / factor if form is Form.PUBLISHED else 1.0)
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    size = float(torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b))
+    return float(a @ b) / size if size > 0 else 0.0
+
+
+def _calibrated(cosine: float) -> float:
+    """C of step 4."""
+    return 1.0 / (1.0 + math.exp(cosine))
+
+
+def published_bound(run: PlannedRun) -> PublishedClaim | None:
+    """Theorem 1, with the largest joint sensitivity of the adversaries as its K."""
+    if run.joint_sensitivity == 0.0:  # nothing is released that a bound could be about
+        return None
+    return dpdl_theorem_1(
+        noise_multiplier=run.noise_multiplier,
+        delta=run.statement.delta,
+        rounds=run.rounds,
+        sampling_rate=run.sampling_rate,
+        sensitivity_factor=run.joint_sensitivity,
+        sensitivity_status=run.status,
+    )
+
+
+ALGORITHM = Algorithm(
+    name="dpdl",
+    init=init,
+    step=step,
+    settings=Settings,
+    published_bound=published_bound,
+    single_gradients=("cross-gradient", "momentum"),
+    own_gradient=own_gradient,
+)

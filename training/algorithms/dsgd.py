@@ -2,7 +2,8 @@
 
 X. Lian et al., "Can decentralized algorithms outperform centralized algorithms?", NeurIPS 2017.
 
-    x_i <- sum_j W_ij x_j - eta * grad F(x_i; batch_i)
+    1  g_i = (1/B) sum_b grad_b F(x_i)
+    2  x_i <- sum_j W_ij x_j - eta g_i
 
 | symbol | name here     | shape  | meaning                                    |
 |--------|---------------|--------|--------------------------------------------|
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..step.round import Agents, Round
+from ..step.round import Round
+from ..step.values import Agents
+from .algorithm import Algorithm
 
 
 class State(NamedTuple):
@@ -34,6 +37,11 @@ def init(round: Round) -> State:
 
 
 def step(state: State, round: Round, *, learning_rate: float, batch_size: float) -> State:
-    """One round: mix, then step along the local gradient."""
-    gradient = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None) / batch_size
-    return State(round.mix(state.x, kind="model") - learning_rate * gradient)
+    """One round; the numbers are the steps above."""
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None)  # 1
+    return State(round.mix(state.x, kind="model") - learning_rate * (sums / batch_size))  # 2
+
+
+ALGORITHM = Algorithm(
+    name="dsgd", init=init, step=step, private=False, private_counterpart="dp-dpsgd"
+)

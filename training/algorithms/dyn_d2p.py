@@ -4,10 +4,10 @@ Z. Zhu, Y. Huang, X. Wang, S. Ji, J. Xu, "Dyn-D2P: Dynamic Differentially Privat
 Learning with Provable Utility Guarantee", IJCAI 2025, arXiv 2505.06651.
 
     x_i = z_i = public model,  w_i = 1;  for k = 0, ..., K - 1:
-        C_k = C_0 rho_c^(-k/K),  mu_k = mu_0 rho_mu^(k/K)
-        g_i = (1/B) (sum_b clip(grad_b F(z_i), C_k) + n_i),   n_i ~ N(0, (C_k / mu_k)^2 I)
-        send x_i - eta g_i and w_i along the links of P^k
-        x_i <- sum_j P^k_ij (x_j - eta g_j),   w_i <- sum_j P^k_ij w_j,   z_i <- x_i / w_i
+        1  C_k = C_0 rho_c^(-k/K),  mu_k = mu_0 rho_mu^(k/K)
+        2  g_i = (1/B) (sum_b clip(grad_b F(z_i), C_k) + n_i),   n_i ~ N(0, (C_k / mu_k)^2 I)
+        3  send x_i - eta g_i and w_i along the links of P^k
+        4  x_i <- sum_j P^k_ij (x_j - eta g_j),   w_i <- sum_j P^k_ij w_j,   z_i <- x_i / w_i
 
 | symbol                | name here     | shape     | meaning                                      |
 |-----------------------|---------------|-----------|----------------------------------------------|
@@ -47,8 +47,13 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ...privacy.noise.schedule import Schedule
+from ...privacy.published.claim import PublishedClaim
+from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ..graphs.graph import Topology
-from ..step.round import Agents, Round
+from ..graphs.mixing import Sums
+from ..step.round import Round
+from ..step.values import Agents
+from .algorithm import Algorithm, PlannedRun
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,23 +78,22 @@ class State(NamedTuple):
 
 
 def prepare(
-    settings: Settings, *, graph: Topology, rounds: int, clip_norm: float | None
+    *, graph: Topology, rounds: int, clip_decay: float, budget_growth: float
 ) -> dict[str, object]:
     """The public numbers of every round: push-sum weights, clip bounds, noise.
 
     >>> from overhear.training.graphs.topologies import directed_ring
-    >>> found = prepare(Settings(), graph=directed_ring(3), rounds=2, clip_norm=0.5)
+    >>> found = prepare(graph=directed_ring(3), rounds=2, clip_decay=4.0, budget_growth=4.0)
     >>> found["clip_scales"], found["noise_scales"]
     ((1.0, 0.5), (1.0, 0.25))
     """
-    del clip_norm  # scales are relative to it
     schedule = Schedule(
         rounds=rounds,
         sampling_rate=1.0,  # enters neither of the two
-        clip_decay=settings.clip_decay,
-        budget_growth=settings.budget_growth,
+        clip_decay=clip_decay,
+        budget_growth=budget_growth,
     )
-    clip, relative = schedule.clip_norms, schedule.relative_multipliers  # (T,)
+    clip, relative = schedule.clip_norms, schedule.relative_multipliers  # (T,), step 1
     return {
         "push_weights": _push_weights(graph, rounds),
         "clip_scales": tuple(clip.tolist()),
@@ -122,7 +126,7 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round."""
+    """One round; the numbers are the steps above."""
     k = round.index - 1
     if k >= len(clip_scales):
         raise InputError(
@@ -130,8 +134,36 @@ def step(
             "bounds and noise are set; plan more rounds"
         )
     before, after = round.of_agents(push_weights[k]), round.of_agents(push_weights[k + 1])  # (A, 1)
-    bound = None if clip_norm is None else clip_norm * clip_scales[k]
-    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=bound)
+    bound = None if clip_norm is None else clip_norm * clip_scales[k]  # 1
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=bound)  # 2
     noisy = (sums + round.noise(sums, std=noise_std * noise_scales[k])) / batch_size
-    x = round.mix(before * state.x - learning_rate * noisy, kind="model")
+    x = round.mix(before * state.x - learning_rate * noisy, kind="model")  # 3, 4
     return State(x / after)
+
+
+def published_bound(run: PlannedRun) -> PublishedClaim | None:
+    """The central limit of the run's schedule."""
+    if run.noise_multiplier == 0.0:
+        return None
+    schedule = Schedule(
+        rounds=run.rounds,
+        sampling_rate=run.sampling_rate,
+        clip_decay=run.settings.clip_decay,
+        budget_growth=run.settings.budget_growth,
+    )
+    return dyn_d2p_clt(
+        schedule,
+        noise_multiplier=run.noise_multiplier,
+        statement=run.statement,
+    )
+
+
+ALGORITHM = Algorithm(
+    name="dyn-d2p",
+    init=init,
+    step=step,
+    settings=Settings,
+    prepare=prepare,
+    weights=Sums.COLUMNS,
+    published_bound=published_bound,
+)

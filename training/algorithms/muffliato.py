@@ -3,10 +3,10 @@
 E. Cyffers, M. Even, A. Bellet, L. Massoulie, "Muffliato: Peer-to-Peer Privacy Amplification for
 Decentralized Optimization and Averaging", NeurIPS 2022, arXiv 2206.05091; its gradient descent.
 
-    y^0_i   = x_i - eta/B (sum_b clip(grad_b F(x_i), C) + z),  z ~ N(0, s^2 C^2 I)
-    y^1     = W y^0
-    y^{k+1} = gamma W y^k + (1 - gamma) y^{k-1}
-    x       = y^K
+    1  y^0_i   = x_i - eta/B (sum_b clip(grad_b F(x_i), C) + z),  z ~ N(0, s^2 C^2 I)
+    2  y^1     = W y^0
+    3  y^{k+1} = gamma W y^k + (1 - gamma) y^{k-1}
+    4  x       = y^K
 
     gamma = 2 (1 - sqrt(l (1 - l/4))) / (1 - l/2)^2,  l = 1 - lambda_2(W)
 
@@ -29,7 +29,7 @@ agents' private values are; ours is a public constant, by default that of values
 less than the noise, ceil(l^-1/2 ln A). Its losses fall with the distance of two agents, for one who
 sees nothing but its neighbours' messages. Here y^0 crosses links with its sender's noise alone, and
 end states count as seen, because the next gradients are taken there: one Gaussian release a round
-for whoever reads links, and for every agent. Published and repaired form are the same.
+for the eavesdropper, and for every agent. Published and repaired form are the same.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ..graphs.graph import Topology
-from ..graphs.spectral_gap import spectral_gap
-from ..step.round import Agents, Round
+from ...privacy.published.claim import PublishedClaim
+from ...privacy.published.muffliato import muffliato_bound, worst_pair
+from ..graphs.graph import Topology, spectral_gap
+from ..step.round import Round
+from ..step.values import Agents
+from .algorithm import Algorithm, PlannedRun
 
 # Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose
 # one, and final models look as if they did not hold it, where in real numbers they show y^0.
@@ -110,22 +113,19 @@ def default_gossip_steps(spectral_gap: float, *, agents: int) -> int:
     return max(1, math.ceil(math.log(agents) / math.sqrt(spectral_gap)))
 
 
-def prepare(
-    settings: Settings, *, graph: Topology, rounds: int, clip_norm: float | None
-) -> dict[str, object]:
+def prepare(*, graph: Topology, gossip_steps: int) -> dict[str, object]:
     """Give the step K and gamma, of the graph alone.
 
     Raises:
         ValueError: the graph changes from round to round, or its weights are not symmetric.
     """
-    del rounds, clip_norm
     if len(graph.graphs) > 1:
         raise InputError(
             f"graph {graph.name!r} changes from round to round: accelerated gossip needs one graph "
             "with symmetric weights, such as ring or erdos-renyi"
         )
     gap = spectral_gap(graph.at(1))
-    steps = settings.gossip_steps or default_gossip_steps(gap, agents=graph.agents)
+    steps = gossip_steps or default_gossip_steps(gap, agents=graph.agents)
     momentum = acceleration(gap)
     return {
         "mixtures": steps,
@@ -161,13 +161,13 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round."""
-    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    """One round; the numbers are the steps above."""
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
     noisy = (sums + round.noise(sums, std=noise_std)) / batch_size
     y = state.x - learning_rate * noisy
     if not followed:
-        y = round.postprocess(_unchanged, y)  # counts as seen, whoever looks
-    return State(_gossip(y, round, steps=mixtures, momentum=gossip_momentum))
+        y = round.postprocess(_unchanged, y)  # counts as seen by every adversary
+    return State(_gossip(y, round, steps=mixtures, momentum=gossip_momentum))  # 4
 
 
 def _gossip(y: Agents, round: Round, *, steps: int, momentum: float) -> Agents:
@@ -175,8 +175,8 @@ def _gossip(y: Agents, round: Round, *, steps: int, momentum: float) -> Agents:
     before = y
     for number in range(steps):
         sent = round.broadcast(y, kind="gossip")
-        mixed = round.sum_in(sent, weights=round.weights)
-        if number:
+        mixed = round.sum_in(sent, weights=round.weights)  # 2
+        if number:  # 3
             mixed = momentum * mixed + (1.0 - momentum) * before
         before, y = round.own(sent), mixed
     return y
@@ -184,3 +184,32 @@ def _gossip(y: Agents, round: Round, *, steps: int, momentum: float) -> Agents:
 
 def _unchanged(row: Tensor) -> Tensor:
     return row
+
+
+def published_bound(run: PlannedRun) -> PublishedClaim | None:
+    """The pairwise loss of all rounds, of the pair of agents where it is largest."""
+    if run.graph.agents < 2 or run.noise_multiplier == 0.0:
+        return None
+    graph = run.graph.at(1)
+    steps = run.settings.gossip_steps
+    steps = steps or default_gossip_steps(spectral_gap(graph), agents=graph.agents)
+    victim, observer = worst_pair(graph.weights, gossip_steps=steps)
+    return muffliato_bound(
+        graph.weights,
+        victim=victim,
+        observer=observer,
+        gossip_steps=steps,
+        noise_multiplier=run.noise_multiplier,
+        delta=run.statement.delta,
+        rounds=run.rounds,
+    )
+
+
+ALGORITHM = Algorithm(
+    name="muffliato",
+    init=init,
+    step=step,
+    settings=Settings,
+    prepare=prepare,
+    published_bound=published_bound,
+)

@@ -74,9 +74,13 @@ def load_dataset(
         return _BUNDLED[name]()
     if root is None:
         raise InputError(f"data {name!r} needs root, {_ROOT_HOLDS[name]}")
-    root = Path(root).expanduser()
+    test = None if test is None else Path(test).expanduser()
+    return _read(name, Path(root).expanduser(), features=features, test=test)
+
+
+def _read(name: str, root: Path, *, features: int | None, test: Path | None) -> Dataset:
+    """A data set from its files, normalised by public constants."""
     if name == "libsvm":
-        test = None if test is None else Path(test).expanduser()
         train, held_out, classes = read_libsvm(root, test, features=features)
         return _dataset(name, train, held_out, classes=classes, mean=(0.0,), std=(1.0,))
     if name == "image-folder":

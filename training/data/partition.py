@@ -57,15 +57,7 @@ def partition(
         [51, 31, 1, 17]
     """
     labels = np.asarray(targets)
-    if labels.ndim != 1:
-        raise InputError(f"targets has shape {labels.shape}, must be (N,): one label a record")
-    if agents < 1:
-        raise InputError(f"agents={agents} must be at least 1")
-    if agents > labels.size:
-        raise InputError(
-            f"agents={agents} is more than the {labels.size} records; every agent needs at least "
-            "one, so use fewer agents"
-        )
+    _check_counts(labels, agents)
     if scheme == "iid":
         shares = np.array_split(generator.permutation(labels.size), agents)
     elif scheme == "dirichlet":
@@ -78,6 +70,18 @@ def partition(
     return [np.sort(share).astype(np.int64) for share in shares]
 
 
+def _check_counts(labels: NDArray[np.generic], agents: int) -> None:
+    if labels.ndim != 1:
+        raise InputError(f"targets has shape {labels.shape}, must be (N,): one label a record")
+    if agents < 1:
+        raise InputError(f"agents={agents} must be at least 1")
+    if agents > labels.size:
+        raise InputError(
+            f"agents={agents} is more than the {labels.size} records; every agent needs at least "
+            "one, so use fewer agents"
+        )
+
+
 def _dirichlet(
     labels: NDArray[np.generic],
     agents: int,
@@ -87,6 +91,7 @@ def _dirichlet(
 ) -> list[NDArray[np.int64]]:
     if not 0 < concentration < math.inf:
         raise InputError(f"concentration={concentration} must be positive and finite")
+    # Each class for itself: its records in a random order, cut in the proportions that are drawn.
     owner = np.empty(labels.size, dtype=np.int64)
     for label in np.unique(labels):
         members = generator.permutation(np.flatnonzero(labels == label))
@@ -96,6 +101,7 @@ def _dirichlet(
         cuts = np.round(np.cumsum(proportions)[:-1] * members.size).astype(np.int64)
         for agent, piece in enumerate(np.split(members, cuts)):
             owner[piece] = agent
+    # No agent stays without a record.
     sizes = np.bincount(owner, minlength=agents)
     for empty in np.flatnonzero(sizes == 0):
         richest = np.bincount(owner, minlength=agents).argmax()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -19,13 +21,21 @@ from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
 from ..models.parameters import flatten
 from ..models.tasks import Task
-from ..step.round import Agents
+from ..step.round import Round
+from ..step.values import Agents
 from .exchange import check_same_root, gather, share_root, warm_up
+from .links import Links
 from .messages import Gathered
 from .randomness import Purpose, SecretRandomness
 from .ranks import Ranks
-from .tensor_round import Links, Sources, TensorRound
+from .recording import KeptNoise, Recorded, Recording
+from .tensor_round import TensorRound
 from .transcript import Tap
+
+__all__ = ["Engine", "Setting", "keep_freed_memory"]
+
+_TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # of mallopt(3)
+_TRIM_FROM, _MAP_FROM = 2**31 - 1, 2**30  # bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,46 +107,34 @@ class Engine:
         gradients: ClippedSums | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        check_weights(setting.graph, bound.weights)
-        blocks = len(setting.task.dimensions) if setting.task else 1
-        if bound.blocks not in (None, blocks):
-            raise InputError(
-                f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
-                f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
-                "ClassWeights, and any other needs a task of parameters alone, or none"
-            )
+        _check_fit(setting, bound, ranks)
         if ranks is not None:
-            if ranks.agents != setting.graph.agents:
-                raise InputError(
-                    f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give "
-                    "both the same"
-                )
             warm_up(ranks, device=setting.device)
+
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound = ranks, bound
-        self._own_root = randomness is None
-        self._randomness = randomness or self._fresh()
+
+        # The root of the randomness; without one of the caller's each start draws another.
+        self._draws_own_root = randomness is None
+        self._randomness = randomness or self._fresh_randomness()
+
+        # What every round needs and none changes: links, gradients, the initial model, records.
         self._links = {
             graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
             for graph in setting.graph.graphs
         }
-        self._gradients: ClippedSums = gradients or PairGradients(
-            setting.task or setting.model,
-            setting.layout,  # type: ignore[arg-type] # the layout's name is checked by PairGradients
-            device=setting.device,
-            dtype=setting.dtype,
-            agents=setting.graph.agents,
-            batch_size=setting.sampling_rate * mean(len(s.targets) for s in setting.shards),
-        )
+        self._gradients = gradients or _gradients_of(setting)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
-        self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
+        self._shards = {agent: self._on_device(setting.shards[agent]) for agent in self._mine}
+
+        # How far the run is: a round that failed is not tried again under the same noise.
         self.round = 0
         self.state: Any = None
         self._failed = False
 
-    def _fresh(self) -> SecretRandomness:
+    def _fresh_randomness(self) -> SecretRandomness:
         """A new root of the system's entropy, the same on every rank."""
         if self.ranks is None:
             return SecretRandomness()
@@ -166,13 +164,14 @@ class Engine:
         index: int,
         *,
         planted: Mapping[int, Examples],
-        sources: Sources | None,
-        heard: bool = True,
-    ) -> TensorRound:
-        if sources is not None and self.ranks is not None:
+        recorded: Recorded | None,
+        to_taps: bool = True,
+    ) -> Round:
+        if recorded is not None and self.ranks is not None:
             raise InputError(
-                "sources hold what all agents drew, which no rank has; leave out sources, or ranks"
+                "recorded holds what all agents drew, which no rank has; leave out one of the two"
             )
+        randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
         def draw(call: int, rate: float | None) -> list[Examples]:
             drawn = {
@@ -180,25 +179,28 @@ class Engine:
                 for agent in self._mine
                 if agent not in planted
             }
-            at = dict(zip(drawn, self._moved(list(drawn.values())), strict=True))
-            batches = [self._batch(agent, planted=planted, at=at) for agent in self._mine]
-            if sources is not None:
-                sources.batches.append([drawn.get(agent) for agent in self._mine])
-            return batches
+            if recorded is not None:
+                recorded.batches.append([drawn.get(agent) for agent in self._mine])
+            at = dict(zip(drawn, self._positions_on_device(list(drawn.values())), strict=True))
+            return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
-        return TensorRound(
-            self._links[self.setting.graph.at(index)],
+        links, task = self._links[self.setting.graph.at(index)], self.setting.task
+        sizes = task.dimensions if task else (len(self._initial),)
+        made = TensorRound(
+            links,
             index=index,
             initial=self._initial,
             gradients=self._gradients,
             draw=draw,
-            randomness=self._randomness,
-            sizes=self.setting.task.dimensions if self.setting.task else None,
-            projection=self.setting.task.project if self.setting.task else None,
-            taps=self.taps if heard else (),
-            gathered=self.gathered if heard else None,
-            sources=sources,
+            randomness=randomness,
+            sizes=sizes,
+            projection=task.project if task else None,
+            taps=self.taps if to_taps else (),
+            gathered=self.gathered if to_taps else None,
         )
+        if recorded is None:
+            return made
+        return Recording(made, recorded=recorded, links=links, sizes=sizes)
 
     def _batch(
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
@@ -206,19 +208,19 @@ class Engine:
         if agent not in planted:
             shard = self._shards[agent]
             return Examples(shard.inputs[at[agent]], shard.targets[at[agent]])
-        return self._placed(planted[agent])
+        return self._on_device(planted[agent])
 
-    def _nothing(self, agent: int) -> Examples:
+    def _no_records(self, agent: int) -> Examples:
         shard = self._shards[agent]
         return Examples(shard.inputs[:0], shard.targets[:0])
 
-    def _placed(self, examples: Examples) -> Examples:
+    def _on_device(self, examples: Examples) -> Examples:
         """Examples on the run's device and in its precision; inputs that are indices stay so."""
         inputs, device = examples.inputs, self.setting.device
         dtype = self.setting.dtype if inputs.is_floating_point() else None
         return Examples(inputs.to(device, dtype), examples.targets.to(device))
 
-    def _moved(self, positions: list[Tensor]) -> list[Tensor]:
+    def _positions_on_device(self, positions: list[Tensor]) -> list[Tensor]:
         """All agents' positions on the run's device, by one copy that nothing waits for."""
         if self.setting.device.type == "cpu" or not positions:
             return positions
@@ -228,23 +230,27 @@ class Engine:
         moved = joined.to(self.setting.device, non_blocking=True)
         return list(moved.split([len(at) for at in positions]))
 
-    def start(self, *, sources: Sources | None = None) -> None:
+    def start(self, *, recorded: Recorded | None = None) -> None:
         """Run the algorithm's `init`; started again, it draws fresh noise."""
-        self._start(sources=sources, heard=True)
+        self._start(recorded=recorded, to_taps=True)
 
-    def _start(self, *, sources: Sources | None, heard: bool) -> None:
+    def _start(self, *, recorded: Recorded | None, to_taps: bool) -> None:
+        # Started again, a run must not release other values under the same noise.
         if self.state is not None:
-            self._randomness = self._fresh() if self._own_root else self._randomness.renewed()
+            self._randomness = (
+                self._fresh_randomness() if self._draws_own_root else self._randomness.renewed()
+            )
         if self.ranks is not None:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
-        nothing = {} if heard else {a: self._nothing(a) for a in self._mine}
-        current = self._make_round(0, planted=nothing, sources=sources, heard=heard)
+        # A start that only tells the shapes of the state sums over no records and tells no tap.
+        nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
+        current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
-        self.state = self._checked(self._bound.init(current))
+        self.state = self._checked_for_overflow(self._bound.init(current))
         self._failed = False
         self.round = 0
 
-    def _checked(self, state: Any) -> Any:
+    def _checked_for_overflow(self, state: Any) -> Any:
         """The state, once gradients that put off looking for overflow have looked."""
         check = getattr(self._gradients, "check", None)
         if check is not None:
@@ -252,13 +258,13 @@ class Engine:
         return state
 
     def advance(
-        self, *, planted: Mapping[int, Examples] | None = None, sources: Sources | None = None
+        self, *, planted: Mapping[int, Examples] | None = None, recorded: Recorded | None = None
     ) -> None:
         """Run one round.
 
         Args:
             planted: agents whose batch is given instead of drawn, for attacks and audits.
-            sources: filled with what the round drew.
+            recorded: filled with what the round draws and computes, for checks and attacks.
 
         Raises:
             RuntimeError: the round failed before, after some of its messages may have left: once
@@ -271,13 +277,13 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
-        current = self._make_round(self.round + 1, planted=planted or {}, sources=sources)
+        current = self._make_round(self.round + 1, planted=planted or {}, recorded=recorded)
         self._failed = True
-        self.state = self._checked(self._bound.step(self.state, current))
+        self.state = self._checked_for_overflow(self._bound.step(self.state, current))
         self._failed = False
         self.round += 1
 
-    def _whole(self, value: Agents) -> Tensor:
+    def _rows_of_all(self, value: Agents) -> Tensor:
         """The rows of all agents, on every rank."""
         rows: Tensor = value.rows
         if self.ranks is None:
@@ -297,12 +303,12 @@ class Engine:
 
     def models(self) -> Tensor:
         """(A, D) the models as they are now; with ranks all of them call, and all get them."""
-        return self._whole(self.state.x)
+        return self._rows_of_all(self.state.x)
 
     def snapshot(self) -> dict[str, Tensor]:
         """The state by field, on the CPU; with ranks all of them call, and all get it whole."""
         return {
-            name: (self._whole(value) if isinstance(value, Agents) else value)
+            name: (self._rows_of_all(value) if isinstance(value, Agents) else value)
             .detach()
             .to("cpu", copy=True)
             for name, value in self.state._asdict().items()
@@ -314,7 +320,9 @@ class Engine:
         Raises:
             ValueError: fields or shapes that are not those of the algorithm's state.
         """
-        self._start(sources=None, heard=False)  # for the kind and the shapes of the state
+        self._start(recorded=None, to_taps=False)  # for the kind and the shapes of the state
+
+        # Compare with the snapshot, which is of all agents wherever they run.
         held, agents = self.state._asdict(), self.setting.graph.agents
         shapes = {
             name: (agents, *value.rows.shape[1:])
@@ -334,3 +342,56 @@ class Engine:
         }
         self.state = self.state._replace(**fields)
         self.round = round
+
+
+def _gradients_of(setting: Setting) -> ClippedSums:
+    return PairGradients(
+        setting.task or setting.model,
+        setting.layout,  # type: ignore[arg-type] # PairGradients checks the name
+        device=setting.device,
+        dtype=setting.dtype,
+        agents=setting.graph.agents,
+        batch_size=setting.sampling_rate * mean(len(s.targets) for s in setting.shards),
+    )
+
+
+def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
+    """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
+    check_weights(setting.graph, bound.weights)
+    blocks = len(setting.task.dimensions) if setting.task else 1
+    if bound.blocks not in (None, blocks):
+        raise InputError(
+            f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
+            f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
+            "ClassWeights, and any other needs a task of parameters alone, or none"
+        )
+    if ranks is not None and ranks.agents != setting.graph.agents:
+        raise InputError(
+            f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give both the "
+            "same"
+        )
+
+
+def keep_freed_memory() -> bool:
+    """Keep freed memory in this process, so that a round does not ask the system for it again.
+
+    A round allocates and frees arrays of tens of megabytes. glibc maps such arrays anew each time,
+    or gives the top of its heap back, and the system then clears every page again: a third of the
+    time of a round of large convolutions. What is kept is at most what the largest round needs. A
+    process calls it once, at its start.
+
+    Returns:
+        Whether it could be set: the C library has to be glibc.
+
+    Examples:
+        >>> print(int(keep_freed_memory() or sys.platform != "linux"))  # glibc on Linux
+        1
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False  # another C library, such as musl
+    kept = [set_option(_MAP_THRESHOLD, _MAP_FROM), set_option(_TRIM_THRESHOLD, _TRIM_FROM)]
+    return all(kept)

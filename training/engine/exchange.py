@@ -51,7 +51,7 @@ class Arrivals:
     Attributes:
         count: rows in all.
         offers: for each rank, this one included, the positions in its rows that it gets from here;
-            None stands for all rows.
+            None is all rows.
         places: for each rank, this one included, where its rows come to lie.
     """
 
@@ -82,6 +82,8 @@ class Arrivals:
         >>> found.count, found.places, found.offers[1].tolist()
         (3, {0: slice(0, 2, None), 1: slice(2, 3, None)}, [1])
         """
+        # What this rank gets from each, a slice because wants and shares ascend; and of its own
+        # rows those that each wants.
         own, places, offers = shares[rank], dict[int, slice](), dict[int, Tensor | None]()
         for peer, share in enumerate(shares):
             start, stop = np.searchsorted(wanted[rank], [share.start, share.stop]).tolist()
@@ -109,6 +111,7 @@ def fetch(rows: Tensor, arrivals: Arrivals, *, ranks: Ranks) -> Tensor:
     Raises:
         MissingRank: a rank did not answer in time.
     """
+    # Rows arrive where they belong, without a copy; a rank's own are copied there.
     base = rows.new_empty(arrivals.count, *rows.shape[1:])
     sends, receives = dict[int, Tensor](), dict[int, Tensor]()
     for peer, at in arrivals.offers.items():
@@ -166,9 +169,10 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
     Raises:
         MissingRank: a rank did not answer in time, or its process is gone.
     """
+    # Post everything first, so that no rank waits for another that waits for it.
     deadline = time.monotonic() + ranks.timeout
     running = list[tuple[Any, int]]()  # the reference keeps tensors alive while they are sent
-    operations = _ordered(sends, receives, rank=ranks.rank)
+    operations = _in_posting_order(sends, receives, rank=ranks.rank)
     for batch in _batches(operations, by_peer=not ranks.over_nccl):
         peer = batch[0].peer
         try:
@@ -186,11 +190,12 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
         except RuntimeError as error:
             raise _missing(peer, ranks) from error
         running += [(work, peer) for work in works]
+    # Then wait for all of it, the whole exchange within the one deadline.
     for work, peer in running:
-        _finish(work, peer, deadline=deadline, ranks=ranks)
+        _wait_for(work, peer, deadline=deadline, ranks=ranks)
 
 
-def _ordered(
+def _in_posting_order(
     sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, rank: int
 ) -> list[_Operation]:
     found = [
@@ -210,7 +215,7 @@ def _batches(operations: Sequence[_Operation], *, by_peer: bool) -> Iterator[lis
             yield group[start : start + _MOST_OPERATIONS]
 
 
-def _finish(work: Any, peer: int, *, deadline: float, ranks: Ranks) -> None:
+def _wait_for(work: Any, peer: int, *, deadline: float, ranks: Ranks) -> None:
     left = max(deadline - time.monotonic(), 1e-3)
     try:
         if ranks.over_nccl:  # its `wait` only orders streams, and would let a lost peer go unseen
@@ -251,6 +256,7 @@ def _follow_chain(suspect: int, ranks: Ranks, found: list[int]) -> None:
         store = dist.distributed_c10d._get_default_store()  # there is no public way to it
         key = f"overhear/{getattr(ranks.group, 'group_name', 'all')}/stopped/"
         store.set(f"{key}{ranks.rank}", str(suspect))
+        # Each rank that stopped names whom it waited for; who names nobody in time is missing.
         while named not in chain:
             chain.add(named)
             until = time.monotonic() + _GRACE

@@ -5,6 +5,9 @@ A agents   D parameters   E directed edges, self-loops included, sorted by (rece
 With ranks (`overhear.training.engine.ranks`) a rank has the edges that end at its own agents. They
 are a slice of all edges, because agents are spread contiguously. Where positions are needed on the
 host they are kept there, so that a round reads nothing back from a device.
+
+Below the class: how the rows of points, and those that functions of one agent give, are put
+together.
 """
 
 from __future__ import annotations
@@ -19,10 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..graphs.graph import Graph
-from ..step.round import reply_order
-from ..step.values import SERVER, Edges
+from ..step.round import Coef, reply_order
+from ..step.values import SERVER, Agents, Edges, UndeclaredOperation, Value
 from .exchange import Arrivals
 from .ranks import Ranks
+
+__all__ = ["Links", "Route", "Routes", "by_coordinate", "of_agents", "stacked"]
+
+_ALIGNMENT = 64  # bytes: a vector register, and what memory is allocated at
 
 
 class Route(NamedTuple):
@@ -54,13 +61,14 @@ class Links:
         agents: A, of the whole graph.
         mine, edges: the agents and the edges that are here; all of them without ranks.
         receivers, senders: (E,) the agents of each edge that is here, by their number in the graph.
-        holders: (E,) each receiver's position among the agents that are here.
+        receivers_here: (E,) each receiver's position among the agents that are here.
         weights: (E, 1) mixing weights.
-        loops, others: the edges that stay with their agent, and those that do not.
-        spans: for each agent that is here the number of its in-edges.
-        heard: (E,) each sender's row among those that a broadcast brings here.
-        back: (E,) for each edge d -> m the row of m -> d among those that a reply brings here; None
-            where some link has no way back.
+        self_loops, other_edges: the edges that stay with their agent, and those that do not.
+        in_degrees: for each agent that is here the number of its in-edges.
+        broadcast_rows: (E,) each sender's row among those that a broadcast brings here.
+        reply_rows: (E,) for each edge d -> m the row of m -> d among those that a reply brings
+            here; None where some link has no way back.
+        server_rows: (agents here,) the server's one row for each of them.
         broadcasts, replies: what ranks exchange; None without ranks.
         agent_shares, edge_shares: for each rank its agents and its edges.
     """
@@ -68,8 +76,11 @@ class Links:
     def __init__(
         self, graph: Graph, *, device: torch.device, dtype: torch.dtype, ranks: Ranks | None = None
     ) -> None:
-        self.graph, self.ranks = graph, ranks
+        self.graph, self.ranks, self._device = graph, ranks, device
+        self._host: dict[int, list[int]] = {}
         self.agents = graph.agents
+
+        # Which agents are here, and with them the edges that end there: both are slices.
         shares = [range(self.agents)] if ranks is None else [*map(ranks.share, range(ranks.size))]
         rank = 0 if ranks is None else ranks.rank
         self.agent_shares = shares
@@ -77,33 +88,35 @@ class Links:
         self.mine, self.edges = shares[rank], self.edge_shares[rank]
         here = slice(self.edges.start, self.edges.stop)
         receivers, senders = graph.receivers[here], graph.senders[here]
-        self._device = device
-        self._host: dict[int, list[int]] = {}
-        self.receivers = self._keep(receivers)
-        self.senders = self._keep(senders)
-        self.holders = (
+
+        # The ends and the weight of each of these edges.
+        self.receivers, self.senders = self._keep(receivers), self._keep(senders)
+        self.receivers_here = (
             self._keep(receivers - self.mine.start) if self.mine.start else self.receivers
         )
         self.weights = torch.from_numpy(graph.edge_weights[here]).to(device, dtype)[:, None]
-        self.loops = self._keep(np.flatnonzero(receivers == senders))
-        self.others = self._keep(np.flatnonzero(receivers != senders))
-        self.spans = graph.degrees[self.mine.start : self.mine.stop].tolist()
-        self.only = self._keep(np.zeros(len(self.mine), dtype=np.int64))  # one row for all agents
+        self.self_loops = self._keep(np.flatnonzero(receivers == senders))
+        self.other_edges = self._keep(np.flatnonzero(receivers != senders))
+        self.in_degrees = graph.degrees[self.mine.start : self.mine.stop].tolist()
+        self._in_edges = [
+            (who if len(who) < len(self.mine) else None, edges)
+            for who, edges in _in_edges_by_number(self.in_degrees, device=device)
+        ]
+
+        # Where each edge finds the row that it carries: with ranks among those that arrive here,
+        # without among those of all agents or edges. The server has one row for all agents.
         back = reply_order(graph).numpy() if graph.symmetric else None
+        self.server_rows = self._keep(np.zeros(len(self.mine), dtype=np.int64))
         self.broadcasts: Arrivals | None = None
         self.replies: Arrivals | None = None
         if ranks is None:
-            self.heard = self.senders
-            self.back = None if back is None else self._keep(back)
+            self.broadcast_rows = self.senders
+            self.reply_rows = None if back is None else self._keep(back)
         else:
-            self.broadcasts, self.heard = self._arriving(graph.senders, shares)
-            self.replies, self.back = (
+            self.broadcasts, self.broadcast_rows = self._arriving(graph.senders, shares)
+            self.replies, self.reply_rows = (
                 (None, None) if back is None else self._arriving(back, self.edge_shares)
             )
-        self._slots = [
-            (who if len(who) < len(self.mine) else None, edges)
-            for who, edges in _slots(self.spans, device=device)
-        ]
 
     def _keep(self, positions: NDArray[np.int64]) -> Tensor:
         """Positions on the device, and on the host as well."""
@@ -153,27 +166,28 @@ class Links:
             download=Route(server[:1], torch.stack([torch.zeros_like(every), every], dim=1)),
         )
 
-    def blocks(self, value: Edges) -> list[Tensor]:
+    def rows_by_receiver(self, value: Edges) -> list[Tensor]:
         """For each receiver here its (n_i, .) rows, each block at an address of its own.
 
         A product may round differently at another alignment, so a block that lay within a larger
         tensor would depend on how agents are spread.
         """
         if value.pick is None:
-            return [block.clone() for block in value.base.split(self.spans)]
-        return [value.base[at] for at in value.pick.split(self.spans)]
+            return [block.clone() for block in value.base.split(self.in_degrees)]
+        return [value.base[at] for at in value.pick.split(self.in_degrees)]
 
-    def combine(self, rows: Tensor, weights: Tensor, pick: Tensor | None) -> Tensor:
+    def weighted_sums(self, rows: Tensor, weights: Tensor, pick: Tensor | None) -> Tensor:
         """For each receiver here the weighted sum of its in-edges' rows, base[pick]: (A, D).
 
         Terms add up in the order of the edges, so a receiver's sum has the same bits wherever it
         is computed. A dense product has not: it rounds by its shape.
         """
+        # A sparse product adds in the order of its entries; on a device it does not.
         edges = torch.arange(len(self.receivers), device=rows.device) if pick is None else pick
         if rows.device.type != "cpu":
-            return self._combine_by_slots(rows, weights, edges)
+            return self._sums_edge_by_edge(rows, weights, edges)
         matrix = torch.sparse_coo_tensor(
-            torch.stack([self.holders, edges]),
+            torch.stack([self.receivers_here, edges]),
             weights[:, 0],
             (len(self.mine), rows.shape[0]),
             check_invariants=False,
@@ -181,13 +195,13 @@ class Links:
         )
         return torch.sparse.mm(matrix, rows)
 
-    def _combine_by_slots(self, rows: Tensor, weights: Tensor, edges: Tensor) -> Tensor:
+    def _sums_edge_by_edge(self, rows: Tensor, weights: Tensor, edges: Tensor) -> Tensor:
         """The same by the first in-edge of every receiver, the second, and so on.
 
         Sparse products on a device read back how many entries there are, or add in no fixed order.
         """
         out = rows.new_zeros(len(self.mine), rows.shape[1])
-        for who, at in self._slots:
+        for who, at in self._in_edges:
             term = rows[edges[at]] * weights[at]
             if who is None:
                 out += term
@@ -210,7 +224,9 @@ def _part(route: Route, rows: range) -> Route:
     return Route(route.senders[rows.start : rows.stop], links)
 
 
-def _slots(spans: Sequence[int], *, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+def _in_edges_by_number(
+    spans: Sequence[int], *, device: torch.device
+) -> list[tuple[Tensor, Tensor]]:
     """For k = 0, 1, ... the receivers with more than k in-edges, and their edges number k."""
     counts = np.array(spans)
     first = np.cumsum(counts) - counts
@@ -219,3 +235,87 @@ def _slots(spans: Sequence[int], *, device: torch.device) -> list[tuple[Tensor, 
         for k in range(counts.max())
         for who in [np.flatnonzero(counts > k)]
     ]
+
+
+def of_agents(operation: str, rows: list[Tensor], *, width: int) -> Agents:
+    """What a function gave for each agent: all coordinates, for which noise is counted.
+
+    Raises:
+        UndeclaredOperation: it gave another shape than (width,).
+    """
+    wrong = [tuple(row.shape) for row in rows if tuple(row.shape) != (width,)]
+    if wrong:
+        raise UndeclaredOperation(
+            f"the function of round.{operation} returned shape {wrong[0]}; it must return "
+            f"({width},)"
+        )
+    return Agents(torch.stack(rows))
+
+
+def stacked(
+    points: Sequence[tuple[Value, ...]], *, sizes: Sequence[int], links: Links
+) -> tuple[Tensor, list[int]]:
+    """The points at which gradients are taken as models, and whose model is which.
+
+    Each model starts at the same alignment, by which products round, so its gradients do not depend
+    on which models come before it.
+
+    Args:
+        points: of K points the blocks.
+        sizes: coordinates of each block of the run.
+        links: of the round.
+
+    Returns:
+        Models (K, M, D), the blocks side by side, and for each row of the values its position in M.
+
+    Raises:
+        UndeclaredOperation: a point without all blocks, or with them in another order.
+    """
+    values = [_joined(point, sizes) for point in points]
+    first = values[0]
+    shared = all(_same_pick(value, first) for value in values)
+    models = [value.base if shared else value.rows for value in values]
+    width = models[0].shape[1]
+    step = _ALIGNMENT // models[0].element_size()
+    padded = models[0].new_empty(len(models), len(models[0]), -(-width // step) * step)
+    for into, model in zip(padded, models, strict=True):
+        into[:, :width] = model
+    if shared and first.pick is not None:
+        return padded[:, :, :width], links.on_host(first.pick)
+    return padded[:, :, :width], list(range(len(models[0])))
+
+
+def _joined(point: tuple[Value, ...], sizes: Sequence[int]) -> Value:
+    """The blocks of a point side by side, (rows, D)."""
+    widths = tuple(value.base.shape[1] for value in point)
+    if widths != tuple(sizes):
+        raise UndeclaredOperation(
+            f"round.clipped_sums at a point of blocks of widths {widths}: the gradient is clipped "
+            f"with respect to all of {tuple(sizes)}, in this order"
+        )
+    if len(point) == 1:
+        return point[0]
+    if all(_same_pick(value, point[0]) for value in point):
+        return Value(torch.cat([value.base for value in point], dim=1), point[0].pick)
+    return Value(torch.cat([value.rows for value in point], dim=1))
+
+
+def by_coordinate(coef: Coef, *, sizes: Sequence[int], like: Tensor) -> float | Tensor:
+    """A coefficient as one number, or as (D,) like another tensor where its blocks differ."""
+    if not isinstance(coef, tuple):
+        return coef
+    if len(set(coef)) == 1:
+        return coef[0]
+    return torch.cat([like.new_full((n,), c) for n, c in zip(sizes, coef, strict=True)])
+
+
+def _same_pick(one: Value, other: Value) -> bool:
+    """Whether two values keep their rows in the same order, as far as that costs nothing to see."""
+    if len(one.base) != len(other.base):
+        return False
+    if one.pick is None or other.pick is None:
+        return one.pick is other.pick
+    if one.pick is other.pick:
+        return True
+    on_host = one.pick.device.type == other.pick.device.type == "cpu"  # elsewhere it is read back
+    return on_host and torch.equal(one.pick, other.pick)

@@ -35,6 +35,7 @@ def whole_message(mine: Message, operation: str, *, links: Links) -> Message | N
     Raises:
         MissingRank: a rank did not answer in time.
     """
+    # Rank 0 gets every rank's rows in their order, which is that of one process.
     rows, ranks = mine.rows, links.ranks
     if ranks is not None:
         if operation != "download":  # the server is at rank 0

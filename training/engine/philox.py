@@ -81,12 +81,9 @@ def normal_rows(
     >>> [round(value, 6) for value in z[1].tolist()]
     [-1.448371, -1.053296, 2.262684]
     """
-    if not 0 <= width <= 2 * _PAIRS:
-        raise InputError(f"width={width} must lie in [0, 2**31]; split the vector into blocks")
-    if not 1 <= draws <= 4:
-        raise InputError(f"draws={draws} must lie in 1..4; 4 is the hardened noise")
-    if len(rows) and not 0 <= min(rows) <= max(rows) <= _MASK:
-        raise InputError(f"rows={min(rows)}..{max(rows)} must lie in [0, 2**32); number from 0")
+    _check_places(rows, width=width, draws=draws)
+    # In parts of at most `_AT_ONCE` pairs, several rows together or a row in parts. What a value is
+    # depends on its place alone, so the parts do not show.
     out = torch.empty(len(rows), width, dtype=dtype, device=device)
     pairs = (width + 1) // 2
     tall = max(1, _AT_ONCE // max(1, pairs))
@@ -99,6 +96,16 @@ def normal_rows(
             made = _summed_pairs(pair, source, secret=secret, draws=draws)
             torch.mul(made.narrow(1, 0, part.shape[1]), draws**-0.5, out=part)
     return out
+
+
+def _check_places(rows: Sequence[int], *, width: int, draws: int) -> None:
+    """Refuse numbers that do not fit their place in the counter."""
+    if not 0 <= width <= 2 * _PAIRS:
+        raise InputError(f"width={width} must lie in [0, 2**31]; split the vector into blocks")
+    if not 1 <= draws <= 4:
+        raise InputError(f"draws={draws} must lie in 1..4; 4 is the hardened noise")
+    if len(rows) and not 0 <= min(rows) <= max(rows) <= _MASK:
+        raise InputError(f"rows={min(rows)}..{max(rows)} must lie in [0, 2**32); number from 0")
 
 
 def _on_device(rows: Sequence[int], device: torch.device) -> Tensor:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -49,6 +49,22 @@ class Purpose(enum.IntEnum):
     BATCH = 2
     HARDENED_NOISE = 3
     DEVICE_KEY = 4
+
+
+class NoiseMaker(Protocol):
+    """What a round needs to add noise."""
+
+    def normal(
+        self,
+        *,
+        round: int,
+        call: int,
+        rows: Sequence[int],
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device | str = ...,
+    ) -> Tensor:
+        """Independent standard normal noise; see `SecretRandomness.normal`."""
 
 
 class SecretRandomness:

@@ -1,19 +1,28 @@
-"""What a round drew and computed, as checks and attacks need it."""
+"""A round that keeps what it draws and computes, as checks, audits and attacks need it.
+
+Kept is a value for each column of the round's trace but its messages, which taps hear: gradients
+(`contributions`), noise before it is scaled, and what counts as known.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from ..step.values import SERVER
+from ..step.round import Coef, P, Round, V
+from ..step.values import SERVER, Agents, Batch, Edges, Server, Value
+from .links import Links, by_coordinate, stacked
+from .randomness import NoiseMaker
 
-__all__ = ["Sources", "Taken", "makers"]
+__all__ = ["GradientCall", "KeptNoise", "Recorded", "Recording", "makers"]
 
 
-class Taken(NamedTuple):
-    """Where the contributions of one call were taken.
+class GradientCall(NamedTuple):
+    """What one call of `clipped_sums` or `clipped_mean` was asked for.
 
     Attributes:
         models: (P, M, D) the different points, their blocks side by side.
@@ -35,21 +44,231 @@ class Taken(NamedTuple):
 
 
 @dataclass
-class Sources:
+class Recorded:
     """What a round drew and computed, in the order of the trace's columns; for checks and attacks.
 
-    `taken` has an entry for each of `contributions`, None for what `bounded` made. `makers` says
-    of each source of each call of `noise` which agents must make it in a deployment: those that
-    hold a row which it enters; nobody where the server does. `batches` has for each call of `draw`
-    and each agent the positions drawn from its shard, None where a planted batch took their place.
+    Attributes:
+        contributions: the rows of each part that `clipped_sums`, `clipped_mean` or `bounded` gave.
+        calls: for each of `contributions` the call that made it; None for what `bounded` made.
+        noise: the standard normal rows of each call of `noise`, before any factor.
+        makers: for each row of `noise` the agents that must make it in a deployment: those that
+            hold a row which it enters; nobody where the server does.
+        batches: for each call of `draw` and each agent the positions drawn from its shard, None
+            where a planted batch took their place.
+        known: the rows of each initial value and each result of `postprocess` or `project`.
     """
 
     contributions: list[Tensor] = field(default_factory=list)
-    taken: list[Taken | None] = field(default_factory=list)
+    calls: list[GradientCall | None] = field(default_factory=list)
     noise: list[Tensor] = field(default_factory=list)
     makers: list[list[frozenset[int]]] = field(default_factory=list)
     batches: list[list[Tensor | None]] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
+
+
+class KeptNoise:
+    """Randomness whose noise is kept as it is made.
+
+    Args:
+        randomness: where the noise comes from.
+        recorded: gets a copy of every call's rows.
+    """
+
+    def __init__(self, randomness: NoiseMaker, recorded: Recorded) -> None:
+        self._randomness, self._recorded = randomness, recorded
+
+    def normal(
+        self,
+        *,
+        round: int,
+        call: int,
+        rows: Sequence[int],
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """See `SecretRandomness.normal`."""
+        z = self._randomness.normal(
+            round=round, call=call, rows=rows, width=width, dtype=dtype, device=device
+        )
+        self._recorded.noise.append(z.clone())
+        return z
+
+
+class Recording(Round):
+    """Does what another round does, and keeps what comes out.
+
+    Every operation is the other round's; nothing is computed again. Batches are kept by whoever
+    draws them, and noise by `KeptNoise`, which the other round draws it from.
+
+    Args:
+        inner: the round that does the work, on all agents.
+        recorded: filled by it.
+        links: those of the round, without ranks: what is kept is what all agents drew.
+        sizes: coordinates of each block.
+    """
+
+    def __init__(
+        self, inner: Round, *, recorded: Recorded, links: Links, sizes: Sequence[int]
+    ) -> None:
+        self._inner, self._recorded = inner, recorded
+        self._links, self._sizes = links, tuple(sizes)
+        self._drawn: list[Batch] = []
+        self.agents, self.weights = inner.agents, inner.weights
+
+    @property
+    def index(self) -> int:
+        """The number of the round."""
+        return self._inner.index
+
+    # Operations whose results are columns of the trace: done, then kept.
+
+    def initial(self, *, block: int = 0) -> Agents:
+        """See `Round.initial`."""
+        return self._known(self._inner.initial(block=block))
+
+    def postprocess(
+        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
+    ) -> Agents:
+        """See `Round.postprocess`."""
+        return self._known(self._inner.postprocess(fn, *values, block=block))
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """See `Round.project`."""
+        return self._known(self._inner.project(value, block=block))
+
+    def _known(self, value: Agents) -> Agents:
+        self._recorded.known.append(value.rows.clone())
+        return value
+
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> tuple[P, ...]:
+        parts = self._inner.clipped_sums(*points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        call = self._call(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        self._recorded.contributions += [part.rows.clone() for part in parts]
+        self._recorded.calls += [call] * len(parts)
+        return parts
+
+    def _clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        mean = self._inner.clipped_mean(
+            point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
+        )
+        call = self._call(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
+        self._recorded.contributions.append(mean.rows.clone())
+        self._recorded.calls.append(call._replace(mean_of=batch_size))
+        return mean
+
+    def _call(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> GradientCall:
+        models, owners = stacked(points, sizes=self._sizes, links=self._links)
+        return GradientCall(
+            models=models.clone(),
+            owners=torch.tensor(owners, device=models.device),
+            holders=self._holders(points[0][0]),
+            coefs=tuple(by_coordinate(coef, sizes=self._sizes, like=models) for coef in coefs),
+            batch=batch.call,
+            clip_norm=clip_norm,
+        )
+
+    def _holders(self, value: Value) -> Tensor:
+        """(rows,) who holds each row."""
+        if isinstance(value, Edges):
+            return self._links.receivers
+        device = self._links.receivers.device
+        if isinstance(value, Server):
+            return torch.tensor([SERVER], device=device)
+        return torch.arange(self.agents, device=device)
+
+    def bounded(
+        self,
+        fn: Callable[..., Tensor],
+        secret: Agents,
+        *,
+        released: Sequence[Edges] = (),
+        private: Sequence[Agents] = (),
+        lipschitz: float,
+        blame: str,
+    ) -> Agents:
+        """See `Round.bounded`."""
+        result = self._inner.bounded(
+            fn, secret, released=released, private=private, lipschitz=lipschitz, blame=blame
+        )
+        self._recorded.contributions.append(result.rows.clone())
+        self._recorded.calls.append(None)
+        return result
+
+    def noise(
+        self,
+        like: V,
+        *,
+        std: float,
+        factor: Tensor | None = None,
+        known_to: Sequence[frozenset[int]] | None = None,
+    ) -> V:
+        """See `Round.noise`; its rows are kept where they are made."""
+        self._recorded.makers.append(makers(self._holders(like), factor))
+        return self._inner.noise(like, std=std, factor=factor, known_to=known_to)
+
+    # Operations of which nothing is kept: messages are heard by taps, and the rest is arithmetic.
+
+    def of_agents(self, table: Tensor) -> Agents:
+        """See `Round.of_agents`."""
+        return self._inner.of_agents(table)
+
+    def draw(self, sampling_rate: float | None = None) -> Batch:
+        """See `Round.draw`."""
+        self._drawn.append(self._inner.draw(sampling_rate))
+        return self._drawn[-1]
+
+    def broadcast(self, value: Agents, *, kind: str) -> Edges:
+        """See `Round.broadcast`."""
+        return self._inner.broadcast(value, kind=kind)
+
+    def reply(self, value: Edges, *, kind: str) -> Edges:
+        """See `Round.reply`."""
+        return self._inner.reply(value, kind=kind)
+
+    def mix(self, value: Agents, *, kind: str) -> Agents:
+        """See `Round.mix`."""
+        return self._inner.mix(value, kind=kind)
+
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """See `Round.upload`."""
+        return self._inner.upload(value, kind=kind)
+
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """See `Round.download`."""
+        return self._inner.download(value, kind=kind)
+
+    def average(self, value: Agents) -> Server:
+        """See `Round.average`."""
+        return self._inner.average(value)
+
+    def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
+        """See `Round.sum_in`."""
+        return self._inner.sum_in(value, weights=weights)
+
+    def own(self, value: Edges) -> Agents:
+        """See `Round.own`."""
+        return self._inner.own(value)
+
+    def spread(self, value: Agents) -> Edges:
+        """See `Round.spread`."""
+        return self._inner.spread(value)
 
 
 def makers(holders: Tensor, factor: Tensor | None) -> list[frozenset[int]]:
@@ -59,7 +278,6 @@ def makers(holders: Tensor, factor: Tensor | None) -> list[frozenset[int]]:
         holders: (rows,) who holds each row; the server counts as nobody.
         factor: (rows, sources) how much of each source enters each row; None is one source a row.
 
-    >>> import torch
     >>> makers(torch.tensor([0, 2]), torch.tensor([[1.0, 0.5, 0.0], [0.0, 0.5, 2.0]]))
     [frozenset({0}), frozenset({0, 2}), frozenset({2})]
     """

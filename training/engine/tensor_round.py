@@ -18,17 +18,24 @@ from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
-from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
-from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
+from ..step.closures import refuse_captured
+from ..step.round import Coef, P, Round, V, reply_order
+from ..step.values import (
+    Agents,
+    Batch,
+    Edges,
+    Server,
+    Value,
+    check_holder,
+    check_table,
+)
 from .exchange import Arrivals, fetch, gather
-from .links import Links, Route
+from .links import Links, Route, by_coordinate, of_agents, stacked
 from .messages import Gathered, whole_message
-from .points import of_agents, same_pick, stacked
-from .randomness import SecretRandomness
-from .recording import Sources, Taken, makers
+from .randomness import NoiseMaker
 from .transcript import Message, Tap
 
-__all__ = ["DrawBatch", "Links", "Sources", "Taken", "TensorRound"]
+__all__ = ["DrawBatch", "TensorRound"]
 
 
 # (call, sampling rate) -> a batch for each agent that is here
@@ -49,7 +56,6 @@ class TensorRound(Round):
         projection: the task's, for `round.project`; None where there is no task.
         taps: called with every message before it is delivered.
         gathered: rounds whose messages rank 0 hears whole.
-        sources: filled with what was drawn, where given; without ranks alone.
     """
 
     def __init__(
@@ -60,23 +66,22 @@ class TensorRound(Round):
         initial: Tensor,
         gradients: ClippedSums,
         draw: DrawBatch,
-        randomness: SecretRandomness,
+        randomness: NoiseMaker,
         sizes: Sequence[int] | None = None,
         projection: Callable[[Tensor], Tensor] | None = None,
         taps: Sequence[Tap] = (),
         gathered: Gathered | None = None,
-        sources: Sources | None = None,
     ) -> None:
         self._links, self._index = links, index
         self._sizes = (len(initial),) if sizes is None else tuple(sizes)
         self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
-        self._taps, self._sources = taps, sources
+        self._taps = taps
         wanted = gathered is not None and index in gathered.rounds
         self._gathered = gathered if wanted else None
         if projection is not None:
             self._projection = projection
-        self._noises = self._sends = 0
+        self._noise_calls = self._send_calls = 0
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
         self.agents = links.agents
@@ -89,10 +94,10 @@ class TensorRound(Round):
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
-        self._width(block)
-        return self._keep_known(Agents(self._initial[block].expand(len(self._links.mine), -1)))
+        self._checked_width(block)
+        return Agents(self._initial[block].expand(len(self._links.mine), -1))
 
-    def _width(self, block: int) -> int:
+    def _checked_width(self, block: int) -> int:
         if not 0 <= block < len(self._sizes):
             raise InputError(f"block={block} must lie in 0..{len(self._sizes) - 1}")
         return self._sizes[block]
@@ -122,52 +127,15 @@ class TensorRound(Round):
         kind = type(points[0][0])
         sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         parts = sums.split(self._sizes, dim=1)
-        if self._sources is not None:
-            self._sources.contributions += [part.clone() for part in parts]
-            taken = self._taken(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
-            self._sources.taken += [taken] * len(parts)
         return tuple(kind(part) for part in parts)
 
-    def _taken(
-        self,
-        points: Sequence[tuple[P, ...]],
-        *,
-        batch: Batch,
-        coefs: Sequence[Coef],
-        clip_norm: float | None,
-    ) -> Taken:
-        models, owners = self._stacked(points)
-        return Taken(
-            models=models.clone(),
-            owners=torch.tensor(owners, device=models.device),
-            holders=self._holders(points[0][0]),
-            coefs=tuple(self._by_coordinate(coef) for coef in coefs),
-            batch=batch.call,
-            clip_norm=clip_norm,
-        )
-
-    def _stacked(self, points: Sequence[tuple[P, ...]]) -> tuple[Tensor, list[int]]:
-        """The points as models (K, M, D), and for each row of their values its position in M."""
-        models, pick = stacked([self._joined(point) for point in points])
-        owners = range(models.shape[1]) if pick is None else self._links.on_host(pick)
-        return models, list(owners)
-
-    def _holders(self, value: Value) -> Tensor:
-        """(rows,) who holds each row."""
-        if isinstance(value, Edges):
-            return self._links.receivers
-        device = self._links.receivers.device
-        if isinstance(value, Server):
-            return torch.tensor([SERVER], device=device)
-        return torch.arange(self.agents, device=device)
-
-    def _count(self, value: Value) -> int:
+    def _rows_in_all(self, value: Value) -> int:
         """How many rows there are of all agents."""
         if isinstance(value, Server):
             return 1
         return self._links.edge_shares[-1].stop if isinstance(value, Edges) else self.agents
 
-    def _numbers(self, value: Value) -> range:
+    def _row_numbers(self, value: Value) -> range:
         """The numbers of the rows that are here among those of all agents."""
         if isinstance(value, Server):
             return range(1)
@@ -181,50 +149,22 @@ class TensorRound(Round):
         coefs: Sequence[Coef],
         clip_norm: float | None,
     ) -> Tensor:
-        models, owners = self._stacked(points)
+        models, owners = stacked(points, sizes=self._sizes, links=self._links)
         links, on_links = self._links, isinstance(points[0][0], Edges)
         return self._gradients.clipped_sums(
             models,
-            (owners, links.on_host(links.holders) if on_links else list(range(len(owners)))),
+            (owners, links.on_host(links.receivers_here) if on_links else list(range(len(owners)))),
             self._records[batch.call],
             clip_norm=clip_norm,
-            coefficients=[self._by_coordinate(coef) for coef in coefs],
-            pairs_of_run=self._count(points[0][0]),
+            coefficients=[by_coordinate(coef, sizes=self._sizes, like=models) for coef in coefs],
+            pairs_of_run=self._rows_in_all(points[0][0]),
         )
-
-    def _by_coordinate(self, coef: Coef) -> float | Tensor:
-        """A coefficient as one number, or as (D,) where its blocks differ."""
-        if not isinstance(coef, tuple):
-            return coef
-        if len(set(coef)) == 1:
-            return coef[0]
-        like = self._initial[0]
-        return torch.cat([like.new_full((n,), c) for n, c in zip(self._sizes, coef, strict=True)])
 
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
         sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=None)
-        means = clipped_rows(sums / batch_size, clip_norm)
-        if self._sources is not None:
-            self._sources.contributions.append(means.clone())
-            taken = self._taken(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
-            self._sources.taken.append(taken._replace(mean_of=batch_size))
-        return type(point)(means)
-
-    def _joined(self, point: tuple[P, ...]) -> Value:
-        """The blocks of a point side by side, (rows, D)."""
-        widths = tuple(value.base.shape[1] for value in point)
-        if widths != self._sizes:
-            raise UndeclaredOperation(
-                f"round.clipped_sums at a point of blocks of widths {widths}: the gradient is "
-                f"clipped with respect to all of {self._sizes}, in this order"
-            )
-        if len(point) == 1:
-            return point[0]
-        if all(same_pick(value, point[0]) for value in point):
-            return Value(torch.cat([value.base for value in point], dim=1), point[0].pick)
-        return Value(torch.cat([value.rows for value in point], dim=1))
+        return type(point)(clipped_rows(sums / batch_size, clip_norm))
 
     def noise(
         self,
@@ -236,8 +176,9 @@ class TensorRound(Round):
     ) -> V:
         """See `Round.noise`; who knows a source matters to the trace alone."""
         del known_to
-        rows, here, call = like.rows, self._numbers(like), self._noises
-        self._noises += 1
+        # Drawn by the row's number among all rows; noise that is mixed needs every source.
+        rows, here, call = like.rows, self._row_numbers(like), self._noise_calls
+        self._noise_calls += 1
         z = self._randomness.normal(
             round=self._index,
             call=call,
@@ -246,11 +187,8 @@ class TensorRound(Round):
             dtype=rows.dtype,
             device=rows.device,
         )
-        if self._sources is not None:
-            self._sources.noise.append(z.clone())
-            self._sources.makers.append(makers(self._holders(like), factor))
         if factor is not None:
-            if len(factor) != (every := self._count(like)):
+            if len(factor) != (every := self._rows_in_all(like)):
                 raise InputError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
             # In float64, because correlated noise cancels; and whole on every rank, because a
             # product of fewer rows rounds otherwise.
@@ -260,19 +198,26 @@ class TensorRound(Round):
 
     def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> Message:
         message = Message(
-            round=self._index, call=self._sends, kind=kind, senders=senders, links=links, rows=rows
+            round=self._index,
+            call=self._send_calls,
+            kind=kind,
+            senders=senders,
+            links=links,
+            rows=rows,
         )
-        self._sends += 1
+        self._send_calls += 1
         for tap in self._taps:
             tap(message)
         return message
 
-    def _cross(self, operation: str, value: Value, *, kind: str) -> Tensor:
+    def _tell_taps(self, operation: str, value: Value, *, kind: str) -> Tensor:
         """Let the taps hear a message; its rows that are here."""
+        # Whom this rank's rows go to.
         rows: Tensor = value.rows
         route: Route = getattr(self._links.routes, operation)
         sent = rows[: len(route.senders)]  # all of them, or none of the server's beside rank 0
         message = self._send(kind, rows=sent, senders=route.senders, links=route.links)
+        # In rounds that are kept whole, rank 0 hears what everybody sends as well.
         if self._gathered is not None:
             whole = whole_message(message, operation, links=self._links)
             if whole is not None:
@@ -280,7 +225,7 @@ class TensorRound(Round):
                     tap(whole)
         return rows
 
-    def _arrived(self, rows: Tensor, plan: Arrivals | None) -> Tensor:
+    def _brought_here(self, rows: Tensor, plan: Arrivals | None) -> Tensor:
         """The rows that this rank's receivers get; all of them without ranks."""
         ranks = self._links.ranks
         return rows if ranks is None or plan is None else fetch(rows, plan, ranks=ranks)
@@ -288,30 +233,26 @@ class TensorRound(Round):
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         check_holder("broadcast", value, Agents)
-        rows = self._cross("broadcast", value, kind=kind)
-        return Edges(self._arrived(rows, self._links.broadcasts), self._links.heard)
+        rows = self._tell_taps("broadcast", value, kind=kind)
+        return Edges(self._brought_here(rows, self._links.broadcasts), self._links.broadcast_rows)
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
         check_holder("reply", value, Edges)
-        if self._links.back is None:
+        if self._links.reply_rows is None:
             reply_order(self._links.graph)
-        rows = self._cross("reply", value, kind=kind)
-        return Edges(self._arrived(rows, self._links.replies), self._links.back)
-
-    def mix(self, value: Agents, *, kind: str) -> Agents:
-        """See `Round.mix`."""
-        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
+        rows = self._tell_taps("reply", value, kind=kind)
+        return Edges(self._brought_here(rows, self._links.replies), self._links.reply_rows)
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
         check_holder("upload", value, Agents)
-        return self._mean(self._cross("upload", value, kind=kind))
+        return self._mean(self._tell_taps("upload", value, kind=kind))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
         check_holder("download", value, Server)
-        return Agents(self._cross("download", value, kind=kind), self._links.only)
+        return Agents(self._tell_taps("download", value, kind=kind), self._links.server_rows)
 
     def average(self, value: Agents) -> Server:
         """See `Round.average`."""
@@ -328,18 +269,18 @@ class TensorRound(Round):
         """See `Round.sum_in`."""
         check_holder("sum_in", value, Edges)
         by = torch.ones_like(self._links.weights) if weights is None else weights.rows
-        return Agents(self._links.combine(value.base, by, value.pick))
+        return Agents(self._links.weighted_sums(value.base, by, value.pick))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
         check_holder("own", value, Edges)
-        loops = self._links.loops
+        loops = self._links.self_loops
         return Agents(value.base[loops if value.pick is None else value.pick[loops]])
 
     def spread(self, value: Agents) -> Edges:
         """See `Round.spread`."""
         check_holder("spread", value, Agents)
-        return Edges(value.rows, self._links.holders)
+        return Edges(value.rows, self._links.receivers_here)
 
     def bounded(
         self,
@@ -359,18 +300,15 @@ class TensorRound(Round):
         for held in private:
             check_holder("bounded", held, Agents)
         refuse_captured(fn, "bounded")
-        others, counts = self._links.others, [n - 1 for n in self._links.spans]
+        # For each agent its own row and what each of its neighbours released to it.
+        others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
         seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
-        own = _apart(secret)
-        held_fixed = [_apart(value) for value in private]
+        own = _own_copies(secret)
+        held_fixed = [_own_copies(value) for value in private]
         rows = [
             fn(own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)) for i in range(len(own))
         ]
-        result = of_agents("bounded", rows, width=secret.rows.shape[1])
-        if self._sources is not None:
-            self._sources.contributions.append(result.rows.clone())
-            self._sources.taken.append(None)
-        return result
+        return of_agents("bounded", rows, width=secret.rows.shape[1])
 
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
@@ -379,16 +317,14 @@ class TensorRound(Round):
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
         refuse_captured(fn, "postprocess")
-        parts = [self._links.blocks(v) if isinstance(v, Edges) else _apart(v) for v in values]
+        parts = [
+            self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
+            for v in values
+        ]
         rows = [fn(*p) for p in zip(*parts, strict=True)]
-        return self._keep_known(of_agents("postprocess", rows, width=self._width(block)))
-
-    def _keep_known(self, value: Agents) -> Agents:
-        if self._sources is not None:
-            self._sources.known.append(value.rows.clone())
-        return value
+        return of_agents("postprocess", rows, width=self._checked_width(block))
 
 
-def _apart(value: Agents) -> list[Tensor]:
-    """The rows, each at an address of its own; see `Links.blocks`."""
+def _own_copies(value: Agents) -> list[Tensor]:
+    """The rows, each at an address of its own; see `Links.rows_by_receiver`."""
     return [row.clone() for row in value.rows]

@@ -1,7 +1,14 @@
-"""From exposures to guarantees: epsilon of what was released, and the noise that a target needs.
+"""Where epsilon is decided: from joint sensitivities to guarantees, and to the noise of a target.
 
-All releases made from one batch act as one Gaussian of effective multiplier (noise multiplier) / J;
-batches are composed by the accountant, with amplification by Poisson sampling.
+    epsilon of a run         `run_epsilon`            of everything released, or of some rounds
+    statement with figures   `guarantee`              for one adversary at a noise multiplier
+    noise for a target       `calibrated_multiplier`  the inverse, evaluated once more
+    what a ledger names      `accounted`              rounds that were released more often
+
+Plans, runs, resumptions, audits and reports call these and add nothing of their own. All releases
+made from one batch act as one Gaussian of effective multiplier (noise multiplier) / J; batches are
+composed by the accountant (`privacy.accounting.accountant`), with amplification by Poisson
+sampling. J is decided in `joint_sensitivities`.
 """
 
 from __future__ import annotations
@@ -12,13 +19,20 @@ from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
-from ...privacy.accounting.request import closed_form
+from ...privacy.accounting.request import Accountant, Adjacency, closed_form
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Bound, Guarantee, Sampling, Status, Unit
+from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
 from ...privacy.view.view import UnsupportedView
-from .joint_sensitivities import Exposure, Release
+from .joint_sensitivities import JointSensitivity, Release
 
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
+
+
+_BOUNDS = {
+    Accountant.RDP: Bound.RENYI,
+    Accountant.PRV: Bound.PRV,
+    Accountant.GDP_CLT: Bound.CENTRAL_LIMIT,
+}
 
 
 class UnsupportedMechanism(InputError):
@@ -26,22 +40,18 @@ class UnsupportedMechanism(InputError):
 
 
 def run_epsilon(
-    exposure: Exposure,
+    sensitivity: JointSensitivity,
     *,
+    statement: Statement,
     noise_multiplier: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
     rounds: int | Sequence[int] | None = None,
 ) -> float:
-    """Epsilon of the planned run, or of `rounds` of it, for one exposure.
+    """Epsilon of the planned run, or of `rounds` of it, for one adversary and victim.
 
     Args:
-        exposure: at noise multiplier 1.
+        sensitivity: at noise multiplier 1.
+        statement: what epsilon is said of: delta, adjacency and accountant.
         noise_multiplier: of the run.
-        delta: of the statement.
-        adjacency: add-or-remove-one or replace-one.
-        accountant: how rounds are added up.
         rounds: how many rounds were released, or the number of each; replayed ones count again.
 
     Raises:
@@ -49,32 +59,37 @@ def run_epsilon(
         UnsupportedView: more rounds than were traced, of rounds that differ.
     """
     if rounds is not None and not isinstance(rounds, int):
-        _check_replays(exposure, rounds)
-    releases = exposure.releases if rounds is None else _released(exposure.releases, rounds)
+        _check_replays(sensitivity, rounds)
+    releases = sensitivity.releases if rounds is None else _released(sensitivity.releases, rounds)
     releases = _spent(releases)
     if not releases:
         return 0.0
-    if noise_multiplier == 0 or math.isinf(exposure.worst):
+    if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
+    # Equal rounds go to the accountant that the statement names, rounds that differ to "pld".
     if len(releases) == 1:
         (only,) = releases
         return accounting.epsilon(
             noise_multiplier=noise_multiplier / only.joint_sensitivity,
-            delta=delta,
+            delta=statement.delta,
             rounds=only.rounds,
             sampling_rate=only.sampling_rate,
-            adjacency=adjacency,
-            accountant=accountant,
+            adjacency=statement.adjacency,
+            accountant=statement.accountant,
             contributions=_contributions(releases),
         )
-    if accountant != "pld":
-        raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
+    if statement.accountant is not Accountant.PLD:
+        raise _not_composed(statement.accountant)
     return accounting.composed_epsilon(
         _counted(releases, noise_multiplier),
-        delta=delta,
-        adjacency=adjacency,
+        delta=statement.delta,
+        adjacency=statement.adjacency,
         contributions=_contributions(releases),
     )
+
+
+def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
+    return UnsupportedMechanism(f"accountant='{accountant}' with rounds that differ; use 'pld'")
 
 
 def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
@@ -109,7 +124,7 @@ def _released(releases: Sequence[Release], rounds: int | Sequence[int]) -> tuple
 
 
 def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Release, ...]:
-    alike = {r.first for r in releases if r.first} <= {1}  # one trace stands for every round
+    alike = {r.first for r in releases if r.first} <= {1}  # every round has the one trace
     last = max((r.first + r.rounds - 1 for r in releases), default=0)
     if not alike and max(entries, default=0) > last:
         raise UnsupportedView(f"round {max(entries)} was released, but only {last} were traced")
@@ -121,166 +136,157 @@ def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Relea
     return tuple(r for r in found if r.rounds)
 
 
-def _check_replays(exposure: Exposure, entries: Sequence[int], *, torn: bool = False) -> None:
+def _check_replays(
+    sensitivity: JointSensitivity, entries: Sequence[int], *, torn: bool = False
+) -> None:
     twice = [number for number, count in Counter(entries).items() if count > 1]
-    if exposure.whole_run and (twice or torn):
+    if sensitivity.whole_run and (twice or torn):
         which = f"round {min(twice)}" if twice else "the round of a torn line"
         raise UnsupportedView(
-            f"{which} may have been released twice, and for {exposure.adversary.name} all rounds "
-            "are one release in which none may repeat; give the run a closed state (form = "
+            f"{which} may have been released twice, and for {sensitivity.adversary.name} all "
+            "rounds are one release in which none may repeat; give the run a closed state (form = "
             '"repaired") to account for it'
         )
 
 
-def accounted(exposure: Exposure, entries: Sequence[int], *, torn: bool = False) -> Exposure:
-    """The exposure with every planned round, and more of those that the ledger names more often.
+def accounted(
+    sensitivity: JointSensitivity, entries: Sequence[int], *, torn: bool = False
+) -> JointSensitivity:
+    """The joint sensitivity with every planned round, more often where the ledger has more.
 
     A run that stopped early is accounted as planned, because what stopped it may depend on the
     data. A torn line may be any round, all of its batches, so every release counts once more.
 
     Args:
-        exposure: of the planned run.
+        sensitivity: of the planned run.
         entries: the number of each round in the ledger.
         torn: whether the last line of the ledger was cut off.
 
     Raises:
         UnsupportedView: a round was released again where all rounds are one release.
     """
-    _check_replays(exposure, entries, torn=torn)
-    counted = dict.fromkeys(exposure.releases, 0)
-    for r in _replayed(exposure.releases, Counter(entries)):
-        origin = next(o for o in exposure.releases if o._replace(rounds=r.rounds) == r)
+    _check_replays(sensitivity, entries, torn=torn)
+    counted = dict.fromkeys(sensitivity.releases, 0)
+    for r in _replayed(sensitivity.releases, Counter(entries)):
+        origin = next(o for o in sensitivity.releases if o._replace(rounds=r.rounds) == r)
         counted[origin] = r.rounds
     more = int(torn)
-    spent = (r._replace(rounds=max(r.rounds, counted[r]) + more) for r in exposure.releases)
-    return exposure._replace(releases=tuple(spent))
+    spent = (r._replace(rounds=max(r.rounds, counted[r]) + more) for r in sensitivity.releases)
+    return sensitivity._replace(releases=tuple(spent))
 
 
 def guarantee(
     name: str,
-    exposure: Exposure,
+    sensitivity: JointSensitivity,
     *,
+    statement: Statement,
     noise_multiplier: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
 ) -> Guarantee:
     """The statement for one adversary at a noise multiplier."""
-    joint = exposure.worst
+    joint = sensitivity.largest
     effective = math.inf if joint == 0 else noise_multiplier / joint
-    because = exposure.because
+    because = sensitivity.because
     if noise_multiplier == 0 and math.isfinite(joint) and joint > 0:
         because = "the noise multiplier is 0: nothing hides the gradients"
-    bound = accounting.Accountant(accountant).kind == "upper bound"
-    status = exposure.status if bound else Status.HEURISTIC
+    bounds = statement.accountant.kind == "upper bound"
+    status = sensitivity.status if bounds else Status.HEURISTIC
     return Guarantee(
         adversary=name,
-        victim=exposure.victim,
-        worst_adversary=exposure.adversary.name if exposure.adversary.name != name else None,
+        victim=sensitivity.victim,
+        worst_adversary=sensitivity.adversary.name if sensitivity.adversary.name != name else None,
         joint_sensitivity=joint,
         effective_noise_multiplier=effective,
         mu_per_round=math.inf if effective == 0 else 1.0 / effective,
         epsilon=run_epsilon(
-            exposure,
+            sensitivity,
+            statement=statement,
             noise_multiplier=noise_multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
         ),
-        delta=delta,
-        unit=Unit.RECORD,
-        adjacency=adjacency,
-        sampling=_sampling(exposure),
+        statement=statement,
+        sampling=_sampling(sensitivity),
         status=status,
         because=because,
-        bound=_bound(exposure, noise_multiplier, adjacency=adjacency, accountant=accountant),
+        bound=_bound(sensitivity, statement, noise_multiplier),
     )
 
 
-def _sampling(exposure: Exposure) -> Sampling:
-    if exposure.whole_run:
+def _sampling(sensitivity: JointSensitivity) -> Sampling:
+    if sensitivity.whole_run:
         return Sampling.ANY
-    full = all(r.sampling_rate == 1 for r in exposure.releases)
+    full = all(r.sampling_rate == 1 for r in sensitivity.releases)
     return Sampling.FULL if full else Sampling.POISSON
 
 
-def _bound(
-    exposure: Exposure, noise_multiplier: float, *, adjacency: str, accountant: str
-) -> Bound:
+def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier: float) -> Bound:
     """How `run_epsilon` finds its figure."""
-    releases = _spent(exposure.releases)
-    trivial = not releases or noise_multiplier == 0 or math.isinf(exposure.worst)
-    if trivial or accountant == "pld":
+    releases = _spent(sensitivity.releases)
+    trivial = not releases or noise_multiplier == 0 or math.isinf(sensitivity.largest)
+    if trivial or statement.accountant is Accountant.PLD:
         settings = _counted(releases, noise_multiplier) if not trivial else ()
         if all(closed_form(*setting) for setting in settings):
             return Bound.CLOSED_FORM
-        several = adjacency == "replace-one" and _contributions(releases) > 1
-        return Bound.PROFILE if several else Bound.PLD
-    named = {"rdp": Bound.RENYI, "prv": Bound.PRV, "gdp-clt": Bound.CENTRAL_LIMIT}
-    return named[accountant]
+        replaced = statement.adjacency is Adjacency.REPLACE_ONE
+        return Bound.PROFILE if replaced and _contributions(releases) > 1 else Bound.PLD
+    return _BOUNDS[statement.accountant]
 
 
 def calibrated_multiplier(
-    exposure: Exposure,
+    sensitivity: JointSensitivity,
     *,
+    statement: Statement,
     epsilon: float,
-    delta: float,
-    adjacency: str = "add-or-remove-one",
-    accountant: str = "pld",
 ) -> float:
-    """The noise multiplier at which an exposure costs at most `epsilon`.
+    """The noise multiplier at which a joint sensitivity costs at most `epsilon`.
 
     Raises:
         UnsupportedView: no noise reaches the target, or nothing is released.
         UnsupportedMechanism: the accountant does not cover the rounds, or its answer to one
             question contradicts its answer to the other.
     """
-    releases = _spent(exposure.releases)
-    if math.isinf(exposure.worst):
+    releases = _spent(sensitivity.releases)
+    if math.isinf(sensitivity.largest):
         raise UnsupportedView(
-            f"no noise multiplier reaches epsilon={epsilon:g} for {exposure.adversary.name}: "
-            f"{exposure.because}"
+            f"no noise multiplier reaches epsilon={epsilon:g} for {sensitivity.adversary.name}: "
+            f"{sensitivity.because}"
         )
     if not releases:
         raise UnsupportedView(
-            f"nothing about the data is released to {exposure.adversary.name}, so epsilon is 0 at "
-            "every noise; give noise_multiplier in place of epsilon"
+            f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "
+            "at every noise; give noise_multiplier in place of epsilon"
         )
     contributions = _contributions(releases)
     if len(releases) == 1:
         (only,) = releases
         needed = only.joint_sensitivity * accounting.noise_multiplier(
             epsilon=epsilon,
-            delta=delta,
+            delta=statement.delta,
             rounds=only.rounds,
             sampling_rate=only.sampling_rate,
-            adjacency=adjacency,
-            accountant=accountant,
+            adjacency=statement.adjacency,
+            accountant=statement.accountant,
             contributions=contributions,
         )
-    elif accountant != "pld":
-        raise UnsupportedMechanism(f"accountant={accountant!r} with rounds that differ; use 'pld'")
+    elif statement.accountant is not Accountant.PLD:
+        raise _not_composed(statement.accountant)
     else:
         needed = scale_for(
             _counted(releases, 1.0),
             epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
+            delta=statement.delta,
+            adjacency=statement.adjacency,
             contributions=contributions,
         )
     spent = math.inf
     for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding
         multiplier = needed * (1.0 + slack)
         spent = run_epsilon(
-            exposure,
+            sensitivity,
+            statement=statement,
             noise_multiplier=multiplier,
-            delta=delta,
-            adjacency=adjacency,
-            accountant=accountant,
         )
         if spent <= epsilon:
             return multiplier
     raise UnsupportedMechanism(
-        f"accountant={accountant!r} answers noise_multiplier={needed:g} for epsilon={epsilon:g}, "
-        f"but spends {spent:g} with it; use accountant='pld'"
+        f"accountant='{statement.accountant}' answers noise_multiplier={needed:g} for "
+        f"epsilon={epsilon:g}, but spends {spent:g} with it; use accountant='pld'"
     )

@@ -89,6 +89,7 @@ class Relations:
     def settle(self, seen: np.ndarray) -> tuple[np.ndarray, list[Undetermined]]:
         """Add to a mask over all columns every message that it determines; say what stays open."""
         seen = seen.copy()
+        # A relation over one hidden message tells it; that may leave others with one.
         while True:
             R = self._over_hidden(seen)
             alone = np.flatnonzero(np.diff(R.indptr) == 1)
@@ -96,6 +97,7 @@ class Relations:
             if not len(plain):
                 break
             seen[R.indices[R.indptr[plain]]] = True
+        # What stays is settled block by block: all of its messages, or which directions are open.
         left: list[Undetermined] = []
         for messages, block in _linked(R):
             null = _null_space(block)

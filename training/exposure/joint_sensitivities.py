@@ -1,9 +1,17 @@
-"""What every adversary is exposed to: joint sensitivities of a traced run, and the worst victim.
+"""Joint sensitivities of a traced run: how far one record can change all that an adversary sees.
 
-Of each adversary the closed view of each traced round gives the joint sensitivity J of a record of
-a victim, at noise multiplier 1, one figure for each batch that is drawn. Victims that an agent's
-messages and noise do not touch fare alike against all such agents, so one pair of adversary and
-victim stands for the others (`surroundings`).
+The closed view of each traced round gives the joint sensitivity J of a record of one victim to one
+adversary, at noise multiplier 1: one figure for each batch that is drawn. What decides it:
+
+    adversary, victim     -> candidates                the pairs that a name asks about
+    the worst of them     -> joint_sensitivities
+    rows that matter      -> local_views               of the view of one adversary in one round
+    J of these rows       -> privacy.view.view         mu of a Gaussian view
+    J of a matrix M       -> privacy.view.joint_sensitivity
+    epsilon of all J      -> guarantees
+
+Victims whom an agent's messages and noise do not touch have the same figures against all such
+agents, so one pair of adversary and victim is looked at for all of them.
 """
 
 from __future__ import annotations
@@ -12,24 +20,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from ...privacy.adversary import (
-    ALL_OTHERS,
-    WORST_NEIGHBOUR,
-    Adversary,
-    Sees,
-    coalition,
-    neighbour,
-    parse_adversary,
-)
-from ...privacy.errors import InputError
+from ...privacy.adversary import Adversary, Sees
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
-from .local_views import Onlooker, Surroundings
-
-CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-message")
-ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")
+from .candidates import candidates
+from .local_views import AdversaryView, LocalViews
 
 
 class Release(NamedTuple):
@@ -45,10 +42,16 @@ class Release(NamedTuple):
     first: int = 1
 
 
-class Exposure(NamedTuple):
-    """One adversary and one victim over the whole run, at noise multiplier 1.
+class JointSensitivity(NamedTuple):
+    """How far one victim's record can change all that one adversary sees, at noise multiplier 1.
 
-    With `whole_run` its only release is that of all rounds together, whoever was sampled.
+    Attributes:
+        adversary: who sees.
+        victim: the agent that holds the record.
+        releases: a joint sensitivity for each batch and each run of equal rounds.
+        status: whether the figures are proven upper bounds.
+        because: the reason in a sentence.
+        whole_run: whether the only release is that of all rounds together, whoever was sampled.
     """
 
     adversary: Adversary
@@ -59,32 +62,32 @@ class Exposure(NamedTuple):
     whole_run: bool = False
 
     @property
-    def worst(self) -> float:
+    def largest(self) -> float:
         """The largest joint sensitivity of a round."""
         return max((r.joint_sensitivity for r in self.releases), default=0.0)
 
     @property
-    def order(self) -> float:
-        """What the worst victim is chosen by: the sum of squared sensitivities."""
+    def sum_of_squares(self) -> float:
+        """Over all rounds, to nine digits: what the worst victim is chosen by."""
         return rounded(sum(r.rounds * r.joint_sensitivity**2 for r in self.releases))
 
 
-def exposures(
+def joint_sensitivities(
     traces: AlgorithmTrace,
     names: Sequence[str],
     *,
     sampling_rate: float,
     victim: int | None = None,
     encrypted: bool = False,
-) -> list[tuple[str, Exposure]]:
-    """The exposure to each named adversary, of `victim` or else of the worst agent.
+) -> list[tuple[str, JointSensitivity]]:
+    """The joint sensitivity to each named adversary, of `victim` or else of the worst agent.
 
     Args:
         traces: made at noise multiplier 1.
         names: as in a run file; "neighbour" is the worst single agent, "all-others" the coalition
             of everybody but the victim.
         sampling_rate: of batches that the step draws without a rate of its own.
-        victim: the agent whose record is at stake; None searches the worst one.
+        victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
 
     Raises:
@@ -94,27 +97,27 @@ def exposures(
     run = _Run(traces, rate=sampling_rate, encrypted=encrypted)
     found = []
     for name in names:
-        every = run.exposures(candidates(traces, name, victim))
-        top = max(range(len(every)), key=lambda i: every[i].order)
+        every = run.sensitivities(candidates(traces, name, victim))
+        top = max(range(len(every)), key=lambda i: every[i].sum_of_squares)
         every[top] = run.named(every[top])
         found.append((name, worst(every)))
     return found
 
 
-def exposures_by_victim(
+def joint_sensitivities_by_victim(
     traces: AlgorithmTrace,
     names: Sequence[str],
     *,
     sampling_rate: float,
     encrypted: bool = False,
-) -> list[tuple[str, list[Exposure]]]:
-    """The exposure of every agent to each named adversary, in the order of the agents.
+) -> list[tuple[str, list[JointSensitivity]]]:
+    """The joint sensitivity of every agent to each named adversary, in the order of the agents.
 
     Of "neighbour" it is the agent's own worst neighbour. Members of a coalition are left out.
 
     Args:
         traces: made at noise multiplier 1.
-        names: as for `exposures`.
+        names: as for `joint_sensitivities`.
         sampling_rate: of batches that the step draws without a rate of its own.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
 
@@ -127,51 +130,25 @@ def exposures_by_victim(
     >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
     ...     batch_size=1.0)
     >>> traces = trace(run.init, run.step, graph=build_graph("star", 4), rounds=9)
-    >>> ((_, found),) = exposures_by_victim(traces, ["neighbour"], sampling_rate=0.02)
-    >>> [round(e.worst**2, 6) for e in found]
+    >>> ((_, found),) = joint_sensitivities_by_victim(traces, ["neighbour"], sampling_rate=0.02)
+    >>> [round(e.largest**2, 6) for e in found]
     [4.0, 2.0, 2.0, 2.0]
     """
     run = _Run(traces, rate=sampling_rate, encrypted=encrypted)
     found = []
     for name in names:
-        by_victim: dict[int, list[Exposure]] = {}
-        for exposure in run.exposures(candidates(traces, name)):
-            by_victim.setdefault(exposure.victim, []).append(exposure)
+        by_victim: dict[int, list[JointSensitivity]] = {}
+        for sensitivity in run.sensitivities(candidates(traces, name)):
+            by_victim.setdefault(sensitivity.victim, []).append(sensitivity)
         of_each = [worst(by_victim[victim]) for victim in sorted(by_victim)]
-        found.append((name, [run.named(exposure) for exposure in of_each]))
+        found.append((name, [run.named(sensitivity) for sensitivity in of_each]))
     return found
 
 
-def candidates(
-    traces: AlgorithmTrace, name: str, victim: int | None = None
-) -> list[tuple[Adversary, list[int]]]:
-    """The adversaries that a name stands for, each with the victims that it is asked about.
-
-    Raises:
-        ValueError: an unknown adversary or a victim that does not exist.
-        UnsupportedView: no victim is left.
-    """
-    agents = traces.start.record.agents
-    if victim is not None and not 0 <= victim < agents:
-        raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
-    asked = [victim] if victim is not None else list(range(agents))
-    if name == WORST_NEIGHBOUR:
-        found = [(neighbour(k), [v for v in asked if v != k]) for k in range(agents)]
-    elif name == ALL_OTHERS:
-        found = [(coalition(set(range(agents)) - {v}), [v]) for v in asked if agents > 1]
-    else:
-        who = parse_adversary(name, agents)
-        outside = [v for v in asked if v not in who.agents]
-        found = [(who, asked if victim is not None else outside)]
-    found = [(who, victims) for who, victims in found if victims]
-    if not found:
-        raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")
-    return found
-
-
-def worst(every: Sequence[Exposure]) -> Exposure:
-    """The exposure that costs most; where none is worst in every round, each round's worst."""
-    top = max(every, key=lambda e: e.order)
+def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
+    """The one that costs most; where none is worst in every round, the worst of each round."""
+    # Rounds can be compared one by one only where every victim's batches are drawn alike.
+    top = max(every, key=lambda e: e.sum_of_squares)
     shapes = {tuple((r.sampling_rate, r.rounds, r.first) for r in e.releases) for e in every}
     if len(shapes) != 1:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
@@ -182,6 +159,7 @@ def worst(every: Sequence[Exposure]) -> Exposure:
         # Whether a dominating pair is known depends on the contributions of every victim.
         counted = zip(top.releases, most, strict=True)
         return top._replace(releases=tuple(r._replace(contributions=n) for r, n in counted))
+    # No victim is worst in every round: none loses more than this composition of worst rounds.
     joint = tuple(
         same[0]._replace(joint_sensitivity=max(r.joint_sensitivity for r in same), contributions=n)
         for same, n in zip(rounds, most, strict=True)
@@ -195,7 +173,7 @@ def rounded(value: float) -> float:
 
 
 class _Run:
-    """A traced run, whose surroundings are found once for all adversaries."""
+    """A traced run, whose local views are found once for all adversaries."""
 
     def __init__(self, traces: AlgorithmTrace, *, rate: float, encrypted: bool) -> None:
         self._traces, self._rate, self._encrypted = traces, rate, encrypted
@@ -204,35 +182,41 @@ class _Run:
         self._last: tuple[Adversary, list[View]] | None = None
 
     @cached_property
-    def _around(self) -> list[Surroundings]:
-        return [Surroundings(base) for base in self._bases]
+    def _local_views(self) -> list[LocalViews]:
+        return [LocalViews(base) for base in self._bases]
 
-    def exposures(self, asked: Sequence[tuple[Adversary, Sequence[int]]]) -> list[Exposure]:
-        """Exposures among which every victim's largest are, and no larger one is.
+    def sensitivities(
+        self, asked: Sequence[tuple[Adversary, Sequence[int]]]
+    ) -> list[JointSensitivity]:
+        """Joint sensitivities among which every victim's largest are, and no larger one is.
 
         Of pairs of adversary and victim that fare alike only the first is there.
         """
-        found: list[Exposure] = []
+        found: list[JointSensitivity] = []
         local = list[_Seen]()
-        open_ = list[Adversary]()
+        spanning = list[Adversary]()
         every = {v for _, victims in asked for v in victims}
+        # Single agents of local rows wait until those that fare alike are known, and so do those
+        # to whom the graph is one problem; all others are looked at with each of their victims.
         for who, victims in asked:
             if who.sees is Sees.ONE_MESSAGE:
                 found += [single_message(self._traces, who, v, rate=self._rate) for v in victims]
                 continue
-            onlookers = [around.onlooker(self._sight(who)) for around in self._around]
+            views = [each.of_adversary(self._under_encryption(who)) for each in self._local_views]
             if len(asked) == 1 or len(who.agents) != 1:
-                found += [self._exposure(who, v, onlookers) for v in victims]
-            elif any(onlooker.ground.undetermined for onlooker in onlookers):
-                open_.append(who)
+                found += [self._sensitivity(who, v, views) for v in victims]
+            elif any(view.shared.undetermined for view in views):
+                spanning.append(who)
             else:
-                local.append((who, onlookers))
-        found += [self._exposure(who, v, on) for who, v, on in _different(local, every)]
-        found += self._of_open(open_, every)
+                local.append((who, views))
+        found += [self._sensitivity(who, v, on) for who, v, on in _different(local, every)]
+        found += self._of_spanning(spanning, every)
         order = {who.name: i for i, (who, _) in enumerate(asked)}
         return sorted(found, key=lambda e: (order[e.adversary.name], e.victim))
 
-    def _of_open(self, adversaries: Sequence[Adversary], victims: set[int]) -> list[Exposure]:
+    def _of_spanning(
+        self, adversaries: Sequence[Adversary], victims: set[int]
+    ) -> list[JointSensitivity]:
         """Of adversaries to whom the whole graph is one problem the largest figure a victim.
 
         A victim's figures are at most those of adversaries who see more, in local rows. Where one
@@ -240,40 +224,48 @@ class _Run:
         """
         if not adversaries:
             return []
-        found = list[Exposure]()
+        found = list[JointSensitivity]()
         left = set(victims)
         try:
+            # From above: what each victim loses at most to adversaries who see more.
             bounds = [
-                (who, [around.between(self._sight(who)) for around in self._around])
+                (who, [each.bracket(self._under_encryption(who)) for each in self._local_views])
                 for who in adversaries
             ]
             above = [(who, [more for _, more in both]) for who, both in bounds]
             most: dict[int, list[float]] = {}
-            for who, v, onlookers in _different(above, victims):
-                figures = _figures(self._exposure(who, v, onlookers))
+            for who, v, views in _different(above, victims):
+                figures = _figures(self._sensitivity(who, v, views))
                 most[v] = [max(pair) for pair in zip(figures, most.get(v, figures), strict=True)]
+            # From below: where one who sees less reaches that figure, it is settled.
             for (who, both), (_, more) in zip(bounds, above, strict=True):
                 less = [below for below, _ in both]
                 for v in sorted({v for below in less for v in below.touched()} & left):
-                    if _figures(self._exposure(who, v, less)) == most[v]:
-                        found.append(self._exposure(who, v, more))
+                    if _figures(self._sensitivity(who, v, less)) == most[v]:
+                        found.append(self._sensitivity(who, v, more))
                         left.discard(v)
         except UnsupportedView:  # more or less than the adversary sees is no reason to refuse
             found, left = [], set(victims)
+        # Victims between whose two figures there is a gap are looked at in the view itself.
         for who in adversaries:
             if left - who.agents:
-                onlookers = [around.onlooker(self._sight(who)) for around in self._around]
-                found += [self._exposure(who, v, onlookers) for v in sorted(left - who.agents)]
+                views = [
+                    each.of_adversary(self._under_encryption(who)) for each in self._local_views
+                ]
+                found += [self._sensitivity(who, v, views) for v in sorted(left - who.agents)]
         return found
 
-    def _sight(self, who: Adversary) -> Adversary:
+    def _under_encryption(self, who: Adversary) -> Adversary:
+        """The adversary with what encrypted links leave of its view."""
         if self._encrypted and who.sees is Sees.LINKS:
             return Adversary(name=who.name, sees=Sees.END_STATES)
         return who
 
-    def _exposure(self, who: Adversary, victim: int, onlookers: Sequence[Onlooker]) -> Exposure:
-        pairs = zip(self._bases, onlookers, strict=True)
-        found = {id(base): onlooker.sensitivities(victim) for base, onlooker in pairs}
+    def _sensitivity(
+        self, who: Adversary, victim: int, views: Sequence[AdversaryView]
+    ) -> JointSensitivity:
+        pairs = zip(self._bases, views, strict=True)
+        found = {id(base): view.sensitivities(victim) for base, view in pairs}
         releases = [
             Release(
                 s.mu * part.factor,
@@ -288,7 +280,7 @@ class _Run:
         reasons = [(s.mu, s.because) for of_base in found.values() for s in of_base]
         unnamed = any(not because for _, because in reasons)
         heuristic = any(base.blames for base in self._bases)
-        return Exposure(
+        return JointSensitivity(
             who,
             victim,
             tuple(releases),
@@ -296,43 +288,43 @@ class _Run:
             "" if unnamed else _most(reasons),
         )
 
-    def named(self, exposure: Exposure) -> Exposure:
-        """The exposure with the messages named between which noise cancels, if it does.
+    def named(self, sensitivity: JointSensitivity) -> JointSensitivity:
+        """The same with the messages named between which noise cancels, if it does.
 
         The names are those of the adversary's whole view, which is formed for nothing else.
         """
-        if exposure.because:
-            return exposure
-        sight = self._sight(exposure.adversary)
-        if self._last is None or self._last[0] != sight:
-            self._last = sight, [base.view(sight) for base in self._bases]
+        if sensitivity.because:
+            return sensitivity
+        effective = self._under_encryption(sensitivity.adversary)
+        if self._last is None or self._last[0] != effective:
+            self._last = effective, [base.view(effective) for base in self._bases]
         reasons = [
             (s.mu, s.because)
             for base, view in zip(self._bases, self._last[1], strict=True)
-            for s in base.sensitivities_in(view, sight, exposure.victim)
+            for s in base.sensitivities_in(view, effective, sensitivity.victim)
         ]
-        return exposure._replace(because=_most(reasons))
+        return sensitivity._replace(because=_most(reasons))
 
 
-_Seen = tuple[Adversary, Sequence[Onlooker]]
+_Seen = tuple[Adversary, Sequence[AdversaryView]]
 
 
 def _different(
     adversaries: Sequence[_Seen], victims: set[int]
-) -> Iterator[tuple[Adversary, int, Sequence[Onlooker]]]:
+) -> Iterator[tuple[Adversary, int, Sequence[AdversaryView]]]:
     """Pairs of single agents and victims, those that fare like an earlier one left out."""
     pending: dict[tuple[int, ...], set[int]] = {}
-    for who, onlookers in adversaries:
-        touched = {v for onlooker in onlookers for v in onlooker.touched()} & victims
-        alike = tuple(id(onlooker.ground) for onlooker in onlookers)
+    for who, views in adversaries:
+        touched = {v for view in views for v in view.touched()} & victims
+        alike = tuple(id(view.shared) for view in views)
         new = pending.setdefault(alike, set(victims)) - touched - who.agents
         pending[alike] -= new
         for v in sorted(touched | new):
-            yield who, v, onlookers
+            yield who, v, views
 
 
-def _figures(exposure: Exposure) -> list[float]:
-    return [rounded(r.joint_sensitivity) for r in exposure.releases]
+def _figures(sensitivity: JointSensitivity) -> list[float]:
+    return [rounded(r.joint_sensitivity) for r in sensitivity.releases]
 
 
 def _most(reasons: Sequence[tuple[float, str]]) -> str:
@@ -340,7 +332,7 @@ def _most(reasons: Sequence[tuple[float, str]]) -> str:
 
 
 class _Part(NamedTuple):
-    """A trace that stands for `rounds` rounds from `first` on."""
+    """The trace of `rounds` rounds from `first` on."""
 
     trace: RoundTrace
     first: int
@@ -366,7 +358,9 @@ def _parts(traces: AlgorithmTrace) -> list[_Part]:
     return [part for part in parts if part.trace.has_contributions]
 
 
-def single_message(traces: AlgorithmTrace, who: Adversary, victim: int, *, rate: float) -> Exposure:
+def single_message(
+    traces: AlgorithmTrace, who: Adversary, victim: int, *, rate: float
+) -> JointSensitivity:
     """What one message alone says of a victim: what papers usually account for."""
     releases, kinds = [], []
     for part in _parts(traces):
@@ -379,4 +373,4 @@ def single_message(traces: AlgorithmTrace, who: Adversary, victim: int, *, rate:
     because = (
         f"one message alone ({max(kinds, default=(0.0, 'none'))[1]}); no adversary sees so little"
     )
-    return Exposure(who, victim, tuple(releases), Status.HEURISTIC, because)
+    return JointSensitivity(who, victim, tuple(releases), Status.HEURISTIC, because)

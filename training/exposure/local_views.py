@@ -1,4 +1,4 @@
-"""What surrounds a victim in a view: the rows that its figure depends on, and no others.
+"""Local views: the rows of an adversary's view that a victim's figure depends on, and no others.
 
 The view of one adversary is a large sparse matrix, and there are as many adversaries as agents.
 Two exact facts keep the work in proportion to what differs:
@@ -11,11 +11,11 @@ Two exact facts keep the work in proportion to what differs:
 2. Adversary k differs from one who sees the closure alone by messages and by known noise. Only
    victims in rows that these touch can fare otherwise; all others take the figure of the closure.
 
-Messages that the closure determines count as seen (`determined`): their rows are local, where the
-end states that they replace tie all agents together. Where linked rows span the graph, as with
-noise that every agent shares with its neighbours, the surroundings are the whole view.
+Messages that the closure determines count as seen (`implied_messages`): their rows are local, where
+the end states that they replace tie all agents together. Where linked rows span the graph, as with
+noise that every agent shares with its neighbours, the local view is the whole one.
 
-Equal surroundings, with columns named by first appearance, are factorised once. The key is the
+Equal local views, with columns named by first appearance, are factorised once. The key is the
 whole local problem, byte by byte, so nothing is taken to be equal that is not.
 """
 
@@ -32,7 +32,7 @@ from ...privacy.view.view import UnsupportedView, View
 from ..tracing.linear_forms import Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace, Sensitivity, mu_by_batch
 from .implied_messages import Relations
-from .shared_view import Ground, Pairs, entries
+from .shared_view import Pairs, SharedView, entries
 
 _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it
@@ -40,8 +40,8 @@ _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others li
 _Batches = Sequence[tuple[Sequence[int], Sequence[float]]]
 
 
-class Surroundings:
-    """Sensitivities of one traced round, for any adversary and victim.
+class LocalViews:
+    """The view of any adversary of one traced round, from which rows are taken victim by victim.
 
     Args:
         trace: of the round.
@@ -52,8 +52,8 @@ class Surroundings:
     >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
     ...     batch_size=1.0)
     >>> traces = trace(run.init, run.step, graph=build_graph("ring", 100), rounds=9)
-    >>> around = Surroundings(traces.rounds[0][0])
-    >>> (found,) = around.onlooker(EAVESDROPPER).sensitivities(0)
+    >>> views = LocalViews(traces.rounds[0][0])
+    >>> (found,) = views.of_adversary(EAVESDROPPER).sensitivities(0)
     >>> round(found.mu, 6)
     1.732051
     """
@@ -62,11 +62,11 @@ class Surroundings:
         self.trace = trace
         self.problems: dict[Any, _Problem] = {}
         self._relations = Relations(trace.record)
-        self._grounds: dict[bytes, Ground] = {}
+        self._shared: dict[bytes, SharedView] = {}
         self._batches: dict[int, list[tuple[list[int], list[float], float | None]]] = {}
         self._seen_by, self._known_to = _seen_by(trace), _known_to(trace)
 
-    def onlooker(self, who: Adversary) -> Onlooker:
+    def of_adversary(self, who: Adversary) -> AdversaryView:
         """The closed view of an adversary.
 
         Raises:
@@ -74,66 +74,71 @@ class Surroundings:
         """
         if who.sees is Sees.ONE_MESSAGE:
             raise UnsupportedView(f"{who.name} has no closed view; use single_message")
+        # Every message on a link, or none: neighbours' own are added row by row.
         seen = np.zeros(self.trace.columns, dtype=bool)
         if who.sees is Sees.LINKS:
             for g in self.trace.messages:
                 seen[g.start : g.start + g.size] = g.crossing
-        ground = self._ground(seen)
-        if who.sees is Sees.OWN_LINKS and ground.undetermined:
-            ground = self._settled(ground, self._seen_by.of(who.agents))
-        return self._on(ground, who)
+        shared = self._shared_view(seen)
+        if who.sees is Sees.OWN_LINKS and shared.undetermined:
+            shared = self._settled(shared, self._seen_by.of(who.agents))
+        return self._view_over(shared, who)
 
-    def between(self, who: Adversary) -> tuple[Onlooker, Onlooker]:
-        """Of an adversary one who sees no more and one who sees no less, both of local rows.
+    def bracket(self, who: Adversary) -> tuple[AdversaryView, AdversaryView]:
+        """An adversary who sees no more and one who sees no less, both of local rows.
 
         Where blocks of hidden messages stay open, the first does without all rows that refer to
         them, and the second sees them.
         """
-        ground = self.onlooker(who).ground
-        if not ground.undetermined:
-            return self._on(ground, who), self._on(ground, who)
-        more = ground
+        shared = self.of_adversary(who).shared
+        if not shared.undetermined:
+            return self._view_over(shared, who), self._view_over(shared, who)
+        # Whoever sees what is open, and then what that leaves open, sees no less.
+        more = shared
         while more.undetermined:
             seen = more.seen.copy()
             seen[np.concatenate([block.messages for block in more.undetermined])] = True
-            more = self._ground(seen)
-        key = b"without" + ground.seen.tobytes()
-        if key not in self._grounds:
-            without = more.seen & ~ground.seen
-            self._grounds[key] = Ground(self.trace, self._relations, ground.seen, without=without)
-        return self._on(self._grounds[key], who), self._on(more, who)
+            more = self._shared_view(seen)
+        # Whoever goes without every row that refers to any of it sees no more.
+        key = b"without" + shared.seen.tobytes()
+        if key not in self._shared:
+            without = more.seen & ~shared.seen
+            self._shared[key] = SharedView(
+                self.trace, self._relations, shared.seen, without=without
+            )
+        return self._view_over(self._shared[key], who), self._view_over(more, who)
 
-    def _on(self, ground: Ground, who: Adversary) -> Onlooker:
+    def _view_over(self, shared: SharedView, who: Adversary) -> AdversaryView:
         if who.sees is not Sees.OWN_LINKS:
             none = np.zeros(0, dtype=int)
-            return Onlooker(self, who, ground=ground, rows=none, known=none)
-        rows = ground.row_of_message[self._seen_by.of(who.agents)]
-        known = ground.source_of_column[self._known_to.of(who.agents)]
-        return Onlooker(self, who, ground=ground, rows=rows[rows >= 0], known=known)
+            return AdversaryView(self, who, shared=shared, rows=none, known=none)
+        rows = shared.row_of_message[self._seen_by.of(who.agents)]
+        known = shared.source_of_column[self._known_to.of(who.agents)]
+        return AdversaryView(self, who, shared=shared, rows=rows[rows >= 0], known=known)
 
-    def _settled(self, ground: Ground, own: np.ndarray) -> Ground:
-        """The ground with all blocks of hidden messages that the messages `own` settle."""
+    def _settled(self, shared: SharedView, own: np.ndarray) -> SharedView:
+        """The shared view with all blocks of hidden messages that the messages `own` settle."""
         while True:
-            seen = ground.seen.copy()
+            seen = shared.seen.copy()
             seen[own] = True
-            blocks = [b.messages for b in ground.undetermined if b.is_settled_by(seen)]
+            blocks = [b.messages for b in shared.undetermined if b.is_settled_by(seen)]
             if not blocks:
-                return ground
-            grown = ground.seen.copy()
+                return shared
+            grown = shared.seen.copy()
             grown[np.concatenate(blocks)] = True
-            ground = self._ground(grown)
+            shared = self._shared_view(grown)
 
-    def _ground(self, seen: np.ndarray) -> Ground:
+    def _shared_view(self, seen: np.ndarray) -> SharedView:
         key = seen.tobytes()
-        if key not in self._grounds:
-            self._grounds[key] = Ground(self.trace, self._relations, seen)
-        return self._grounds[key]
+        if key not in self._shared:
+            self._shared[key] = SharedView(self.trace, self._relations, seen)
+        return self._shared[key]
 
-    def local(self, ground: Ground, rows: np.ndarray, unknown: np.ndarray) -> _Local:
-        """Some rows of a ground as a problem, a known one where there is an equal one."""
-        A, columns, names = _renamed(ground.contributions, rows, None)
-        B, _, _ = _renamed(ground.noise, rows, unknown)
-        vectors = _by_appearance(ground.vectors[columns[np.argsort(names)]])[1]
+    def local(self, shared: SharedView, rows: np.ndarray, unknown: np.ndarray) -> _Local:
+        """Some rows of a shared view as a problem, a known one where there is an equal one."""
+        A, columns, names = _renamed(shared.contributions, rows, None)
+        B, _, _ = _renamed(shared.noise, rows, unknown)
+        vectors = _by_appearance(shared.vectors[columns[np.argsort(names)]])[1]
         key = tuple(part.tobytes() for part in (*A, *B, vectors))
         problem = self.problems.get(key)
         if problem is None:
@@ -150,37 +155,37 @@ class Surroundings:
         return self._batches[victim]
 
 
-class Onlooker:
-    """One adversary in one round.
+class AdversaryView:
+    """What one adversary sees of one round.
 
     Args:
-        around: the round.
+        views: of the round.
         who: the adversary.
-        ground: what it shares with others of its kind; where two share one, all victims that
+        shared: what it shares with others of its kind; where two share one, all victims that
             neither touches have the same figures.
-        rows: rows of the ground that it sees besides.
+        rows: rows of hidden messages that it sees besides.
         known: noise sources that it knows.
     """
 
     def __init__(
         self,
-        around: Surroundings,
+        views: LocalViews,
         who: Adversary,
         *,
-        ground: Ground,
+        shared: SharedView,
         rows: np.ndarray,
         known: np.ndarray,
     ) -> None:
-        self.ground = ground
-        self._around, self._who = around, who
+        self.shared = shared
+        self._views, self._who = views, who
         self._rows, self._known = rows, known
         self._spanning: list[_Local] = []
 
     def touched(self) -> list[int]:
-        """Victims who may fare otherwise than against one who sees the ground alone."""
+        """Victims who may fare otherwise than against one who sees the shared view alone."""
         if not len(self._rows) and not len(self._known):
             return []
-        owners = self.ground.touched(self._rows, self._known).tolist()
+        owners = self.shared.touched(self._rows, self._known).tolist()
         return [v for v in owners if v not in self._who.agents]
 
     def sensitivities(self, victim: int) -> list[Sensitivity]:
@@ -191,10 +196,10 @@ class Onlooker:
         """
         if victim in self._who.agents:
             raise UnsupportedView(f"{self._who.name} contains the victim {victim}; choose another")
-        batches = self._around.batches(victim)
+        batches = self._views.batches(victim)
         local = self._local(np.asarray([c for held, _, _ in batches for c in held], dtype=int))
         mus = local.mus([(held, bounds) for held, bounds, _ in batches])
-        trace, found = self._around.trace, []
+        trace, found = self._views.trace, []
         for mu, (held, bounds, rate) in zip(mus, batches, strict=True):
             count = trace.count(held)
             found.append(Sensitivity(mu, rate, count, trace.reason(mu, bounds, count=count)))
@@ -203,28 +208,29 @@ class Onlooker:
     @cached_property
     def _masks(self) -> tuple[np.ndarray, np.ndarray]:
         """Which rows are seen, and which sources are unknown."""
-        seen, unknown = self.ground.is_seen.copy(), np.ones(self.ground.noise.shape[1], dtype=bool)
+        seen, unknown = self.shared.is_seen.copy(), np.ones(self.shared.noise.shape[1], dtype=bool)
         seen[self._rows], unknown[self._known] = True, False
         return seen, unknown
 
     def _local(self, contributions: np.ndarray) -> _Local:
         seen, unknown = self._masks
-        rows = self.ground.rows_holding(contributions)
+        rows = self.shared.rows_holding(contributions)
         rows = rows[seen[rows]]
         for local in self._spanning:
             if np.isin(rows, local.rows, assume_unique=True).all():
                 return local
-        rows = self.ground.linked(rows, seen=seen, unknown=unknown)
-        owners = self.ground.owners_in(rows)
-        spans = len(owners) > max(_FEW_OWNERS, self._around.trace.record.agents // 4)
+        # What shares unknown noise with these rows says something of them; nothing else does.
+        rows = self.shared.linked(rows, seen=seen, unknown=unknown)
+        owners = self.shared.owners_in(rows)
+        spans = len(owners) > max(_FEW_OWNERS, self._views.trace.record.agents // 4)
         while spans:  # one problem for all whose rows are in it, instead of one each
-            held = self.ground.rows_holding(np.flatnonzero(np.isin(self.ground.owners, owners)))
-            rows = self.ground.linked(held[seen[held]], seen=seen, unknown=unknown)
-            more = self.ground.owners_in(rows)
+            held = self.shared.rows_holding(np.flatnonzero(np.isin(self.shared.owners, owners)))
+            rows = self.shared.linked(held[seen[held]], seen=seen, unknown=unknown)
+            more = self.shared.owners_in(rows)
             if len(more) == len(owners):
                 break
             owners = more
-        local = self._around.local(self.ground, rows, unknown)
+        local = self._views.local(self.shared, rows, unknown)
         if spans:
             self._spanning.append(local)
         return local
@@ -245,7 +251,7 @@ class _Problem:
 
 
 class _Local(NamedTuple):
-    """Linked rows of a ground as a problem, and what the columns are called there."""
+    """Linked rows of a shared view as a problem, and what the columns are called there."""
 
     rows: np.ndarray
     problem: _Problem

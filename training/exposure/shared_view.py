@@ -1,7 +1,7 @@
-"""Ground: the rows that all onlookers of a kind see in a round, and those of messages still hidden.
+"""The shared view: the rows that all adversaries of a kind see in a round, and hidden messages'.
 
-An onlooker adds some of the hidden messages' rows and knows some of the noise. Rows are linked by
-the noise that they share, so what an onlooker adds can change the figure of those victims alone
+An adversary adds some of the hidden messages' rows and knows some of the noise. Rows are linked by
+the noise that they share, so what an adversary adds can change the figure of those victims alone
 that have contributions in linked rows.
 
 | symbol | name here     | shape                 | meaning                                      |
@@ -22,8 +22,8 @@ from ..tracing.round_trace import RoundTrace
 from .implied_messages import Relations
 
 
-class Ground:
-    """What every onlooker of a kind sees, closed under what it determines.
+class SharedView:
+    """What every adversary of a kind sees, closed under what it determines.
 
     Args:
         trace: of the round.
@@ -56,6 +56,7 @@ class Ground:
 
         self.seen, self.undetermined = relations.settle(seen)
         width = trace.columns
+        # Rows of what is seen first: the closure, the end states and the messages of the mask.
         closed = [rows for _, rows in (*trace.record.closure, *trace.record.end_state.items())]
         hidden, of_hidden = list[Any](), list[np.ndarray]([np.zeros(0, dtype=int)])
         for g in trace.messages:
@@ -63,6 +64,7 @@ class Ground:
             closed.append(g.rows[np.flatnonzero(mask)])
             hidden.append(g.rows[np.flatnonzero(~mask)])
             of_hidden.append(g.start + np.flatnonzero(~mask))
+        # Then the contents of hidden messages, each with the column of its message.
         parts = [widened(csr_array(part), width) for part in (*closed, *hidden)]
         rows = csr_array(vstack([csr_array((0, width)), *parts]))
         message = np.full(rows.shape[0], -1)
@@ -70,6 +72,7 @@ class Ground:
         if without is not None:
             kept = np.flatnonzero((message >= 0) | (abs(rows) @ without.astype(float) == 0))
             rows, message = rows[kept], message[kept]
+        # In terms of contributions and noise; rows that hold neither say nothing.
         rows = trace.expand(rows, unseen=self._is_hidden)
         contributions = columns_of(trace, Contributions)
         sources = columns_of(trace, NoiseSources)

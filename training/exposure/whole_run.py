@@ -1,4 +1,4 @@
-"""Exposures over a whole run whose state is carried without noise: participation is stated.
+"""Joint sensitivity of a whole run whose state is carried without noise: participation is stated.
 
 A round's closed view counts the state that the step returns as seen. Where records or noise stay in
 that state (a momentum or a recursion that is released only with noise on top), the round by itself
@@ -34,7 +34,8 @@ from ...privacy.view.whole_run import Rows, StreamedView
 from ..tracing.linear_forms import Contributions, Known, widened
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace, state_column
-from .joint_sensitivities import Exposure, Release, candidates, single_message, worst
+from .candidates import candidates
+from .joint_sensitivities import JointSensitivity, Release, single_message, worst
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -45,7 +46,7 @@ _MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
 _RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
 
 
-def all_rounds_exposures(
+def whole_run_joint_sensitivities(
     traces: AlgorithmTrace,
     names: Sequence[str],
     *,
@@ -53,15 +54,15 @@ def all_rounds_exposures(
     sampling_rate: float,
     victim: int | None = None,
     encrypted: bool = False,
-) -> list[tuple[str, Exposure]]:
-    """The exposure of the whole run to each named adversary, of `victim` or else the worst agent.
+) -> list[tuple[str, JointSensitivity]]:
+    """The whole run's joint sensitivity to each adversary, of `victim` or else the worst agent.
 
     Args:
         traces: made at noise multiplier 1.
-        names: as in `exposures`.
+        names: as in `joint_sensitivities`.
         participation: "every", a number of rounds, or the rounds themselves.
         sampling_rate: of a single message's figure; the other figures do not depend on it.
-        victim: the agent whose record is at stake; None searches the worst one.
+        victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
 
     Raises:
@@ -72,44 +73,44 @@ def all_rounds_exposures(
     _check_participation(participation, rounds)
     found = []
     for name in names:
-        every: list[Exposure] = []
+        every: list[JointSensitivity] = []
         for who, victims in candidates(traces, name, victim):
             if who.sees is Sees.ONE_MESSAGE:
                 every += [single_message(traces, who, v, rate=sampling_rate) for v in victims]
                 continue
-            sight = who
+            effective = who
             if encrypted and who.sees is Sees.LINKS:
-                sight = Adversary(name=who.name, sees=Sees.END_STATES)
-            every += _of(traces, who, victims, sight=sight, participation=participation)
+                effective = Adversary(name=who.name, sees=Sees.END_STATES)
+            every += _of(traces, who, victims, effective=effective, participation=participation)
         found.append((name, worst(every)))
     return found
 
 
-def carried_exposures(
+def replace_infinite_by_whole_run(
     traces: AlgorithmTrace,
-    found: Sequence[tuple[str, Exposure]],
+    found: Sequence[tuple[str, JointSensitivity]],
     *,
     sampling_rate: float,
     victim: int | None = None,
     encrypted: bool = False,
-) -> list[tuple[str, Exposure]]:
-    """Exposures with those that are infinite round by round replaced by the whole run's.
+) -> list[tuple[str, JointSensitivity]]:
+    """Joint sensitivities, those that are infinite round by round replaced by the whole run's.
 
-    Every record may take part in every round, which holds for any sampler. An exposure stays as it
-    is where a contribution is unbounded, where the whole run is infinite too, and where the run is
+    Every record may take part in every round, which holds for any sampler. One stays as it is
+    where a contribution is unbounded, where the whole run is infinite too, and where the run is
     too large for such a view or rounding hides what it shows; the last two are said.
     """
     settled = []
-    for name, exposure in found:
-        by_rounds = exposure.adversary.sees is not Sees.ONE_MESSAGE
-        if by_rounds and math.isinf(exposure.worst) and _bounded(traces):
+    for name, sensitivity in found:
+        by_rounds = sensitivity.adversary.sees is not Sees.ONE_MESSAGE
+        if by_rounds and math.isinf(sensitivity.largest) and _bounded(traces):
             settled.append(
                 (
                     name,
                     _together(
                         traces,
                         name,
-                        exposure,
+                        sensitivity,
                         sampling_rate=sampling_rate,
                         victim=victim,
                         encrypted=encrypted,
@@ -117,25 +118,25 @@ def carried_exposures(
                 )
             )
         else:
-            settled.append((name, exposure))
+            settled.append((name, sensitivity))
     return settled
 
 
 def _together(
     traces: AlgorithmTrace,
     name: str,
-    exposure: Exposure,
+    sensitivity: JointSensitivity,
     *,
     sampling_rate: float,
     victim: int | None,
     encrypted: bool,
-) -> Exposure:
-    """The exposure of all rounds together if it is finite, or else as it was, and why."""
+) -> JointSensitivity:
+    """That of all rounds together if it is finite, or else as it was, and why."""
     if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
         said = "the run is too large for a view of all its rounds together"
-        return exposure._replace(because=f"{exposure.because}; {said}")
+        return sensitivity._replace(because=f"{sensitivity.because}; {said}")
     try:
-        ((_, whole),) = all_rounds_exposures(
+        ((_, whole),) = whole_run_joint_sensitivities(
             traces,
             [name],
             participation=EVERY,
@@ -144,8 +145,10 @@ def _together(
             encrypted=encrypted,
         )
     except UnsupportedView as reason:
-        return exposure._replace(because=f"{exposure.because}; of all rounds together: {reason}")
-    return whole if math.isfinite(whole.worst) else exposure
+        return sensitivity._replace(
+            because=f"{sensitivity.because}; of all rounds together: {reason}"
+        )
+    return whole if math.isfinite(whole.largest) else sensitivity
 
 
 def _bounded(traces: AlgorithmTrace) -> bool:
@@ -187,6 +190,7 @@ def streamed_view(
     """
     view = StreamedView()
     last: _DenseRound | None = None
+    # Equal rounds are made into dense rows once, and taken in as often as they occur.
     for part, count in ((traces.start, 1), *traces.rounds):
         last = _DenseRound.of(part, adversary, victims)
         for _ in range(count):
@@ -199,6 +203,7 @@ def streamed_view(
             )
             if until_leak and all(view.leaks(v) for v in victims):
                 return view
+    # After the last round models and dual variables are released as they are.
     if last is not None:
         size = len(last.carried.carried)
         released = np.eye(size)[last.released]
@@ -286,14 +291,14 @@ def _of(
     who: Adversary,
     victims: Sequence[int],
     *,
-    sight: Adversary,
+    effective: Adversary,
     participation: Participation,
-) -> list[Exposure]:
+) -> list[JointSensitivity]:
     inside = sorted(set(victims) & who.agents)
     if inside:
         raise UnsupportedView(f"{who.name} contains the victim {inside[0]}; choose another")
     every = participation == EVERY
-    view = streamed_view(traces, sight, victims=victims, until_leak=every)
+    view = streamed_view(traces, effective, victims=victims, until_leak=every)
     parts = [traces.start, *(part for part, count in traces.rounds for _ in range(count))]
     status = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
     found = []
@@ -303,7 +308,7 @@ def _of(
         mu = _joint_sensitivity(view, victim, bounds, participation)
         release = Release(mu, 1.0, 1, len(bounds), 0)
         because = _because(view, victim, mu, participation)
-        found.append(Exposure(who, victim, (release,), status, because, whole_run=True))
+        found.append(JointSensitivity(who, victim, (release,), status, because, whole_run=True))
     return found
 
 
@@ -321,6 +326,7 @@ def _joint_sensitivity(
         return taking(np.unique(of).tolist())
     if not isinstance(participation, int):
         return taking(list(participation))  # type: ignore[arg-type] # a string was refused before
+    # At most k rounds: as all of them, or where single rounds decide, the worst.
     used = np.unique(of)
     if participation >= len(used):
         return taking(used.tolist())

@@ -214,12 +214,12 @@ class PairGradients:
         examples = self._stack(batches)
         with full_precision():
             if not self._settled:
-                owners, pairs = len(set(senders)), len(senders)
+                owners, count = len(set(senders)), len(senders)
                 if self._agents is not None and pairs_of_run is not None:
-                    owners, pairs = min(self._agents, pairs_of_run), pairs_of_run
+                    owners, count = min(self._agents, pairs_of_run), pairs_of_run
                 batch = uses / len(senders) if self._batch_size is None else self._batch_size
                 self._settle(
-                    points[0, senders[0]], examples, owners=owners, pairs=pairs, batch=batch
+                    points[0, senders[0]], examples, owners=owners, pairs=count, batch=batch
                 )
             plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
             kernel = self._kernel if plain and self._settled else self._combined

@@ -125,6 +125,7 @@ def grid(agents: int, columns: int | None = None, *, weights: WeightScheme = "me
             )
     if columns < 1 or agents % columns:
         raise InputError(f"columns={columns} must divide agents={agents} into full rows")
+    # Each agent to the one on its right, but for the last of a row, and to the one below.
     one = np.arange(agents)
     adjacency = np.zeros((agents, agents), dtype=bool)
     beside = one[(one + 1) % columns != 0]
@@ -156,6 +157,7 @@ def erdos_renyi(
     adjacency = np.zeros((agents, agents), dtype=bool)
     for i, j in drawn.edges:
         adjacency[i, j] = True
+    # Another seed is not tried in its place: the graph would not be the one that was asked for.
     name = "erdos-renyi"
     found = pieces(adjacency)
     if len(found) > 1:
@@ -224,6 +226,7 @@ def from_file(path: str | Path, agents: int | None = None, *, weights: WeightSch
         FileNotFoundError: If there is no such file.
         ValueError: If it cannot be read as described, or has another number of agents.
     """
+    # Links that go both ways get weights by the scheme; a matrix and arcs have theirs.
     read = read_graph_file(path)
     found = read.matrix.shape[0]
     if agents is not None and found != agents:
@@ -291,22 +294,26 @@ def build_graph(
     """
     if name not in _TOPOLOGIES:
         raise InputError(f"graph name={name!r} is unknown; choose one of {', '.join(GRAPH_NAMES)}")
-    options: dict[str, Any] = {"weights": weights}
-    belongs = {
-        "edge_probability": ("erdos-renyi", edge_probability),
-        "path": ("file", path),
-        "columns": ("grid", columns),
-    }
-    for option, (owner, value) in belongs.items():
+    given = {"edge_probability": edge_probability, "path": path, "columns": columns}
+    options = _options_of(name, given)
+    if name == "erdos-renyi":
+        options["seed"] = seed
+    return _TOPOLOGIES[name](agents=agents, weights=weights, **options)
+
+
+def _options_of(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that the topology takes; one of another topology's is refused."""
+    options: dict[str, Any] = {}
+    owners = {"edge_probability": "erdos-renyi", "path": "file", "columns": "grid"}
+    for option, owner in owners.items():
+        value = given[option]
         if value is not None and name != owner:
             raise InputError(f"{option}={value!r} belongs to {owner!r} and not to {name!r}")
         if value is None and name == owner and option != "columns":
             raise InputError(f"graph {name!r} needs {option}")
         if name == owner:
             options[option] = value
-    if name == "erdos-renyi":
-        options["seed"] = seed
-    return _TOPOLOGIES[name](agents=agents, **options)
+    return options
 
 
 def _weighted(name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme) -> Graph:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
 from ..data.dataset import Examples
-from .auroc import auroc
 from .parameters import unflatten
 
-__all__ = ["Metrics", "evaluate"]
+__all__ = ["Metrics", "auroc", "evaluate"]
 
 
 class Metrics(NamedTuple):
@@ -87,3 +88,33 @@ def _score(model: nn.Module, flat: Tensor, examples: Examples, *, batch: int) ->
             margins.append(logits[:, 1] - logits[:, 0])
     area = auroc(torch.cat(margins), examples.targets == 1) if margins else None
     return _Score(right / len(examples.targets), loss / len(examples.targets), area)
+
+
+def auroc(scores: Tensor, positive: Tensor) -> float:
+    """Probability that a random positive scores above a random negative, ties counted half.
+
+    Args:
+        scores: (B,), higher for the positive class.
+        positive: (B,) truth values.
+
+    Returns:
+        A number in [0, 1]; NaN where one of the two classes is absent or a score is NaN.
+
+    Raises:
+        ValueError: shapes that differ.
+
+    >>> auroc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
+    0.75
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if scores.ndim != 1 or scores.shape != positive.shape:
+        raise InputError(
+            f"scores {tuple(scores.shape)} and positive {tuple(positive.shape)} must be (B,) each"
+        )
+    of_class = positive.bool().cpu()
+    if of_class.all() or not of_class.any() or bool(scores.isnan().any()):
+        return math.nan
+    # Scores by their order: scikit-learn refuses infinite ones, which a model that diverged has.
+    order = torch.unique(scores.detach().cpu(), return_inverse=True)[1]
+    return float(roc_auc_score(of_class.numpy(), order.numpy()))

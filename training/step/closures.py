@@ -6,8 +6,8 @@ import functools
 import types
 from collections.abc import Callable
 
-from .batch import Batch
-from .values import UndeclaredOperation, Value
+from .round import Round
+from .values import Batch, UndeclaredOperation, Value
 
 
 def refuse_captured(fn: Callable[..., object], operation: str) -> None:
@@ -19,8 +19,6 @@ def refuse_captured(fn: Callable[..., object], operation: str) -> None:
     Raises:
         UndeclaredOperation: the function holds a value, a batch or a round.
     """
-    from .round import Round
-
     held: list[object] = [fn]
     seen: set[int] = set()
     while held:

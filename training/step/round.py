@@ -22,97 +22,13 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..graphs.graph import Graph
-from .batch import Batch, HiddenRecords, check_drawn
-from .closures import refuse_captured
-from .values import REMEDY, SERVER, Agents, Edges, Server, UndeclaredOperation, Value
+from .values import Agents, Batch, Edges, Server, UndeclaredOperation, check_drawn
 
-__all__ = [
-    "REMEDY",
-    "SERVER",
-    "Agents",
-    "Batch",
-    "Coef",
-    "Edges",
-    "HiddenRecords",
-    "P",
-    "Round",
-    "Server",
-    "UndeclaredOperation",
-    "V",
-    "Value",
-    "check_drawn",
-    "check_table",
-    "refuse_captured",
-    "reply_order",
-    "split_points",
-]
+__all__ = ["Coef", "P", "Round", "V", "reply_order"]
 
 V = TypeVar("V", Agents, Edges, Server)
 P = TypeVar("P", Agents, Edges)
 Coef = float | tuple[float, ...]  # of a point, or of each of its blocks
-
-
-def split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Points as tuples of blocks, one block where a point is a value, once they are checked.
-
-    Raises:
-        UndeclaredOperation: no point, holders or numbers of blocks that differ, or a coefficient
-            that is no number.
-        ValueError: a coefficient that is not finite, or another count than of points or blocks.
-    """
-    split = [point if isinstance(point, tuple) else (point,) for point in points]
-    kinds = sorted({type(value).__name__ for point in split for value in point})
-    if kinds not in (["Agents"], ["Edges"]):
-        raise UndeclaredOperation(
-            f"round.clipped_sums at points of {', '.join(kinds) or 'no value'}: give Agents, or "
-            "Edges, for every point; a value of another holder has to be sent first"
-        )
-    if len({len(point) if isinstance(point, tuple) else None for point in points}) > 1:
-        raise UndeclaredOperation(
-            "round.clipped_sums at points of different blocks: every point has the same blocks"
-        )
-    for coef in coefs:
-        numbers: tuple[Any, ...] = coef if isinstance(coef, tuple) else (coef,)
-        wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
-        if wrong:
-            raise UndeclaredOperation(
-                f"round.clipped_sums with a coefficient of {wrong[0]}: coefs are public numbers"
-            )
-        if not all(map(math.isfinite, numbers)):
-            raise InputError(f"coefs={tuple(coefs)} must be finite; drop the point instead")
-        if isinstance(coef, tuple) and split and len(coef) != len(split[0]):
-            raise InputError(
-                f"coefs={tuple(coefs)} for points of {len(split[0])} blocks: give one number for "
-                "each block, or one for all of them"
-            )
-    if len(coefs) != len(points):
-        raise InputError(
-            f"coefs={tuple(coefs)} for {len(points)} points: give one number for each point"
-        )
-    return split
-
-
-def check_table(table: Tensor, *, agents: int) -> None:
-    """Refuse a table of public numbers without exactly one row for each agent.
-
-    Raises:
-        ValueError: another shape than (A, w).
-    """
-    if table.ndim != 2 or len(table) != agents:
-        raise InputError(
-            f"table of shape {tuple(table.shape)} must be ({agents}, w): one row for each agent"
-        )
-
-
-def reply_order(graph: Graph) -> Tensor:
-    """(E,) for each edge d -> m the position of the edge m -> d, along which a reply came.
-
-    Raises:
-        ValueError: some link has no way back.
-    """
-    if not graph.symmetric:
-        raise InputError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
-    return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
 
 
 def _no_projection(value: Tensor) -> NoReturn:
@@ -200,7 +116,7 @@ class Round(ABC):
             ValueError: coefficients that are not finite, or not one a point or block.
         """
         check_drawn(batch, self._drawn)
-        blocks = split_points(points, coefs)
+        blocks = _split_points(points, coefs)
         sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=clip_norm)
         return sums if isinstance(points[0], tuple) else sums[0]
 
@@ -238,7 +154,7 @@ class Round(ABC):
         check_drawn(batch, self._drawn)
         if not 0 < batch_size < math.inf:
             raise InputError(f"batch_size={batch_size} must be a positive number")
-        ((only,),) = split_points((point,), (1.0,))
+        ((only,),) = _split_points((point,), (1.0,))
         return self._clipped_mean(only, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
 
     @abstractmethod
@@ -271,9 +187,9 @@ class Round(ABC):
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """Send the value held by d for the edge m -> d back to m; needs a symmetric graph."""
 
-    @abstractmethod
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """Broadcast, and sum what arrives with the mixing weights."""
+        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
 
     @abstractmethod
     def upload(self, value: Agents, *, kind: str) -> Server:
@@ -325,7 +241,7 @@ class Round(ABC):
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
-        """A function of values that count as seen by whoever may see the result.
+        """A function of values that count as seen by every adversary that may see the result.
 
         `fn` runs once per agent on its (D,) rows of Agents and (n_i, D) rows of Edges, and returns
         all coordinates of the block that is named.
@@ -334,3 +250,54 @@ class Round(ABC):
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """The nearest feasible value of a block of the run's task; `value` counts as seen."""
         return self.postprocess(self._projection, value, block=block)
+
+
+def reply_order(graph: Graph) -> Tensor:
+    """(E,) for each edge d -> m the position of the edge m -> d, along which a reply came.
+
+    Raises:
+        ValueError: some link has no way back.
+    """
+    if not graph.symmetric:
+        raise InputError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
+    return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
+
+
+def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Points as tuples of blocks, one block where a point is a value, once they are checked.
+
+    Raises:
+        UndeclaredOperation: no point, holders or numbers of blocks that differ, or a coefficient
+            that is no number.
+        ValueError: a coefficient that is not finite, or another count than of points or blocks.
+    """
+    split = [point if isinstance(point, tuple) else (point,) for point in points]
+    kinds = sorted({type(value).__name__ for point in split for value in point})
+    if kinds not in (["Agents"], ["Edges"]):
+        raise UndeclaredOperation(
+            f"round.clipped_sums at points of {', '.join(kinds) or 'no value'}: give Agents, or "
+            "Edges, for every point; a value of another holder has to be sent first"
+        )
+    if len({len(point) if isinstance(point, tuple) else None for point in points}) > 1:
+        raise UndeclaredOperation(
+            "round.clipped_sums at points of different blocks: every point has the same blocks"
+        )
+    for coef in coefs:
+        numbers: tuple[Any, ...] = coef if isinstance(coef, tuple) else (coef,)
+        wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
+        if wrong:
+            raise UndeclaredOperation(
+                f"round.clipped_sums with a coefficient of {wrong[0]}: coefs are public numbers"
+            )
+        if not all(map(math.isfinite, numbers)):
+            raise InputError(f"coefs={tuple(coefs)} must be finite; drop the point instead")
+        if isinstance(coef, tuple) and split and len(coef) != len(split[0]):
+            raise InputError(
+                f"coefs={tuple(coefs)} for points of {len(split[0])} blocks: give one number for "
+                "each block, or one for all of them"
+            )
+    if len(coefs) != len(points):
+        raise InputError(
+            f"coefs={tuple(coefs)} for {len(points)} points: give one number for each point"
+        )
+    return split

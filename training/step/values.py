@@ -1,22 +1,28 @@
-"""Values of a step: rows with a holder, and the arithmetic that a step may do on them.
+"""Values of a step: rows with a holder, the arithmetic that a step may do on them, and batches.
 
 A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
 
 Agents   (A, D) values, one row an agent, held by that agent
 Edges    (E, D) values, one row an edge, held by the edge's receiver
 Server   (1, D) value, held by a server that every agent can reach
+Batch    a token of secret records, which only the round that drew it can use
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
 from torch import Tensor
 
-from ...privacy.errors import InputTypeError
+from ...privacy.errors import InputError, InputTypeError
 
-SERVER = -1  # stands for the server among the senders and receivers of messages
+SERVER = -1  # the server among the senders and receivers of messages
+
+_EXPECTED_SIZE = (
+    "its records and their number are secret; divide a sum by batch_size, the public expected size"
+)
 
 
 class UndeclaredOperation(InputTypeError):
@@ -169,4 +175,52 @@ def check_holder(operation: str, value: object, *kinds: type[Value]) -> None:
         raise UndeclaredOperation(
             f"round.{operation} takes {names}, not {type(value).__name__}; a value of another "
             "holder has to be sent first"
+        )
+
+
+class HiddenRecords(UndeclaredOperation, AttributeError):
+    """A step asked a batch for what it holds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """One secret Poisson batch per agent, as a token: its records stay with the round.
+
+    `call` tells the draws of a round apart.
+    """
+
+    call: int
+    sampling_rate: float | None
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise HiddenRecords(f"a step may not read, count or iterate over a batch: {_EXPECTED_SIZE}")
+
+    __len__ = __iter__ = __getitem__ = __contains__ = __float__ = __int__ = __index__ = _refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise HiddenRecords(f"a batch does not show {name!r}: {_EXPECTED_SIZE}")
+
+
+def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:
+    """Refuse a batch that another round drew: it would be accounted as a fresh sample.
+
+    Raises:
+        UndeclaredOperation: the batch is not one of `drawn`.
+    """
+    if not any(batch is mine for mine in drawn):
+        raise UndeclaredOperation(
+            "a batch of another round: its records would be used again, but accounted as a fresh "
+            "sample; call round.draw() in every round"
+        )
+
+
+def check_table(table: Tensor, *, agents: int) -> None:
+    """Refuse a table of public numbers without exactly one row for each agent.
+
+    Raises:
+        ValueError: another shape than (A, w).
+    """
+    if table.ndim != 2 or len(table) != agents:
+        raise InputError(
+            f"table of shape {tuple(table.shape)} must be ({agents}, w): one row for each agent"
         )

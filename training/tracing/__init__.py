@@ -1,1 +1,1 @@
-"""An algorithm's step run on unit sources: what it sends, as rows over contributions and noise."""
+"""An algorithm's step run on symbols: what it sends, as linear forms over gradients and noise."""

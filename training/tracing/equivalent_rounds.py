@@ -12,8 +12,8 @@ adversary and every victim. Columns of known values enter no view; whether they 
 
 | symbol | name here    | shape  | meaning                                                |
 |--------|--------------|--------|--------------------------------------------------------|
-| c      | `_of_bounds` | scalar | bounds of the other round over those of the base       |
-| s      | `_of_noise`  | scalar | noise coefficients likewise, in rows of the same scale |
+| c      | `_bounds_ratio` | scalar | bounds of the other round over those of the base       |
+| s      | `_noise_ratio`  | scalar | noise coefficients likewise, in rows of the same scale |
 
 Coefficients that agree up to the rounding of a few products count as equal, as in the trace itself.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..graphs.graph import Graph
     from .round_trace import RoundTrace
 
-__all__ = ["Earlier", "repeats", "scale_between"]
+__all__ = ["EarlierRounds", "repeats", "scale_between"]
 
 _ROUNDING = 16 * np.finfo(float).eps
 
@@ -57,23 +57,25 @@ def scale_between(base: RoundRecord, other: RoundRecord) -> float | None:
     """
     if _layout(base) != _layout(other):
         return None
-    bounds = _of_bounds(base, other)
+    # c from the bounds, and entries at the same places in every matrix.
+    bounds = _bounds_ratio(base, other)
     pairs = list(zip(_private_rows(base), _private_rows(other), strict=True))
-    if bounds is None or not all(a.holds_where(b) for a, b in pairs):
+    if bounds is None or not all(a.same_places(b) for a, b in pairs):
         return None
-    noise = _of_noise(pairs)
-    if not all(a.scaled_is(b, noise) for a, b in pairs):
+    # s from one row, and then every row has to agree with it.
+    noise = _noise_ratio(pairs)
+    if not all(a.is_scaled_to(b, noise) for a, b in pairs):
         return None
     return bounds / noise
 
 
-class Earlier:
-    """The traced rounds so far to which later ones on the same graph are compared."""
+class EarlierRounds:
+    """For each graph the traced round to which later ones are compared."""
 
     def __init__(self) -> None:
-        self._latest: dict[Graph, RoundTrace] = {}  # the last that no earlier one stands for
+        self._latest: dict[Graph, RoundTrace] = {}  # the last that was none of an earlier one's
 
-    def placed(self, one: RoundTrace, graph: Graph) -> RoundTrace:
+    def matched(self, one: RoundTrace, graph: Graph) -> RoundTrace:
         """The round itself, with `scale_of` set where it has one, or the one that it repeats."""
         base = self._latest.setdefault(graph, one)
         if base is one:
@@ -88,7 +90,7 @@ class Earlier:
         return one
 
 
-class _Rows(NamedTuple):
+class _PrivateRows(NamedTuple):
     """The entries of a matrix outside of known columns.
 
     Attributes:
@@ -105,7 +107,7 @@ class _Rows(NamedTuple):
     rows: int
     fixed: bool
 
-    def holds_where(self, other: _Rows) -> bool:
+    def same_places(self, other: _PrivateRows) -> bool:
         """Whether both have their entries at the same places, zero in the same ones."""
         return (
             np.array_equal(self.row, other.row)
@@ -113,13 +115,13 @@ class _Rows(NamedTuple):
             and np.array_equal(self.value == 0, other.value == 0)
         )
 
-    def ratios(self, other: _Rows) -> NDArray[np.float64]:
+    def ratios(self, other: _PrivateRows) -> NDArray[np.float64]:
         """(entries,) other over self; 1 where both are zero."""
         return np.divide(
             other.value, self.value, out=np.ones_like(self.value), where=self.value != 0
         )
 
-    def scales(self, other: _Rows, noise: float) -> NDArray[np.float64]:
+    def scales(self, other: _PrivateRows, noise: float) -> NDArray[np.float64]:
         """(rows,) the number by which each row of `other` is that of self."""
         found = np.ones(self.rows)
         if not self.fixed:
@@ -127,7 +129,7 @@ class _Rows(NamedTuple):
             found[self.row[::-1]] = ratios[::-1]  # the first entry of a row decides
         return found
 
-    def scaled_is(self, other: _Rows, noise: float) -> bool:
+    def is_scaled_to(self, other: _PrivateRows, noise: float) -> bool:
         """Whether `other` is self with its rows and its noise columns scaled."""
         scales = self.scales(other, noise)
         by = scales[self.row] * np.where(self.is_noise, noise, 1.0)
@@ -136,7 +138,7 @@ class _Rows(NamedTuple):
         return bool(close.all() and np.isfinite(scales).all() and (scales != 0).all())
 
 
-def _of_bounds(base: RoundRecord, other: RoundRecord) -> float | None:
+def _bounds_ratio(base: RoundRecord, other: RoundRecord) -> float | None:
     """c, or None where the bounds are not in one proportion."""
     one, two = _bounds(base), _bounds(other)
     finite = np.isfinite(one) & (one > 0)
@@ -151,14 +153,16 @@ def _of_bounds(base: RoundRecord, other: RoundRecord) -> float | None:
     return first if np.all(np.abs(ratios - first) <= _ROUNDING * first) else None
 
 
-def _of_noise(pairs: list[tuple[_Rows, _Rows]]) -> float:
+def _noise_ratio(pairs: list[tuple[_PrivateRows, _PrivateRows]]) -> float:
     """s, from a row whose scale is known; 1 where no noise is."""
     for one, two in pairs:
+        # The scale of a row: 1 of a message, and of another what its first entry beside noise says.
         ratios, held = one.ratios(two), one.value != 0
         scale = np.ones(one.rows) if one.fixed else np.full(one.rows, math.nan)
         plain = np.flatnonzero(held & ~one.is_noise)
         if not one.fixed:
             scale[one.row[plain[::-1]]] = ratios[plain[::-1]]
+        # In a row of known scale the first entry of noise gives s.
         noisy = np.flatnonzero(held & one.is_noise & np.isfinite(scale[one.row]))
         if len(noisy):
             return abs(float(ratios[noisy[0]] / scale[one.row[noisy[0]]]))
@@ -198,19 +202,23 @@ def _matrices(record: RoundRecord) -> Iterator[tuple[bool, csr_array]]:
         yield False, rows
 
 
-def _private_rows(record: RoundRecord) -> Iterator[_Rows]:
+def _private_rows(record: RoundRecord) -> Iterator[_PrivateRows]:
+    """Every matrix of a round without its known columns, in the order of `_matrices`."""
     width = sum(group.size for group in record.groups)
     known, noise = np.zeros(width, dtype=bool), np.zeros(width, dtype=bool)
     for group in record.groups:
         if isinstance(group, Known | NoiseSources):
             mask = known if isinstance(group, Known) else noise
             mask[group.start : group.start + group.size] = True
+    # Entries in the order of rows and columns, so that those of two rounds can be paired.
     for fixed, matrix in _matrices(record):
         matrix.sort_indices()
         row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
         kept = ~known[matrix.indices]
         column = matrix.indices[kept]
-        yield _Rows(row[kept], column, matrix.data[kept], noise[column], matrix.shape[0], fixed)
+        yield _PrivateRows(
+            row[kept], column, matrix.data[kept], noise[column], matrix.shape[0], fixed
+        )
 
 
 def _bounds(record: RoundRecord) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
-"""Rows over sources: what a value is made of when a step runs on unit sources.
+"""Linear forms: what a value is made of when a step runs on symbols instead of tensors.
 
-A trace has columns of four kinds: contributions (a clipped sum, or a bounded function of one),
-noise sources, known values (public, or functions of what is seen), and messages (what was sent
-becomes a column of its own, to which later rows refer; a broadcast is one column with its
-receivers).
+A form is a row of coefficients over the columns of a trace. Columns are of four kinds:
+contributions (a clipped sum, or a bounded function of one), noise sources, known values (public,
+or functions of what is seen), and messages (what was sent becomes a column of its own, to which
+later rows refer; a broadcast is one column with its receivers).
 
 Every column belongs to one block of coordinates. Parameters are block 0; further variables of a
 min-max problem are blocks of their own, and no row holds columns of two of them.
@@ -124,37 +124,37 @@ class Messages:
 Group = Contributions | NoiseSources | Known | Messages
 
 
-class SourceRows:
-    """Rows over the columns of one trace; linear operations only.
+class LinearForms:
+    """Rows of coefficients over the columns of one trace; linear operations only.
 
-    `trace` is the round that made them: columns of another round mean something else. `block` is
-    the block of coordinates that all their columns belong to.
+    `made_by` is the recorder of their round: columns of another round mean something else. `block`
+    is the block of coordinates that all their columns belong to.
     """
 
-    __slots__ = ("block", "matrix", "trace")
+    __slots__ = ("block", "made_by", "matrix")
 
-    def __init__(self, matrix: csr_array, trace: object, block: int = 0) -> None:
+    def __init__(self, matrix: csr_array, made_by: object, block: int = 0) -> None:
         self.matrix = matrix
-        self.trace = trace
+        self.made_by = made_by
         self.block = block
 
-    def _with(self, matrix: Any) -> SourceRows:
+    def _with(self, matrix: Any) -> LinearForms:
         from scipy.sparse import csr_array
 
-        return SourceRows(csr_array(matrix), self.trace, self.block)
+        return LinearForms(csr_array(matrix), self.made_by, self.block)
 
     @property
     def shape(self) -> tuple[int]:
         """The number of rows; how many coordinates they have is not known in a trace."""
         return (self.matrix.shape[0],)
 
-    def _combine(self, other: object, sign: float) -> SourceRows:
-        if not isinstance(other, SourceRows):
+    def _combine(self, other: object, sign: float) -> LinearForms:
+        if not isinstance(other, LinearForms):
             raise UndeclaredOperation(
                 f"adding {type(other).__name__} to a traced value: only values that the round's "
                 f"operations made can be added; {REMEDY}"
             )
-        if other.trace is not self.trace:
+        if other.made_by is not self.made_by:
             raise UndeclaredOperation(
                 "adding a value of another round: carry it in the state that the step returns"
             )
@@ -167,18 +167,20 @@ class SourceRows:
             raise UndeclaredOperation(
                 f"adding {other.shape[0]} rows to {self.shape[0]}: both need one row each"
             )
+        # The later of the two may have more columns; those that the other lacks are zero.
         a = widened(self.matrix, other.matrix.shape[1])
         b = widened(other.matrix, self.matrix.shape[1])
         total = a + b if sign > 0 else a - b
-        return self.of(total, abs(a) + abs(b))
+        return self.summed(total, abs(a) + abs(b))
 
-    def of(self, matrix: csr_array, size: csr_array) -> SourceRows:
+    def summed(self, matrix: csr_array, size: csr_array) -> LinearForms:
         """Rows of the same trace and block, made by adding up entries of `size` in all.
 
         Raises:
             UndeclaredOperation: what is left of an entry is rounding of what was added.
         """
-        # Differences that are rounding of equal coefficients are exactly zero.
+        # Where coefficients cancel nothing may be left but an exact zero. What rounding leaves is
+        # data or noise that the exact step does not have, and a later factor could make it large.
         kept = pruned(matrix, size)
         if kept.nnz != matrix.count_nonzero():
             raise UndeclaredOperation(
@@ -187,18 +189,19 @@ class SourceRows:
             )
         return self._with(kept)
 
-    def __add__(self, other: object) -> SourceRows:
+    def __add__(self, other: object) -> LinearForms:
         return self._combine(other, 1.0)
 
-    def __sub__(self, other: object) -> SourceRows:
+    def __sub__(self, other: object) -> LinearForms:
         return self._combine(other, -1.0)
 
-    def __mul__(self, factor: object) -> SourceRows:
+    def __mul__(self, factor: object) -> LinearForms:
         from scipy.sparse import diags_array
 
         if isinstance(factor, int | float):
             return self._with(self.matrix * float(factor))
         if isinstance(factor, Tensor):
+            # A public tensor: one number for all rows, or one for each.
             by = factor.detach().cpu().double().numpy()
             if by.ndim == 0:
                 return self._with(self.matrix * float(by))
@@ -214,7 +217,7 @@ class SourceRows:
             f"values is not linear; {REMEDY}"
         )
 
-    def __getitem__(self, index: Any) -> SourceRows:
+    def __getitem__(self, index: Any) -> LinearForms:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
         return self._with(self.matrix[pick])
 

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from ..step.values import Agents, UndeclaredOperation, Value
-from .linear_forms import Contributions, Group, SourceRows
+from .linear_forms import Contributions, Group, LinearForms
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -43,11 +43,11 @@ class RoundRecord:
         return np.concatenate([np.zeros(0, dtype=int), *numbers])
 
 
-class Secret(NamedTuple):
+class SecretBounds(NamedTuple):
     """What a value is made of when it holds clipped sums of one batch and nothing else.
 
     Attributes:
-        bounds: (A,) of the norm by which a record of the owner moves its row.
+        bounds: (A,) of the norm by which a record of the owner changes its row.
         batch: the call of `draw`.
         sampling_rate: of that batch; None is the run's.
     """
@@ -74,7 +74,7 @@ class Recorder:
         self._vectors += count
         return first
 
-    def add(self, group: Group) -> SourceRows:
+    def add(self, group: Group) -> LinearForms:
         """New columns, as rows that are one column each."""
         from scipy.sparse import csr_array
 
@@ -82,20 +82,20 @@ class Recorder:
         self.width += group.size
         ones, rows = np.ones(group.size), np.arange(group.size)
         matrix = csr_array((ones, (rows, group.start + rows)), shape=(group.size, self.width))
-        return SourceRows(matrix, self, group.block)
+        return LinearForms(matrix, self, group.block)
 
-    def rows(self, value: Value, operation: str) -> SourceRows:
+    def rows(self, value: Value, operation: str) -> LinearForms:
         """The rows of a value that this round's operations made.
 
         Raises:
             UndeclaredOperation: the value is public, or of another round.
         """
-        if not isinstance(value, Value) or not isinstance(value.rows, SourceRows):
+        if not isinstance(value, Value) or not isinstance(value.rows, LinearForms):
             raise UndeclaredOperation(
                 f"round.{operation} takes values that the round's operations made, not "
                 f"{type(value).__name__}"
             )
-        if value.rows.trace is not self:
+        if value.rows.made_by is not self:
             raise UndeclaredOperation(
                 f"round.{operation} of a value of another round: carry it in the state that the "
                 "step returns"
@@ -103,18 +103,18 @@ class Recorder:
         return value.rows
 
     def is_private(self, value: Value, operation: str) -> bool:
-        """Whether a value is made of sources, of this round; public tensors need no closure."""
+        """Whether a value is a linear form, of this round; a public tensor is none."""
         if isinstance(value.base, Tensor):
             return False
         self.rows(value, operation)
         return True
 
-    def see(self, value: Value, why: str) -> None:
+    def count_as_seen(self, value: Value, why: str) -> None:
         """Count a value as seen by everybody."""
         if self.is_private(value, why):
             self.closure.append((why, value.base.matrix))
 
-    def secret(self, value: Agents, operation: str) -> Secret:
+    def bounds_of_secret(self, value: Agents, operation: str) -> SecretBounds:
         """The bounds and the batch of a value that is made of clipped sums alone.
 
         Raises:
@@ -126,6 +126,7 @@ class Recorder:
         rows = self.rows(value, operation).matrix
         bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, float | None]]()
         explained = np.zeros(rows.shape[0])
+        # Sum each row's bounds over the contributions in it, and count its entries on the way.
         for g in self.groups:
             if isinstance(g, Contributions) and g.start < rows.shape[1]:
                 part = abs(rows[:, g.start : g.start + g.size])
@@ -139,13 +140,14 @@ class Recorder:
                 bounds += part @ g.bounds[: part.shape[1]]
                 explained += np.diff(csr_array(part).indptr)
                 batches.add((g.batch, g.sampling_rate))
+        # An entry that was not counted is noise, a message or a known value.
         if (explained != np.diff(rows.indptr)).any() or len(batches) != 1:
             raise UndeclaredOperation(
                 f"the secret of {operation} must be made of clipped sums of one batch alone, "
                 "without noise, messages or known values"
             )
         ((batch, rate),) = batches
-        return Secret(bounds, batch, rate)
+        return SecretBounds(bounds, batch, rate)
 
     def finish(self, state: Any, *, agents: int) -> RoundRecord:
         """The record of the round, once the step has returned its state."""

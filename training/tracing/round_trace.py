@@ -49,7 +49,7 @@ class RoundTrace:
         self.groups = record.groups
         self.blames = record.blames
         self.vectors = record.vectors()
-        self._alone_by_kind: dict[str | None, list[tuple[float, str]]] = {}
+        self._single_message_by_kind: dict[str | None, list[tuple[float, str]]] = {}
 
     @property
     def columns(self) -> int:
@@ -70,6 +70,7 @@ class RoundTrace:
         """Replace references to messages that `unseen` masks by what the messages hold."""
         from scipy.sparse import csr_array
 
+        # Latest first: what a message holds may refer to earlier messages, which come next.
         width = self.columns
         rows = widened(rows, width)
         for group in reversed(self.messages):
@@ -80,6 +81,7 @@ class RoundTrace:
             weight = csr_array(rows[:, columns])
             if not weight.nnz:
                 continue
+            # Take its columns out, and put what it holds in their place with their weight.
             mask = np.ones(width)
             mask[columns] = 0.0
             rest = csr_array(rows.multiply(mask[None, :]))
@@ -110,6 +112,7 @@ class RoundTrace:
         """
         from scipy.sparse import csr_array, vstack
 
+        # Which messages the adversary sees: a mask of each group, by where the group starts.
         if adversary.sees is Sees.LINKS:
             masks = {g.start: g.crossing for g in self.messages}
         elif adversary.sees is Sees.OWN_LINKS:
@@ -118,12 +121,16 @@ class RoundTrace:
             masks = {g.start: np.zeros(g.size, dtype=bool) for g in self.messages}
         else:
             raise UnsupportedView(f"{adversary.name} has no closed view; use single_message")
+
+        # What these messages hold. Of very many, a name each would be slow and read by nobody.
         parts: list[Any] = [csr_array((0, self.columns))]
         names: list[str] = []
         for g in self.messages:
             seen = np.flatnonzero(masks[g.start])
             parts.append(widened(csr_array(g.rows[seen]), self.columns))
             names += [g.name(int(i)) for i in seen] if len(seen) <= 10_000 else [g.kind] * len(seen)
+
+        # The values through which the past acts on the future; see the head of this module.
         closed = list(self.record.closure)
         if end_state:
             closed += [
@@ -178,12 +185,13 @@ class RoundTrace:
         """As `sensitivities`, in a view that was already formed."""
         if victim in adversary.agents:
             raise UnsupportedView(f"{adversary.name} contains the victim {victim}; choose another")
+        # One figure for each batch, and in words what decided it.
         batches = list(self.of_victim(victim).values())
         mus = mu_by_batch(view, [(columns, bounds) for columns, bounds, _ in batches])
         found = []
         for mu, (columns, bounds, rate) in zip(mus, batches, strict=True):
             count = self.count(columns)
-            because = self.reason(mu, bounds, count=count) or _cancelled(view.leaks(columns))
+            because = self.reason(mu, bounds, count=count) or _named_leaks(view.leaks(columns))
             found.append(Sensitivity(mu, rate, count, because))
         return found
 
@@ -212,21 +220,24 @@ class RoundTrace:
         Where no message of the round touches the victim's data, the end state is looked at, which
         is what the next round sends; and where that is a function of what counts as seen, this.
         """
-        if kind not in self._alone_by_kind:
-            self._alone_by_kind[kind] = self._single_messages(kind)
-        return self._alone_by_kind[kind][victim]
+        if kind not in self._single_message_by_kind:
+            self._single_message_by_kind[kind] = self._single_messages(kind)
+        return self._single_message_by_kind[kind][victim]
 
     def _single_messages(self, kind: str | None) -> list[tuple[float, str]]:
+        # What is sent, what is kept, and what counts as seen, each row as if it alone were seen.
         sent = [
-            (self._alone(rows), name)
+            (self._mu_row_by_row(rows), name)
             for name, rows in self._sent_rows(kind)
             if kind is not None or not self._holds_bounded(rows)
         ]
-        kept = [(self._alone(rows), name) for name, rows in self._end_rows()]
+        kept = [(self._mu_row_by_row(rows), name) for name, rows in self._end_rows()]
         seen = [
-            (self._alone(self.expand(rows, unseen=_every)), name)
+            (self._mu_row_by_row(self.expand(rows, unseen=_all_of)), name)
             for name, rows in self.record.closure
         ]
+
+        # For each victim the first of the three that touches its data decides.
         found = []
         for victim in range(self.record.agents):
             touching = (of for of in (sent, kept) if any(mus[victim] for mus, _ in of))
@@ -237,21 +248,22 @@ class RoundTrace:
     def _sent_rows(self, kind: str | None) -> Iterator[tuple[str, csr_array]]:
         for g in self.messages:
             if kind in (None, g.kind):
-                yield g.kind, self.expand(g.rows[np.flatnonzero(g.crossing)], unseen=_every)
+                yield g.kind, self.expand(g.rows[np.flatnonzero(g.crossing)], unseen=_all_of)
 
     def _end_rows(self) -> Iterator[tuple[str, csr_array]]:
         for field, rows in self.record.end_state.items():
-            yield f"state {field} at the end of the round", self.expand(rows, unseen=_every)
+            yield f"state {field} at the end of the round", self.expand(rows, unseen=_all_of)
 
     def _holds_bounded(self, rows: csr_array) -> bool:
         blamed = _columns(g for g in self.groups if isinstance(g, Contributions) and g.blame)
         return bool(rows[:, blamed].nnz)
 
-    def _alone(self, rows: csr_array) -> np.ndarray:
+    def _mu_row_by_row(self, rows: csr_array) -> np.ndarray:
         """(A,) for each victim the largest mu among rows of which only one is seen.
 
         Batches that meet in one row count as if the record were in all of them.
         """
+        # Owner and bound of each column; no bound where it is no contribution.
         owners, bounds = np.zeros(self.columns, dtype=int), np.zeros(self.columns)
         agents = self.record.agents
         for g in self.groups:
@@ -260,21 +272,26 @@ class RoundTrace:
                 bounds[g.start : g.start + g.size] = g.bounds
         columns = np.flatnonzero(bounds)
         noise = _columns(g for g in self.groups if isinstance(g, NoiseSources))
+
+        # By row and owner: how far a record of the owner can change the row.
         touched = abs(rows[:, columns]).tocoo()
         row, column = touched.coords[0], columns[touched.coords[1]]
         pairs, at = np.unique(row * agents + owners[column], return_inverse=True)
-        moved = np.zeros(len(pairs))
-        np.add.at(moved, at, touched.data * bounds[column])
+        change = np.zeros(len(pairs))
+        np.add.at(change, at, touched.data * bounds[column])
         of_row, victim = np.divmod(pairs, agents)
-        hidden = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())[of_row]
+
+        # Against the deviation of the row's noise, and of each owner's rows the largest.
+        deviation = np.sqrt(np.asarray((rows[:, noise] ** 2).sum(axis=1)).ravel())[of_row]
         with np.errstate(divide="ignore", invalid="ignore"):
-            mu = np.where(moved > 0, moved / hidden, 0.0)
+            mu = np.where(change > 0, change / deviation, 0.0)
         largest = np.zeros(agents)
         np.maximum.at(largest, victim, mu)
         return largest
 
 
-def _every(messages: Messages) -> np.ndarray:
+def _all_of(messages: Messages) -> np.ndarray:
+    """A mask of every message: none counts as seen by itself."""
     return np.ones(messages.size, dtype=bool)
 
 
@@ -292,19 +309,20 @@ def mu_by_batch(
         UnsupportedView: the releases of two batches share noise.
     """
     if len(batches) > 1:
-        moved = [[c for c, b in zip(*batch, strict=True) if b > 0] for batch in batches]
+        touched = [[c for c, b in zip(*batch, strict=True) if b > 0] for batch in batches]
         # A batch that leaks is infinite by itself, whatever the others share with it.
-        _check_blocks(view, [columns for columns in moved if not view.leaks(columns)])
+        _check_independent_noise(view, [columns for columns in touched if not view.leaks(columns)])
     return [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
 
 
-def _cancelled(leaks: Sequence[str]) -> str:
+def _named_leaks(leaks: Sequence[str]) -> str:
     if len(leaks) > 1:
         return f"the noise cancels between: {'; '.join(leaks)}"
-    return f"sent or kept without noise that the onlooker does not know: {', '.join(leaks)}"
+    return f"sent or kept without noise that the adversary does not know: {', '.join(leaks)}"
 
 
-def _check_blocks(view: View, blocks: Sequence[Sequence[int]]) -> None:
+def _check_independent_noise(view: View, blocks: Sequence[Sequence[int]]) -> None:
+    """Refuse batches whose releases are correlated: off-diagonal blocks of the information."""
     columns = [c for block in blocks for c in block]
     information = view.information(columns)
     own = np.sqrt(np.diag(information))

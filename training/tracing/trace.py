@@ -1,4 +1,4 @@
-"""Run a step on unit sources, round by round: what its rounds are made of.
+"""Run a step on symbols instead of tensors, round by round: what its rounds are made of.
 
 A step that does the same in every round is traced once. One that reads the number of the round, or
 whose state carries public tensors that change, is traced in every round; on a sequence of graphs
@@ -16,8 +16,8 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, Topology
-from ..step.round import Agents
-from .equivalent_rounds import Earlier, repeats
+from ..step.values import Agents
+from .equivalent_rounds import EarlierRounds, repeats
 from .round_trace import RoundTrace
 from .traced_round import TracedRound
 
@@ -25,14 +25,14 @@ Step = Callable[..., Any]
 
 
 class AlgorithmTrace(NamedTuple):
-    """Traces of the start and of the rounds, in their order; one may stand for several."""
+    """Traces of the start and of the rounds, in their order, each with how many rounds it is."""
 
     start: RoundTrace
     rounds: Sequence[tuple[RoundTrace, int]]
 
 
 def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmTrace:
-    """Run `init` and `step` on unit sources.
+    """Run `init` and `step` on symbols: every message as linear forms over gradients and noise.
 
     A step that reads `round.index`, or whose state carries public tensors that change, is traced
     in every round; otherwise one trace counts for all rounds on the same graph.
@@ -44,14 +44,18 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
     """
     if rounds < 1:
         raise InputError(f"rounds={rounds} must be at least 1")
+    # The start, which may send messages of its own.
     first = TracedRound(graph.at(0), index=0)
     state = init(first)
     start = RoundTrace(first.finish(state))
+
+    # Each graph twice, if there are so many rounds. A step that reads the round's number, or
+    # carries public tensors that change, has no two rounds alike, and every round is traced.
     period, turns, after = len(graph.graphs), list[RoundTrace](), state
     for index in range(1, 2 * period + 1):
         if (index - 1) % period >= rounds:
             continue
-        # A graph's second turn stands for its last: what hides a counter shows it there.
+        # A graph's second turn is traced as its last: a step that counts rounds in secret shows it.
         number = index if index <= period else rounds - (rounds - index) % period
         before = after
         one, after = _trace_round(step, before, graph=graph.at(index), index=number)
@@ -64,6 +68,8 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
                 "the state, as a public tensor, or read round.index"
             )
         turns.append(one)
+
+    # The same round again and again, or the graphs in turn.
     if period == 1:
         return AlgorithmTrace(start, [(turns[0], rounds)])
     return AlgorithmTrace(start, [(turns[index % period], 1) for index in range(rounds)])
@@ -71,10 +77,10 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
 
 def _every_round(step: Step, state: Any, *, graph: Topology, rounds: int) -> list[RoundTrace]:
     """Each round by itself; one that repeats an earlier one is the same object."""
-    found, earlier = list[RoundTrace](), Earlier()
+    found, earlier = list[RoundTrace](), EarlierRounds()
     for index in range(1, rounds + 1):
         one, state = _trace_round(step, state, graph=graph.at(index), index=index)
-        found.append(earlier.placed(one, graph.at(index)))
+        found.append(earlier.matched(one, graph.at(index)))
     return found
 
 

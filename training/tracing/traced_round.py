@@ -1,4 +1,4 @@
-"""A round on unit sources: every operation as rows over what was drawn, known or sent."""
+"""A round on symbols: every operation as linear forms over what was drawn, known or sent."""
 
 from __future__ import annotations
 
@@ -12,16 +12,32 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..graphs.graph import Graph
-from ..step.round import Batch, Coef, P, Round, V, check_table, refuse_captured, reply_order
-from ..step.values import SERVER, Agents, Edges, Server, UndeclaredOperation, Value, check_holder
-from .linear_forms import Contributions, Known, Messages, NoiseSources, SourceRows
+from ..step.closures import refuse_captured
+from ..step.round import Coef, P, Round, V, reply_order
+from ..step.values import (
+    SERVER,
+    Agents,
+    Batch,
+    Edges,
+    Server,
+    UndeclaredOperation,
+    Value,
+    check_holder,
+    check_table,
+)
+from .linear_forms import Contributions, Known, LinearForms, Messages, NoiseSources
 from .record import Recorder, RoundRecord
 
 __all__ = ["RoundRecord", "TracedRound"]
 
 
 class TracedRound(Round):
-    """A round on unit sources."""
+    """A round that computes what its values are made of, and no value.
+
+    Args:
+        graph: of the round.
+        index: the number of the round.
+    """
 
     def __init__(self, graph: Graph, *, index: int = 1) -> None:
         self._graph, self._index = graph, index
@@ -56,7 +72,7 @@ class TracedRound(Round):
         return self.known("initial model", block=block)
 
     def of_agents(self, table: Tensor) -> Agents:
-        """See `Round.of_agents`; public, so it is no source."""
+        """See `Round.of_agents`; public, so it is no column."""
         check_table(table, agents=self.agents)
         return Agents(table.detach().double())
 
@@ -75,10 +91,13 @@ class TracedRound(Round):
         clip_norm: float | None,
     ) -> tuple[P, ...]:
         del coefs  # public; the bound is on the combination, whatever they are
+        # The models count as seen, so that gradients at them are functions of the batch alone.
         blocks = self._blocks(points)
         for point in points:
             for value in point:
-                self._record.see(value, "model at which gradients are taken")
+                self._record.count_as_seen(value, "model at which gradients are taken")
+
+        # A column for each row and block; the blocks of a row are parts of one clipped vector.
         kind, owners = type(points[0][0]), self._holders(points[0][0])
         first = self._record.new_vectors(len(owners))
         bounds = np.full(len(owners), math.inf if clip_norm is None else float(clip_norm))
@@ -123,6 +142,7 @@ class TracedRound(Round):
         known_to: Sequence[frozenset[int]] | None = None,
     ) -> V:
         """See `Round.noise`."""
+        # Who knows each source: unless it is said, the holders of the rows that it enters.
         rows = self._record.rows(like, "noise")
         count, holders = rows.shape[0], self._holders(like)
         mixing = None if factor is None else factor.detach().cpu().double().numpy()
@@ -132,6 +152,8 @@ class TracedRound(Round):
             else:
                 makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
                 known_to = [frozenset(of) - {SERVER} for of in makers]
+
+        # A column for each source, and rows that mix them.
         start = self._record.width
         unit = self._record.add(
             NoiseSources(start=start, known_to=list(known_to), block=rows.block)
@@ -149,8 +171,8 @@ class TracedRound(Round):
         return self._receivers if isinstance(value, Edges) else np.arange(self.agents)
 
     def _send(
-        self, rows: SourceRows, *, kind: str, senders: np.ndarray, links: np.ndarray
-    ) -> SourceRows:
+        self, rows: LinearForms, *, kind: str, senders: np.ndarray, links: np.ndarray
+    ) -> LinearForms:
         return self._record.add(
             Messages(
                 start=self._record.width,
@@ -180,10 +202,6 @@ class TracedRound(Round):
         sent = self._send(rows, kind=kind, senders=self._receivers, links=links)
         return Edges(sent, reply_order(self._graph))
 
-    def mix(self, value: Agents, *, kind: str) -> Agents:
-        """See `Round.mix`."""
-        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
-
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
         check_holder("upload", value, Agents)
@@ -206,7 +224,7 @@ class TracedRound(Round):
         check_holder("average", value, Agents)
         return self._mean(self._record.rows(value, "average"))
 
-    def _mean(self, rows: SourceRows) -> Server:
+    def _mean(self, rows: LinearForms) -> Server:
         return Server(_combined(np.full((1, self.agents), 1.0 / self.agents), rows))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
@@ -239,6 +257,7 @@ class TracedRound(Round):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`."""
+        # What others released counts as seen; private arguments are held fixed.
         check_holder("bounded", secret, Agents)
         refuse_captured(fn, "bounded")
         for held in private:
@@ -250,7 +269,9 @@ class TracedRound(Round):
             if self._record.is_private(value, "bounded"):
                 seen = value.rows[others].matrix
                 self._record.closure.append(("released input of bounded", seen))
-        found = self._record.secret(secret, "bounded")
+
+        # The result is data of the secret's owner, of the same batch, and heuristic from here on.
+        found = self._record.bounds_of_secret(secret, "bounded")
         self._record.blames.append(blame)
         return Agents(
             self._record.add(
@@ -274,7 +295,7 @@ class TracedRound(Round):
         refuse_captured(fn, "postprocess")
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
-            self._record.see(value, "input of postprocess")
+            self._record.count_as_seen(value, "input of postprocess")
         return self.known("result of postprocess", block=block, made_of=values)
 
     def finish(self, state: Any) -> RoundRecord:
@@ -282,9 +303,9 @@ class TracedRound(Round):
         return self._record.finish(state, agents=self.agents)
 
 
-def _combined(weights: Any, rows: SourceRows) -> SourceRows:
+def _combined(weights: Any, rows: LinearForms) -> LinearForms:
     """Public combinations of rows, weights (combinations, rows)."""
     from scipy.sparse import csr_array
 
     public = csr_array(weights)
-    return rows.of(csr_array(public @ rows.matrix), csr_array(abs(public) @ abs(rows.matrix)))
+    return rows.summed(csr_array(public @ rows.matrix), csr_array(abs(public) @ abs(rows.matrix)))

@@ -51,7 +51,7 @@ def _ratios(
     claim: Claim, included: NDArray[np.bool_], generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """(m,) sum over rounds of log P(z | in) / P(z | out)."""
-    replaced = claim.adjacency == Adjacency.REPLACE_ONE
+    replaced = claim.adjacency is Adjacency.REPLACE_ONE
     total = np.zeros(included.size)
     for (multiplier, rate), count in claim.rounds.items():
         if multiplier == 0.0:

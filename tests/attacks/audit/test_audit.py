@@ -12,26 +12,31 @@ from overhear.attacks.audit.game import CanaryGame, LinkGuesses, Played
 from overhear.attacks.audit.guesses import Guesses
 from overhear.attacks.audit.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER, Sees
-from overhear.privacy.guarantee import Status
+from overhear.privacy.guarantee import Statement, Status
 from overhear.training.exposure.joint_sensitivities import (
-    Exposure,
+    JointSensitivity,
     Release,
-    exposures_by_victim,
+    joint_sensitivities_by_victim,
 )
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.tracing.trace import trace
 from tests.training import contract
 
 DELTA = 1e-5
+STATEMENT = Statement(delta=DELTA)
 
 
-def _exposure(*releases: Release, whole_run: bool = False, status=Status.PROVEN) -> Exposure:
-    return Exposure(EAVESDROPPER, 0, releases, status, "", whole_run)
+def _exposure(
+    *releases: Release, whole_run: bool = False, status=Status.PROVEN
+) -> JointSensitivity:
+    return JointSensitivity(EAVESDROPPER, 0, releases, status, "", whole_run)
 
 
 def _proven(mu: float = 1.0, *, name: str = "eavesdropper", status=Status.PROVEN) -> Proven:
     claim = Claim(rounds={(1.0 / mu, 1.0): 1})
-    return Proven(name=name, epsilon=epsilon(claim, DELTA), delta=DELTA, status=status, claim=claim)
+    return Proven(
+        name=name, epsilon=epsilon(claim, DELTA), statement=STATEMENT, status=status, claim=claim
+    )
 
 
 def _guesses(mu: float, canaries: int, seed: int) -> Guesses:
@@ -133,7 +138,11 @@ def test_a_heuristic_figure_is_compared_and_never_contradicted(monkeypatch) -> N
 def test_where_nothing_protects_the_bound_stands_by_itself(monkeypatch) -> None:
     claim = Claim(rounds={(0.0, 0.5): 3})
     proven = Proven(
-        name="eavesdropper", epsilon=math.inf, delta=DELTA, status=Status.PROVEN, claim=claim
+        name="eavesdropper",
+        epsilon=math.inf,
+        statement=STATEMENT,
+        status=Status.PROVEN,
+        claim=claim,
     )
     sure = np.where(np.arange(2000) % 2 == 0, math.inf, -math.inf)
     guesses = Guesses(scores=sure, included=sure > 0)
@@ -156,16 +165,16 @@ def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monke
 
 
 def test_the_claim_is_what_is_accounted_for() -> None:
-    exposure = _exposure(Release(2.0, 0.1, 300, 1), Release(1.0, 1.0, 1, 1, first=0))
-    found = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
+    sensitivity = _exposure(Release(2.0, 0.1, 300, 1), Release(1.0, 1.0, 1, 1, first=0))
+    found = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=300)
     assert found.rounds == {(2.0, 0.1): 300, (4.0, 1.0): 1}
-    half = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=150)
+    half = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=150)
     assert half.rounds == {(2.0, 0.1): 150, (4.0, 1.0): 1}
 
 
 def test_a_leak_is_a_claim_without_noise() -> None:
-    exposure = _exposure(Release(math.inf, 0.1, 300, 1))
-    found = claim_of(exposure, noise_multiplier=4.0, adjacency="add-or-remove-one", rounds=300)
+    sensitivity = _exposure(Release(math.inf, 0.1, 300, 1))
+    found = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=300)
     assert found.rounds == {(0.0, 0.1): 300}
 
 
@@ -174,14 +183,14 @@ def test_hosts_are_worst_victims() -> None:
     bound = contract.bound_to("dpdl", graph, noise_std=contract.CLIP)
     traces = trace(bound.init, bound.step, graph=graph, rounds=5)
     names = ["eavesdropper", "neighbour", "final-models"]
-    every = dict(exposures_by_victim(traces, names, sampling_rate=0.1))
+    every = dict(joint_sensitivities_by_victim(traces, names, sampling_rate=0.1))
     found = hosts_of(every, canaries=600, encrypted=False)
     assert set(found) == set(names)
-    tops = {name: max(e.order for e in of) for name, of in every.items()}
+    tops = {name: max(e.sum_of_squares for e in of) for name, of in every.items()}
     for name, of in found.items():
         assert of
         for host in of:
-            assert every[name][host].order == pytest.approx(tops[name])
+            assert every[name][host].sum_of_squares == pytest.approx(tops[name])
             assert host not in of[host].agents
 
 

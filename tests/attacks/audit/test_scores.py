@@ -11,8 +11,9 @@ from overhear.attacks.audit.canaries import CanaryTask, Directions, PlantedGradi
 from overhear.attacks.audit.scores import HappenedRound, Scorer, _log_mixture
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace
@@ -51,10 +52,10 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
     engine = Engine(setting, bound, taps=[transcript], gradients=gradients)
     found, before = [], {}
     for number, part in enumerate(parts):
-        sources = Sources()
+        recorded = Recorded()
         transcript.clear()
         gradients.calls.clear()
-        engine.advance(sources=sources) if number else engine.start(sources=sources)
+        engine.advance(recorded=recorded) if number else engine.start(recorded=recorded)
         after = engine.snapshot()
         found.append(
             HappenedRound(
@@ -62,7 +63,7 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
                 messages=transcript.of(round=number),
                 before=before,
                 after=after,
-                sources=sources,
+                recorded=recorded,
                 calls=list(gradients.calls),
             )
         )
@@ -95,7 +96,7 @@ def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) 
         z = np.concatenate(
             [
                 ways.project(values).numpy() if block == 0 else np.zeros((len(values), ways.count))
-                for values, block in zip(happened.sources.noise, blocks, strict=True)
+                for values, block in zip(happened.recorded.noise, blocks, strict=True)
             ]
         )
         columns = np.concatenate(

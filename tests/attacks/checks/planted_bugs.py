@@ -16,7 +16,7 @@ import torch
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.exposure.joint_sensitivities import Exposure
+from overhear.training.exposure.joint_sensitivities import JointSensitivity
 from overhear.training.gradients.clipping import clipped_rows
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.step.values import Edges, Value
@@ -41,11 +41,11 @@ class Patch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """A fault of the accounting: from the right exposure to the wrong one."""
+    """A fault of the accounting: from the right sensitivity to the wrong one."""
 
     name: str
     sentence: str
-    apply: Callable[[Exposure], Exposure]
+    apply: Callable[[JointSensitivity], JointSensitivity]
 
 
 @contextmanager
@@ -260,19 +260,19 @@ def seed_known_to_one_agent() -> Iterator[None]:
         yield
 
 
-def _releases_not_counted(exposure: Exposure) -> Exposure:
+def _releases_not_counted(sensitivity: JointSensitivity) -> JointSensitivity:
     releases = tuple(
-        r._replace(joint_sensitivity=min(1.0, r.joint_sensitivity)) for r in exposure.releases
+        r._replace(joint_sensitivity=min(1.0, r.joint_sensitivity)) for r in sensitivity.releases
     )
-    return exposure._replace(releases=releases)
+    return sensitivity._replace(releases=releases)
 
 
-def _replacement_not_doubled(exposure: Exposure) -> Exposure:
+def _replacement_not_doubled(sensitivity: JointSensitivity) -> JointSensitivity:
     """What the accountant doubles for replace-one comes out as for add-or-remove-one."""
     releases = tuple(
-        r._replace(joint_sensitivity=r.joint_sensitivity / 2) for r in exposure.releases
+        r._replace(joint_sensitivity=r.joint_sensitivity / 2) for r in sensitivity.releases
     )
-    return exposure._replace(releases=releases)
+    return sensitivity._replace(releases=releases)
 
 
 PATCHES: Mapping[str, Patch] = {

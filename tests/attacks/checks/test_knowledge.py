@@ -31,7 +31,7 @@ def test_agents_who_hold_a_seed_that_is_declared_unknown_to_them_are_named(name,
 
 def test_a_sources_noise_that_its_seed_does_not_give_is_found(monkeypatch):
     run = a_run("dp-dpsgd", rounds=2)
-    run.rounds[2].sources.noise[0][3, 5] += 1e-12
+    run.rounds[2].recorded.noise[0][3, 5] += 1e-12
     found = knowledge_check(run)
     assert not found.passed
     assert "1 sources are not what their seed gives" in found.words

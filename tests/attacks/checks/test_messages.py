@@ -8,7 +8,7 @@ from overhear.training.algorithms import Form, dp_cga
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import build_graph, star
-from overhear.training.step.round import Agents
+from overhear.training.step.values import Agents
 from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
 
 SINGLE = torch.float32

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from overhear.attacks.checks import reference_sums as module
 from overhear.attacks.checks.reference_sums import Oracle
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga
-from overhear.training.engine.tensor_round import Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, flatten, unflatten
 from overhear.training.models.tasks import ClassWeights
@@ -96,17 +96,17 @@ def test_what_a_run_recorded_is_what_the_oracle_says(name, form):
         engine = started(bound_to(name, ring(5), form=form, settings=settings), ring(5))
         oracle, compared = Oracle(of.task or of.model), 0
         for _ in range(3):
-            sources = Sources()
-            engine.advance(sources=sources)
+            recorded = Recorded()
+            engine.advance(recorded=recorded)
             block = 0
-            for found, taken in zip(sources.contributions, sources.taken, strict=True):
-                if taken is None:
+            for found, call in zip(recorded.contributions, recorded.calls, strict=True):
+                if call is None:
                     continue
                 batches = [
                     (shard.inputs[at], shard.targets[at])
-                    for shard, at in zip(of.shards, sources.batches[taken.batch], strict=True)
+                    for shard, at in zip(of.shards, recorded.batches[call.batch], strict=True)
                 ]
-                expected = oracle.contributions(taken, batches)
+                expected = oracle.contributions(call, batches)
                 part = expected[:, block : block + found.shape[1]]
                 block = (block + found.shape[1]) % expected.shape[1]
                 torch.testing.assert_close(found, part, rtol=1e-9, atol=1e-12)

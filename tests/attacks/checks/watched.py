@@ -8,9 +8,9 @@ from torch import nn
 
 from overhear.attacks.checks.watched_run import WatchedRun, watch
 from overhear.training.algorithms import ALGORITHMS, Form
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.graphs.graph import Topology
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights

@@ -11,7 +11,7 @@ from overhear.attacks.interception.replay import replay, trace_of
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.engine.transcript import Transcript
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import full, star
 from tests.attacks.interception.replays import CLIP, planted, shown, trial
 
@@ -65,7 +65,7 @@ def test_no_estimate_is_better_than_the_accountant_says(name, who, graph):
     t = trial(name, adversary=who, noise_std=CLIP, graph=graph, round=2)
     traces = trace_of(t)
     seen = estimate(replay(t, planted(), traces=traces)).observation
-    ((_, found),) = exposures(traces, [who], sampling_rate=1.0, victim=t.victim)
+    ((_, found),) = joint_sensitivities(traces, [who], sampling_rate=1.0, victim=t.victim)
     # Batches of one round are drawn apart, and the record is planted in each of them.
     squares = dict.fromkeys((r.first for r in found.releases if r.first), 0.0)
     for r in found.releases:

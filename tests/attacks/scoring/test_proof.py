@@ -9,7 +9,7 @@ from overhear.attacks.interception.replay import Protection, Trial, trace_of
 from overhear.attacks.scoring.reconstruction_bound import proven_mu
 from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import star
 from tests.attacks.interception.replays import CLIP, trial
 
@@ -65,8 +65,10 @@ def test_nothing_is_proven_of_dpdl_as_published() -> None:
 
 def test_a_figure_of_one_message_is_no_proof() -> None:
     one = trial("dpdl", noise_std=CLIP, adversary="single-message")
-    ((_, found),) = exposures(trace_of(one), ["single-message"], sampling_rate=1.0, victim=1)
-    assert found.worst < math.inf
+    ((_, found),) = joint_sensitivities(
+        trace_of(one), ["single-message"], sampling_rate=1.0, victim=1
+    )
+    assert found.largest < math.inf
     assert _mu(one) == math.inf
 
 
@@ -79,5 +81,5 @@ def test_a_view_that_cannot_be_closed_proves_nothing(monkeypatch: pytest.MonkeyP
     def refuse(*_: object, **__: object) -> None:
         raise UnsupportedView("no closed view")
 
-    monkeypatch.setattr("overhear.attacks.scoring.reconstruction_bound.exposures", refuse)
+    monkeypatch.setattr("overhear.attacks.scoring.reconstruction_bound.joint_sensitivities", refuse)
     assert _mu(trial("dpdl", noise_std=CLIP)) == math.inf

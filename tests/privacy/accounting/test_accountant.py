@@ -258,37 +258,33 @@ def test_an_unsampled_round_is_free_and_a_noiseless_one_is_not():
     assert composed_epsilon([(0.0, 0.1), (2.0, 1.0)], delta=1e-5) == math.inf
 
 
-def test_a_sequence_is_one_entry_a_round():
-    multipliers, rates = [1.0, 2.0, 2.0], [0.1, 0.2, 0.3]
-    pairs = list(zip(multipliers, rates, strict=True))
-    assert epsilon(
-        noise_multiplier=multipliers, delta=1e-5, sampling_rate=rates
-    ) == composed_epsilon(pairs, delta=1e-5)
-    assert delta(
-        noise_multiplier=np.array(multipliers), epsilon=0.5, rounds=3, sampling_rate=rates
-    ) == composed_delta(pairs, epsilon=0.5)
-    equal = epsilon(noise_multiplier=2.0, delta=1e-5, sampling_rate=[0.1] * 50)
-    assert equal == epsilon(noise_multiplier=2.0, delta=1e-5, rounds=50, sampling_rate=0.1)
+@pytest.mark.parametrize("rounds", [1, 50])
+def test_equal_rounds_composed_are_rounds_of_the_scalar_question(rounds):
+    pairs = [(2.0, 0.1)] * rounds
+    setting = {"noise_multiplier": 2.0, "rounds": rounds, "sampling_rate": 0.1}
+    assert composed_epsilon(pairs, delta=1e-5) == epsilon(delta=1e-5, **setting)
+    assert composed_delta(pairs, epsilon=0.5) == delta(epsilon=0.5, **setting)
+
+
+@pytest.mark.parametrize("function", [epsilon, delta])
+@pytest.mark.parametrize("name", ["noise_multiplier", "sampling_rate"])
+def test_one_entry_a_round_is_no_number(function, name):
+    setting = {"noise_multiplier": 1.0, "rounds": 2, "sampling_rate": 0.1}
+    spent = {"delta": 1e-5} if function is epsilon else {"epsilon": 1.0}
+    with pytest.raises(TypeError, match=f"{name}=.* must be a number"):
+        function(**{**setting, **spent, name: [0.1, 0.2]})
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"rounds": 3}, ValueError, "noise_multiplier has 2 entries but rounds=3"),
-        ({"sampling_rate": [0.1]}, ValueError, "sampling_rate has 1 entries; give one"),
-        ({"noise_multiplier": []}, ValueError, "noise_multiplier is empty"),
-        ({"noise_multiplier": [[1.0]]}, ValueError, "has 2 dimensions"),
-        ({"noise_multiplier": [1.0, -2.0]}, ValueError, r"noise_multiplier=-2\.0 must be"),
-        ({"accountant": "rdp"}, ValueError, "accountant='rdp' adds up equal rounds only"),
-        ({"noise_multiplier": 1.0}, TypeError, "must be an integer of at least 1, or give one"),
         ({"contributions": 0}, ValueError, "contributions=0 must be at least 1"),
         ({"contributions": 1.5}, TypeError, r"contributions=1\.5 must be an integer"),
     ],
 )
-def test_a_sequence_that_does_not_fit_is_refused(change, error, message):
-    setting = {"noise_multiplier": [1.0, 2.0], "delta": 1e-5, "sampling_rate": 0.1}
+def test_contributions_that_are_no_count_are_refused(change, error, message):
     with pytest.raises(error, match=message):
-        epsilon(**{**setting, **change})
+        composed_epsilon([(1.0, 0.1), (2.0, 0.1)], delta=1e-5, **change)
 
 
 def test_composed_delta_inverts_composed_epsilon():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from overhear.privacy.accounting.dominating_pairs import Pair, Round, loss_atoms
+from overhear.privacy.accounting.dominating_pairs import Pair, Round, discretised_pair
 from overhear.privacy.accounting.mixtures import mixtures
 from overhear.privacy.accounting.privacy_loss import compose, tilt_for_delta
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 
 EPSILONS = (-1.0, -0.02, 0.0, 1e-3, 0.3, 4.0)
@@ -79,12 +80,12 @@ def test_mixtures_compose_from_above_and_close_to_round_by_round(pair, delta):
         Round(noise_multiplier=float(m), sampling_rate=0.02 if t % 2 else 0.05, count=1 + t % 3)
         for t, m in enumerate(np.geomspace(1.0, 1.5, 300))
     ]
-    exact = [loss_atoms(r, pair, missing=1e-20) for r in rounds]
+    exact = [discretised_pair(r, pair, missing=1e-20) for r in rounds]
     tilt = tilt_for_delta(exact, delta)
     corners, cells = mixtures(rounds, pair)
-    atoms = [loss_atoms(r, pair, missing=1e-20) for r in corners]
+    pairs = [discretised_pair(r, pair, missing=1e-20) for r in corners]
     one_by_one = compose(exact, tilt=tilt).epsilon(delta)
-    mixed = compose(atoms, tilt=tilt, cells=cells).epsilon(delta)
+    mixed = compose(pairs, tilt=tilt, cells=cells).epsilon(delta)
     assert one_by_one * (1 - 1e-5) <= mixed <= one_by_one * (1 + 1e-3)
 
 
@@ -115,5 +116,5 @@ def test_a_corner_far_below_the_others_keeps_its_moment(growth):
     """Warnings are errors here: the moment of a corner with all the weight must not be log 0."""
     rate = 640 / 60_000
     plan = Schedule(rounds=100, sampling_rate=rate, clip_decay=1.0, budget_growth=growth)
-    found = calibrated_schedule(plan, epsilon=3.0, delta=1e-5)
-    assert 0.99 * 3.0 < scheduled_epsilon(plan, found, delta=1e-5) <= 3.0
+    found = calibrated_schedule(plan, epsilon=3.0, statement=Statement(delta=1e-5))
+    assert 0.99 * 3.0 < scheduled_epsilon(plan, found, statement=Statement(delta=1e-5)) <= 3.0

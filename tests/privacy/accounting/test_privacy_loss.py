@@ -3,14 +3,14 @@
 import pytest
 
 from overhear.privacy.accounting.accountant import delta, epsilon
-from overhear.privacy.accounting.dominating_pairs import Pair, Round, loss_atoms
+from overhear.privacy.accounting.dominating_pairs import Pair, Round, discretised_pair
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.privacy_loss import compose, tilt_for_epsilon
 
 
 def test_a_tilt_of_zero_composes_and_a_negative_one_is_refused():
     ten = Round(noise_multiplier=1.0, sampling_rate=0.1, count=10)
-    rounds = [loss_atoms(ten, Pair.REMOVE, missing=1e-12)]
+    rounds = [discretised_pair(ten, Pair.REMOVE, missing=1e-12)]
     known = compose(rounds, tilt=tilt_for_epsilon(rounds, 1.0)).delta(1.0)
     assert compose(rounds, tilt=0.0).delta(1.0) == pytest.approx(known, rel=1e-3)
     with pytest.raises(ValueError, match=r"tilt=-0\.5 must be at least 0"):

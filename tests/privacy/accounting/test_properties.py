@@ -23,7 +23,7 @@ from overhear.privacy import (
     victim_information,
     whisper_covariance,
 )
-from overhear.privacy.accounting import trade_off
+from overhear.privacy.accounting.trade_off import trade_off
 
 few = settings(max_examples=6, deadline=None, derandomize=True)
 many = settings(max_examples=100, deadline=None, derandomize=True)
@@ -131,7 +131,7 @@ def test_the_trade_off_falls_lies_under_the_diagonal_and_is_convex_if_both_ways_
 ):
     curve = trade_off({(m, q): t}, adjacency=adjacency)
     rates = np.linspace(0.0, 1.0, 401)
-    misses = curve.miss_rates(rates)
+    misses = curve.false_negative_rates(rates)
     assert np.all(np.diff(misses) <= 1e-15)
     assert np.all(misses <= 1 - rates + 1e-15)
     if adjacency == "replace-one":  # the lower of two curves has a corner where they cross

@@ -39,9 +39,9 @@ def test_full_batches_have_the_closed_form():
     assert found.mu_fit_error == 0.0
     assert found.advantage == pytest.approx(2 * norm.cdf(mu / 2) - 1, rel=1e-12)
     assert found.bayes_risk == pytest.approx(norm.cdf(-mu / 2), rel=1e-12)
-    for rate, hit in found.hits:
+    for rate, hit in found.true_positive_rates:
         assert hit == pytest.approx(norm.cdf(mu + norm.ppf(rate)), rel=1e-12)
-    assert found.reconstruction == found.hits[0][1]
+    assert found.reconstruction == found.true_positive_rates[0][1]
     assert run(2.0, 1.0, 9, adjacency="replace-one").mu == pytest.approx(2 * mu, rel=1e-15)
 
 
@@ -57,9 +57,9 @@ def test_lines_approach_the_closed_form_as_the_rate_approaches_one(adjacency):
     lines = trade_off({(2.0, 1.0 - 1e-13): 4}, adjacency=adjacency)
     exact = trade_off({(2.0, 1.0): 4}, adjacency=adjacency)
     assert not isinstance(lines, GaussianCurve)
-    excess = exact.miss_rates(RATES) - lines.miss_rates(RATES)
+    excess = exact.false_negative_rates(RATES) - lines.false_negative_rates(RATES)
     assert np.all(excess > 0.0)
-    assert np.all(excess < 1e-4 * (1.0 - exact.miss_rates(RATES)))
+    assert np.all(excess < 1e-4 * (1.0 - exact.false_negative_rates(RATES)))
 
 
 @pytest.mark.parametrize("multiplier", [0.1, 0.3, 1.0, 5.0])
@@ -73,7 +73,7 @@ def test_one_sampled_round_has_the_curve_of_its_best_threshold(multiplier, rate)
     added = (1 - rate) * RATES + rate * ndtr(far + ndtri(RATES))
     cuts = [brentq(lambda z, a=a: mixture(z) - a, -40, 40 + far, xtol=1e-14) for a in RATES]
     true = np.maximum(added, ndtr(cuts))
-    found = 1.0 - trade_off({(multiplier, rate): 1}).miss_rates(RATES)
+    found = 1.0 - trade_off({(multiplier, rate): 1}).false_negative_rates(RATES)
     assert np.all(found >= true)
     assert np.all(found <= true * (1 + 1e-4) + 1e-12)
 
@@ -84,7 +84,7 @@ def test_riskcal_has_the_same_figures(setting, advantage, bayes, hits):
         assert run(*setting, prior=prior).bayes_risk == pytest.approx(expected, rel=2e-5)
     found = run(*setting)
     assert found.advantage == pytest.approx(advantage, rel=2e-5)
-    assert found.hits[2][1] == pytest.approx(hits, rel=2e-4)
+    assert found.true_positive_rates[2][1] == pytest.approx(hits, rel=2e-4)
 
 
 def test_the_envelope_of_dp_accountings_deltas_is_the_same():
@@ -97,7 +97,7 @@ def test_the_envelope_of_dp_accountings_deltas_is_the_same():
     deltas = np.array(pld.get_delta_for_epsilon(epsilons))
     curve = trade_off({(1.0, 0.01): 1000})
     for rate, hit in ((0.001, 0.0040685), (0.01, 0.0291394), (0.1, 0.1942026)):
-        found = 1.0 - float(curve.miss_rates(rate))
+        found = 1.0 - float(curve.false_negative_rates(rate))
         assert found == pytest.approx(np.min(deltas + np.exp(epsilons) * rate), rel=2e-5)
         assert found == pytest.approx(hit, rel=2e-5)
 
@@ -117,7 +117,7 @@ def test_the_curve_is_the_accountants(setting, adjacency):
         )
         assert curve.delta(epsilon) == pytest.approx(known, rel=2e-4)
         lines = 1.0 - known - math.exp(epsilon) * RATES
-        assert np.all(curve.miss_rates(RATES) >= lines - 2e-4 * (known + RATES))
+        assert np.all(curve.false_negative_rates(RATES) >= lines - 2e-4 * (known + RATES))
 
 
 def test_the_likelihood_ratio_test_is_never_better_and_almost_as_good():
@@ -140,7 +140,7 @@ def test_the_likelihood_ratio_test_is_never_better_and_almost_as_good():
     for a in (0.001, 0.01, 0.1):
         threshold = np.quantile(absent, 1.0 - a)
         measured = float(np.mean(present > threshold))
-        bound = 1.0 - float(curve.miss_rates(a))
+        bound = 1.0 - float(curve.false_negative_rates(a))
         error = math.sqrt(bound / n) + math.exp(threshold) * math.sqrt(a / n)
         assert abs(measured - bound) < 5 * error
 
@@ -148,12 +148,12 @@ def test_the_likelihood_ratio_test_is_never_better_and_almost_as_good():
 def test_without_noise_everything_is_known_and_without_data_nothing():
     bare = run(0.0, 0.5, 3)
     assert (bare.advantage, bare.bayes_risk, bare.reconstruction) == (1.0, 0.0, 1.0)
-    assert [hit for _, hit in bare.hits] == [1.0, 1.0, 1.0]
+    assert [hit for _, hit in bare.true_positive_rates] == [1.0, 1.0, 1.0]
     assert bare.mu == math.inf
     for blind in (run(1.0, 0.0, 3), run(math.inf, 0.5, 3)):
         assert (blind.advantage, blind.bayes_risk, blind.mu) == (0.0, 0.5, 0.0)
         assert blind.reconstruction == pytest.approx(1e-6, rel=1e-9)
-        for rate, hit in blind.hits:
+        for rate, hit in blind.true_positive_rates:
             assert hit == pytest.approx(rate, rel=1e-12)
 
 
@@ -167,14 +167,14 @@ def test_with_little_noise_the_adversary_needs_the_record_to_be_sampled():
 
 def test_the_curve_ends_where_tests_end_and_is_its_own_mirror_image():
     curve = trade_off({(1.0, 0.05): 50})
-    assert float(curve.miss_rates(1.0)) == 0.0
-    assert float(curve.miss_rates(0.0)) == pytest.approx(1.0, abs=1e-12)
+    assert float(curve.false_negative_rates(1.0)) == 0.0
+    assert float(curve.false_negative_rates(0.0)) == pytest.approx(1.0, abs=1e-12)
     rates = np.linspace(0.0, 1.0, 2001)
-    misses = curve.miss_rates(rates)
+    misses = curve.false_negative_rates(rates)
     assert np.all(np.diff(misses) < 0.0)
     assert np.all(misses <= 1.0 - rates)
     inner = slice(1, -1)
-    back = curve.miss_rates(misses[inner])
+    back = curve.false_negative_rates(misses[inner])
     assert np.abs(back - rates[inner]).max() < 2e-5
 
 
@@ -202,7 +202,7 @@ def test_mu_covers_the_curve_and_overstates_it_by_its_error():
     found = run(0.8, 0.02, 500)
     curve = trade_off({(0.8, 0.02): 500})
     rates = ndtr(np.linspace(-4.75, 4.75, 313))  # not the rates of the fit
-    gap = curve.miss_rates(rates) - GaussianCurve(mu=found.mu).miss_rates(rates)
+    gap = curve.false_negative_rates(rates) - GaussianCurve(mu=found.mu).false_negative_rates(rates)
     assert gap.min() >= -1e-6
     assert found.mu_fit_error == pytest.approx(gap.max(), rel=1e-3)
     assert found.mu == pytest.approx(1.0409, abs=1e-3)
@@ -240,7 +240,7 @@ def test_thousands_of_different_rounds_compose():
         ({"prior": 1.0}, "prior=1.0 must lie strictly between 0 and 1"),
         ({"prior": math.nan}, "prior=nan"),
         ({"prior_hit_rate": 1.5}, "must lie in"),
-        ({"false_alarm_rates": [-0.1]}, "must lie in"),
+        ({"false_positive_rates": [-0.1]}, "must lie in"),
         ({"adjacency": "substitute"}, "adjacency='substitute' must be one of"),
     ],
 )
@@ -265,7 +265,7 @@ def test_wrong_settings_are_refused():
     with pytest.raises(ValueError, match=r"advantage=1\.5 must lie in"):
         Risk(
             advantage=1.5,
-            hits=(),
+            true_positive_rates=(),
             prior=0.5,
             bayes_risk=0.0,
             prior_hit_rate=0.0,

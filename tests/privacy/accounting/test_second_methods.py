@@ -13,7 +13,8 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp, ndtr
 
 from overhear.privacy import composed_epsilon, delta, epsilon, noise_multiplier
-from overhear.privacy.accounting import risk, trade_off
+from overhear.privacy.accounting.risk import risk
+from overhear.privacy.accounting.trade_off import trade_off
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"
 RATES = (1e-6, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.999)
@@ -148,7 +149,7 @@ def test_few_rounds_have_the_curve_and_the_deltas_of_quadrature(
         cut = brentq(lambda c, a=a: above(c)[1] - a, *ends, xtol=1e-13)
         back = brentq(lambda c, a=a: 1 - above(c)[0] - a, *ends, xtol=1e-13)
         hit = max(above(cut)[0], 1 - above(back)[1])
-        found = 1 - float(curve.miss_rates(a))
+        found = 1 - float(curve.false_negative_rates(a))
         assert hit * (1 - 1e-8) <= found <= hit * (1 + 1e-4) + 1e-12
 
     setting = {"noise_multiplier": multiplier, "sampling_rate": rate, "rounds": rounds}

@@ -296,7 +296,7 @@ def test_whisper_agents_are_hidden_from_outside_and_exposed_to_whoever_has_the_s
     ],
     ids=["ring of 10", "full 10", "triangle, record replaced"],
 )
-def test_decor_joint_sensitivities(adjacency, clip_norm, mu):
+def test_decor_exposures(adjacency, clip_norm, mu):
     R = decor_covariance(adjacency, local_variance=1.0, pair_variance=2.0)
     sources = decor_factor(adjacency, local_variance=1.0, pair_variance=2.0)
     for B in (sources, factor(R)):

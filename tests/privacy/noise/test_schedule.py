@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from overhear.privacy import composed_epsilon, epsilon, mu_from, noise_multiplier
+from overhear.privacy import Statement, composed_epsilon, epsilon, mu_from, noise_multiplier
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 
 ANY = {"rounds": 5, "sampling_rate": 0.05}
-TARGET = {"epsilon": 2.0, "delta": 1e-5}
+STATEMENT = Statement(delta=1e-5)
+TARGET = {"epsilon": 2.0, "statement": STATEMENT}
 
 
 def test_the_clip_norm_falls_and_the_budget_rises_by_their_factors_over_the_run():
@@ -41,7 +42,7 @@ def test_a_factor_of_one_keeps_every_round_alike(decay, growth, clips, multiplie
 
 def test_the_clip_decay_does_not_change_privacy():
     plans = [Schedule(**ANY, clip_norm=c, clip_decay=d) for c, d in ((1, 1), (5, 4))]
-    spent = {scheduled_epsilon(p, 6.0, delta=1e-5) for p in plans}
+    spent = {scheduled_epsilon(p, 6.0, statement=STATEMENT) for p in plans}
     assert len(spent) == 1
     assert len({calibrated_schedule(p, **TARGET) for p in plans}) == 1
 
@@ -49,13 +50,13 @@ def test_the_clip_decay_does_not_change_privacy():
 def test_the_loss_is_that_of_the_rounds_written_out():
     plan = Schedule(**ANY, budget_growth=3.0)
     written = [(6.0 * 3.0 ** (-k / 5) / 1.5, 0.05) for k in range(5)]
-    found = scheduled_epsilon(plan, 6.0, delta=1e-5, joint_sensitivity=1.5)
+    found = scheduled_epsilon(plan, 6.0, statement=STATEMENT, joint_sensitivity=1.5)
     assert found == pytest.approx(composed_epsilon(written, delta=1e-5), rel=1e-9)
 
 
 def test_a_constant_schedule_needs_the_multiplier_of_equal_rounds():
     plan = Schedule(**ANY, budget_growth=1.0)
-    equal = noise_multiplier(**TARGET, rounds=5, sampling_rate=0.05)
+    equal = noise_multiplier(epsilon=2.0, delta=1e-5, rounds=5, sampling_rate=0.05)
     assert calibrated_schedule(plan, **TARGET) == pytest.approx(equal, rel=1e-4)
 
 
@@ -70,7 +71,7 @@ def test_full_batches_are_one_gaussian_release():
 @pytest.mark.parametrize("target", [0.3, 3.0], ids=["tight", "loose"])
 def test_the_calibrated_multiplier_meets_the_target_and_little_less_does_not(adjacency, target):
     plan = Schedule(rounds=8, sampling_rate=0.1)
-    setting = {"delta": 1e-5, "adjacency": adjacency}
+    setting = {"statement": Statement(delta=1e-5, adjacency=adjacency)}
     found = calibrated_schedule(plan, epsilon=target, **setting)
     assert scheduled_epsilon(plan, found, **setting) <= target
     assert scheduled_epsilon(plan, 0.995 * found, **setting) > target
@@ -81,13 +82,13 @@ def test_noise_grows_in_proportion_to_the_joint_sensitivity():
     one = calibrated_schedule(plan, **TARGET)
     three = calibrated_schedule(plan, **TARGET, joint_sensitivity=math.sqrt(3.0))
     assert three == pytest.approx(math.sqrt(3.0) * one, rel=1e-9)
-    spent = scheduled_epsilon(plan, three, delta=1e-5, joint_sensitivity=math.sqrt(3.0))
+    spent = scheduled_epsilon(plan, three, statement=STATEMENT, joint_sensitivity=math.sqrt(3.0))
     assert spent <= TARGET["epsilon"]
 
 
 def test_several_contributions_of_a_replaced_record_are_bounded_by_their_profile():
     plan = Schedule(**ANY)
-    setting = {"delta": 1e-5, "adjacency": "replace-one"}
+    setting = {"statement": Statement(delta=1e-5, adjacency="replace-one")}
     one, joint = (scheduled_epsilon(plan, 6.0, **setting, contributions=n) for n in (1, 2))
     assert joint >= one
     found = calibrated_schedule(plan, epsilon=2.0, **setting, contributions=2)
@@ -96,7 +97,9 @@ def test_several_contributions_of_a_replaced_record_are_bounded_by_their_profile
 
 def test_a_delta_that_sampling_alone_meets_is_refused():
     with pytest.raises(ValueError, match="choose a smaller delta"):
-        calibrated_schedule(Schedule(rounds=2, sampling_rate=0.01), epsilon=1.0, delta=0.5)
+        calibrated_schedule(
+            Schedule(rounds=2, sampling_rate=0.01), epsilon=1.0, statement=Statement(delta=0.5)
+        )
 
 
 def test_growth_saves_noise_late_and_costs_it_early():
@@ -106,15 +109,21 @@ def test_growth_saves_noise_late_and_costs_it_early():
 
 
 def test_nothing_released_costs_nothing():
-    assert scheduled_epsilon(Schedule(**ANY), 1.0, delta=1e-5, joint_sensitivity=0.0) == 0.0
+    assert (
+        scheduled_epsilon(Schedule(**ANY), 1.0, statement=STATEMENT, joint_sensitivity=0.0) == 0.0
+    )
     never = Schedule(rounds=5, sampling_rate=0.0)
-    assert scheduled_epsilon(never, 1.0, delta=1e-5) == calibrated_schedule(never, **TARGET) == 0.0
+    assert (
+        scheduled_epsilon(never, 1.0, statement=STATEMENT)
+        == calibrated_schedule(never, **TARGET)
+        == 0.0
+    )
 
 
 def test_no_noise_or_an_infinite_sensitivity_costs_everything():
     plan = Schedule(**ANY)
-    assert scheduled_epsilon(plan, 0.0, delta=1e-5) == math.inf
-    assert scheduled_epsilon(plan, 5.0, delta=1e-5, joint_sensitivity=math.inf) == math.inf
+    assert scheduled_epsilon(plan, 0.0, statement=STATEMENT) == math.inf
+    assert scheduled_epsilon(plan, 5.0, statement=STATEMENT, joint_sensitivity=math.inf) == math.inf
     with pytest.raises(ValueError, match="joint_sensitivity=inf"):
         calibrated_schedule(plan, **TARGET, joint_sensitivity=math.inf)
 
@@ -122,14 +131,14 @@ def test_no_noise_or_an_infinite_sensitivity_costs_everything():
 def test_one_round_is_one_sampled_gaussian():
     plan = Schedule(rounds=1, sampling_rate=0.2)
     one = epsilon(noise_multiplier=2.0, delta=1e-5, rounds=1, sampling_rate=0.2)
-    assert scheduled_epsilon(plan, 2.0, delta=1e-5) == pytest.approx(one, rel=1e-9)
+    assert scheduled_epsilon(plan, 2.0, statement=STATEMENT) == pytest.approx(one, rel=1e-9)
 
 
 @pytest.mark.slow
 def test_thousands_of_different_rounds_are_calibrated():
     plan = Schedule(rounds=1200, sampling_rate=0.01)
-    found = calibrated_schedule(plan, epsilon=3.0, delta=1e-5)
-    spent = scheduled_epsilon(plan, found, delta=1e-5)
+    found = calibrated_schedule(plan, epsilon=3.0, statement=STATEMENT)
+    spent = scheduled_epsilon(plan, found, statement=STATEMENT)
     assert 2.999 < spent <= 3.0
 
 
@@ -159,6 +168,6 @@ def test_a_fraction_of_a_round_is_refused():
 def test_a_multiplier_or_sensitivity_below_zero_is_refused(value):
     plan = Schedule(**ANY)
     with pytest.raises(ValueError, match="first_multiplier="):
-        scheduled_epsilon(plan, value, delta=1e-5)
+        scheduled_epsilon(plan, value, statement=STATEMENT)
     with pytest.raises(ValueError, match="joint_sensitivity="):
-        scheduled_epsilon(plan, 1.0, delta=1e-5, joint_sensitivity=value)
+        scheduled_epsilon(plan, 1.0, statement=STATEMENT, joint_sensitivity=value)

@@ -4,11 +4,12 @@ import math
 
 import pytest
 
-from overhear.privacy import delta_from_mu, epsilon, mu_from
+from overhear.privacy import Statement, delta_from_mu, epsilon, mu_from
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
 
 ITS_OWN = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1.0, budget_growth=1.0)
+STATEMENT = Statement(delta=1e-5)
 SMALL = Schedule(rounds=12, sampling_rate=0.1)
 
 
@@ -16,20 +17,20 @@ SMALL = Schedule(rounds=12, sampling_rate=0.1)
     ("claimed", "really"), [(0.3, 0.67), (1.0, 3.02), (3.0, 5.76)], ids=["0.3", "1", "3"]
 )
 def test_in_its_own_setting_the_claim_is_about_half_of_the_truth(claimed, really):
-    claim = dyn_d2p_clt(ITS_OWN, epsilon=claimed, delta=1e-4)
+    claim = dyn_d2p_clt(ITS_OWN, epsilon=claimed, statement=Statement(delta=1e-4))
     assert claim.epsilon == claimed
     assert claim.proven_epsilon == pytest.approx(really, abs=0.005)
 
 
 def test_the_limit_is_the_papers_sum():
-    claim = dyn_d2p_clt(SMALL, noise_multiplier=3.0, delta=1e-5)
+    claim = dyn_d2p_clt(SMALL, noise_multiplier=3.0, statement=STATEMENT)
     mus = [4.0 ** (k / 12) / 3.0 for k in range(12)]
     total = 0.1 * math.sqrt(sum(math.exp(mu**2) - 1 for mu in mus))
     assert delta_from_mu(total, claim.epsilon) == pytest.approx(1e-5, rel=1e-9)
 
 
 def test_equal_rounds_have_the_limit_of_the_accountant_by_that_name():
-    claim = dyn_d2p_clt(ITS_OWN, noise_multiplier=0.8, delta=1e-4)
+    claim = dyn_d2p_clt(ITS_OWN, noise_multiplier=0.8, statement=Statement(delta=1e-4))
     named = epsilon(
         noise_multiplier=0.8,
         delta=1e-4,
@@ -44,32 +45,34 @@ def test_equal_rounds_have_the_limit_of_the_accountant_by_that_name():
 @pytest.mark.parametrize("target", [0.05, 1.0, 20.0], ids=["0.05", "1", "20"])
 def test_the_first_multiplier_gives_back_the_claim(growth, target):
     plan = Schedule(rounds=12, sampling_rate=0.1, budget_growth=growth)
-    claim = dyn_d2p_clt(plan, epsilon=target, delta=1e-5)
-    again = dyn_d2p_clt(plan, noise_multiplier=claim.noise_multiplier, delta=1e-5)
+    claim = dyn_d2p_clt(plan, epsilon=target, statement=STATEMENT)
+    again = dyn_d2p_clt(plan, noise_multiplier=claim.noise_multiplier, statement=STATEMENT)
     assert again.epsilon == pytest.approx(target, rel=1e-8)
 
 
 def test_one_round_is_the_closed_form_of_its_limit():
     plan = Schedule(rounds=1, sampling_rate=0.5)
-    found = dyn_d2p_clt(plan, epsilon=1.0, delta=1e-5).noise_multiplier
+    found = dyn_d2p_clt(plan, epsilon=1.0, statement=STATEMENT).noise_multiplier
     assert 0.5 * math.sqrt(math.expm1(found**-2)) == pytest.approx(mu_from(1.0, 1e-5))
 
 
 def test_the_calibrated_schedule_takes_more_noise_than_the_claim():
-    claim = dyn_d2p_clt(SMALL, epsilon=1.0, delta=1e-5)
-    needed = calibrated_schedule(SMALL, epsilon=1.0, delta=1e-5)
+    claim = dyn_d2p_clt(SMALL, epsilon=1.0, statement=STATEMENT)
+    needed = calibrated_schedule(SMALL, epsilon=1.0, statement=STATEMENT)
     assert claim.noise_multiplier < needed
-    assert scheduled_epsilon(SMALL, needed, delta=1e-5) <= 1.0 < (claim.proven_epsilon or 0.0)
+    assert (
+        scheduled_epsilon(SMALL, needed, statement=STATEMENT) <= 1.0 < (claim.proven_epsilon or 0.0)
+    )
 
 
 def test_very_little_noise_is_a_large_claim_and_no_overflow():
-    claim = dyn_d2p_clt(SMALL, noise_multiplier=0.02, delta=1e-5)
+    claim = dyn_d2p_clt(SMALL, noise_multiplier=0.02, statement=STATEMENT)
     assert claim.epsilon > 1e6
 
 
 def test_the_clip_decay_does_not_enter():
     other = Schedule(rounds=12, sampling_rate=0.1, clip_norm=9.0, clip_decay=2.0)
-    one, two = (dyn_d2p_clt(s, epsilon=1.0, delta=1e-5) for s in (SMALL, other))
+    one, two = (dyn_d2p_clt(s, epsilon=1.0, statement=STATEMENT) for s in (SMALL, other))
     assert one == two
 
 
@@ -80,15 +83,14 @@ def test_the_clip_decay_does_not_enter():
         ({"noise_multiplier": 1.0, "epsilon": 1.0}, "exactly one"),
         ({"noise_multiplier": 0.0}, r"noise_multiplier=0\.0"),
         ({"epsilon": 0.0}, r"epsilon=0\.0"),
-        ({"epsilon": 1.0, "delta": 0.0}, r"delta=0\.0"),
     ],
-    ids=["none", "both", "noise", "epsilon", "delta"],
+    ids=["none", "both", "noise", "epsilon"],
 )
 def test_a_wrong_argument_is_named(given, named):
     with pytest.raises(ValueError, match=named):
-        dyn_d2p_clt(SMALL, **{"delta": 1e-5, **given})
+        dyn_d2p_clt(SMALL, statement=STATEMENT, **given)
 
 
 def test_a_record_that_is_never_sampled_has_no_limit():
     with pytest.raises(ValueError, match=r"sampling_rate=0\.0"):
-        dyn_d2p_clt(Schedule(rounds=3, sampling_rate=0.0), epsilon=1.0, delta=1e-5)
+        dyn_d2p_clt(Schedule(rounds=3, sampling_rate=0.0), epsilon=1.0, statement=STATEMENT)

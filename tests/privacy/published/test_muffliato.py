@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy import View, delta_from_mu, epsilon_from_mu
-from overhear.privacy.published.muffliato import muffliato_bound, muffliato_losses
+from overhear.privacy.published.muffliato import muffliato_bound, muffliato_losses, worst_pair
 
 SETTING = {"noise_multiplier": 2.0, "delta": 1e-5}
 
@@ -153,13 +153,32 @@ def test_the_caveats_name_the_closed_figure_and_the_mean():
         ({"gossip_steps": 1.5}, r"gossip_steps=1\.5"),
         ({"noise_multiplier": 0.0}, r"noise_multiplier=0\.0"),
         ({"delta": 0.0}, r"delta=0\.0"),
+        ({"rounds": 0}, "rounds=0"),
     ],
-    ids=["self", "victim", "observer", "steps", "half a step", "noise", "delta"],
+    ids=["self", "victim", "observer", "steps", "half a step", "noise", "delta", "rounds"],
 )
 def test_a_wrong_argument_is_named(given, named):
     setting = {"victim": 3, "observer": 0, "gossip_steps": 2, **SETTING, **given}
     with pytest.raises(ValueError, match=named):
         muffliato_bound(ring(6), **setting)  # type: ignore[arg-type] # wrong on purpose
+
+
+@pytest.mark.parametrize("W", GRAPHS, ids=NAMES)
+def test_the_worst_pair_has_the_largest_loss(W):
+    losses = np.array([muffliato_losses(W, observer=v, gossip_steps=3) for v in range(len(W))])
+    victim, observer = worst_pair(W, gossip_steps=3)
+    assert victim != observer
+    assert losses[observer, victim] == pytest.approx(losses.max())
+
+
+def test_several_runs_add_up_and_are_proven_by_what_is_released():
+    pair = {"victim": 1, "observer": 0, "gossip_steps": 3, **SETTING}
+    one, four = (muffliato_bound(ring(6), rounds=n, **pair) for n in (1, 4))
+    rho = 4 * muffliato_losses(ring(6), observer=0, gossip_steps=3)[1] / (2 * 2.0**2)
+    assert four.epsilon == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)))
+    assert four.proven_epsilon == pytest.approx(epsilon_from_mu(2.0 * 0.5, 1e-5))
+    assert "adds up 4 runs" in " ".join(four.caveats)
+    assert "one run" in " ".join(one.caveats)
 
 
 def test_weights_that_are_no_square_are_refused():

@@ -60,6 +60,20 @@ def test_a_covariance_of_that_information_has_that_multiplier_for_the_worst_agen
     assert 1 / (0.1 * math.sqrt(worst)) == pytest.approx(claim.noise_multiplier)
 
 
+@pytest.mark.parametrize("target", [0.1, 3.0, 40.0])
+def test_a_claim_of_a_noise_multiplier_is_the_inverse_of_one_of_epsilon(target):
+    claim = whisper_theorem_2(epsilon=target, **PAPER)
+    again = whisper_theorem_2(noise_multiplier=claim.noise_multiplier, **PAPER)
+    assert again.epsilon == pytest.approx(target)
+    assert again.proven_epsilon == claim.proven_epsilon
+
+
+def test_a_claim_is_of_noise_or_of_epsilon():
+    for given in ({}, {"epsilon": 1.0, "noise_multiplier": 2.0}):
+        with pytest.raises(ValueError, match="give exactly one"):
+            whisper_theorem_2(**given, **PAPER)
+
+
 def test_a_small_epsilon_keeps_its_digits():
     log = math.log(1e5)
     found = whisper_information(epsilon=1e-12, delta=1e-5, rounds=1)

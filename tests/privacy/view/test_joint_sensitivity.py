@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from overhear.privacy.view.joint_sensitivity import largest_move
+from overhear.privacy.view.joint_sensitivity import squared_joint_sensitivity
 from overhear.privacy.view.view import View
 
 
@@ -51,11 +51,11 @@ def test_no_vectors_move_further_and_some_move_as_far(seed, count, blocks):
     roots = rng.normal(size=(blocks, count, count + 1)) * rng.uniform(0.3, 2.0, (blocks, 1, 1))
     M = block_diagonal([root @ root.T for root in roots])
     vectors = np.tile(np.arange(count), blocks)
-    bound, best = largest_move(M, vectors.tolist()), searched(M, vectors, rng)
+    bound, best = squared_joint_sensitivity(M, vectors.tolist()), searched(M, vectors, rng)
     assert best <= bound * (1 + 1e-12)
     assert bound <= best * (1 + 1e-5)
     # Parts that were vectors of their own could move at least as far.
-    assert bound <= largest_move(M) * (1 + 1e-9)
+    assert bound <= squared_joint_sensitivity(M) * (1 + 1e-9)
 
 
 @settings(max_examples=30, deadline=None)
@@ -82,21 +82,23 @@ def test_random_vectors_within_their_bounds_do_not_exceed_the_view_s_mu(seed):
     [([1.0, 4.0], [0, 0], 4.0), ([2.0, 1.0, 1.0, 3.0], [0, 1, 0, 1], 5.0), ([1.0, 4.0], [], 5.0)],
 )
 def test_without_correlation_every_vector_costs_its_dearest_part(diagonal, vectors, expected):
-    assert largest_move(np.diag(diagonal), vectors) == pytest.approx(expected, rel=1e-9)
+    assert squared_joint_sensitivity(np.diag(diagonal), vectors) == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("blocks", [2, 3])
 def test_blocks_that_are_released_alike_cost_what_one_of_them_does(blocks):
     M = block_diagonal([correlated()] * blocks)
-    assert largest_move(correlated()) == pytest.approx(6.0, rel=1e-9)
-    assert largest_move(M, [0, 1, 2] * blocks) == pytest.approx(6.0, rel=1e-9)
+    assert squared_joint_sensitivity(correlated()) == pytest.approx(6.0, rel=1e-9)
+    assert squared_joint_sensitivity(M, [0, 1, 2] * blocks) == pytest.approx(6.0, rel=1e-9)
 
 
 def test_a_search_that_stops_at_once_still_gives_a_bound(monkeypatch):
     M = block_diagonal([correlated(), 2.0 * correlated(3, -0.3)])
-    best = largest_move(M, [0, 1, 2] * 2)
+    best = squared_joint_sensitivity(M, [0, 1, 2] * 2)
     monkeypatch.setattr("overhear.privacy.view.joint_sensitivity._SWEEPS", 0)
-    assert largest_move(M, [0, 1, 2] * 2) >= best * (1 - 1e-9)
+    assert squared_joint_sensitivity(M, [0, 1, 2] * 2) >= best * (1 - 1e-9)
 
 
 def test_parts_of_one_vector_are_told_apart_from_vectors_of_their_own():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhear.privacy import UnsupportedView, View, epsilon_from_mu
-from overhear.privacy.view.view import largest_move
+from overhear.privacy.view.joint_sensitivity import squared_joint_sensitivity
 
 LAPLACIAN = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2.0]])
 PAIRS = math.sqrt(2) * np.array([[1, 1, 0], [-1, 0, 1], [0, -1, -1.0]])  # edges 12, 13, 23
@@ -61,7 +61,7 @@ def test_the_largest_move_is_an_upper_bound_between_search_and_sum_rule(seed, si
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(size, size + 1))
     M = root @ root.T
-    bound, best = largest_move(M), 0.0
+    bound, best = squared_joint_sensitivity(M), 0.0
     for _ in range(5):  # local search from random unit vectors: a lower bound
         x = rng.normal(size=(size, size))
         x /= np.linalg.norm(x, axis=1, keepdims=True)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from overhear.privacy import risk
+from overhear.privacy.accounting.risk import risk
 from overhear.privacy.ledger import Spent
 from overhear.reports.document.risk import hits_of_pair, odds, risk_by_adversary
 from overhear.reports.schema import Risk
@@ -40,19 +40,18 @@ def planned(
     return make_plan(RunFile.model_validate(tomllib.loads(text)))
 
 
-def found(plan: Plan, adjacency: str = "add-or-remove-one", torn: bool = False) -> dict[str, Risk]:
+def found(plan: Plan, torn: bool = False) -> dict[str, Risk]:
     entries = [{"round": n} for n in range(plan.rounds + 1)]
     spent = Spent(header={}, entries=entries, torn=torn)
     epsilon = {
         name: run_epsilon(
             exposure,
             noise_multiplier=plan.noise_multiplier,
-            delta=1e-5,
-            adjacency=adjacency,
+            statement=plan.statement,
         )
         for name, exposure in plan.exposures.items()
     }
-    return risk_by_adversary(plan, spent, epsilon=epsilon, adjacency=adjacency)
+    return risk_by_adversary(plan, spent, epsilon=epsilon)
 
 
 @given(st.floats(0, 1), st.sampled_from([100, 1000]))
@@ -79,7 +78,7 @@ def test_sampled_batches_have_the_odds_of_the_trade_off_curve() -> None:
     of = found(planned(rounds=50, rate=0.1))["eavesdropper"]
     expected = risk(noise_multiplier=3.0, sampling_rate=0.1, rounds=50)
     assert of.advantage == pytest.approx(expected.advantage)
-    assert of.hits[1].hit_rate == pytest.approx(dict(expected.hits)[0.01])
+    assert of.hits[1].hit_rate == pytest.approx(dict(expected.true_positive_rates)[0.01])
 
 
 def test_the_curve_says_more_than_the_pair() -> None:
@@ -112,7 +111,7 @@ def test_a_row_that_nothing_protects_names_everybody() -> None:
 def test_where_no_curve_is_known_the_odds_are_those_of_the_pair() -> None:
     """Three contributions to a sampled batch, one record replaced: no dominating pair is known."""
     plan = planned("dpdl", "repaired", "replace-one", rounds=20, rate=0.1)
-    of = found(plan, "replace-one")["eavesdropper"]
+    of = found(plan)["eavesdropper"]
     epsilon = plan.guarantee("eavesdropper").epsilon
     assert of.source == "epsilon and delta alone"
     assert of.mu is None

@@ -44,7 +44,7 @@ def test_the_drawing_is_well_formed_and_names_itself(report: Report) -> None:
     assert root.findtext("title")
     words = root.findtext("desc")
     assert words is not None
-    assert "agent 0 holds the record at stake; it is joined to 1, 9" in words
+    assert "agent 0 holds the record at risk; it is joined to 1, 9" in words
 
 
 def test_every_agent_and_every_link_is_drawn(report: Report) -> None:
@@ -95,13 +95,26 @@ def test_a_server_that_takes_the_place_of_links_is_drawn(report: Report) -> None
 
 def test_the_hub_of_a_star_stands_in_the_middle(report: Report) -> None:
     joined(report, 12, [(0, i) for i in range(1, 12)], "star")
-    assert circles(graph_figure(report))[0][:2] == (150.0, 150.0)
+    middle, *around = circles(graph_figure(report))
+    assert middle[:2] == (150.0, 150.0)
+    assert {round(math.dist(at[:2], (150, 150))) for at in around} == {124}
 
 
 def test_the_halves_of_a_bipartite_graph_face_each_other(report: Report) -> None:
     joined(report, 6, [(a, b) for a in range(4) for b in (4, 5)], "bipartite")
     columns = [x for x, _, _ in circles(graph_figure(report))]
     assert columns == [70.0] * 4 + [230.0] * 2
+
+
+def test_agents_on_a_circle_go_clockwise_from_its_top(report: Report) -> None:
+    joined(report, 4, [(0, 1), (1, 2), (2, 3), (0, 3)], "ring")
+    found = [(round(x), round(y)) for x, y, _ in circles(graph_figure(report))]
+    assert found == [(150, 26), (274, 150), (150, 274), (26, 150)]
+
+
+def test_a_bipartite_graph_by_name_alone_is_drawn_on_a_circle(report: Report) -> None:
+    joined(report, 4, [(0, 1), (1, 2), (0, 2), (2, 3)], "bipartite")
+    assert {round(math.dist(at[:2], (150, 150))) for at in circles(graph_figure(report))} == {124}
 
 
 def test_a_grid_is_drawn_in_its_rows(report: Report) -> None:

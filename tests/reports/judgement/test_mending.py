@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.ledger import Spent
 from overhear.reports.judgement.mending import mending, rounds_within
 from overhear.runs.plan.plan import Plan, make_plan
@@ -41,7 +42,7 @@ def spent_by(plan: Plan, spent: Spent) -> dict[str, float]:
         name: run_epsilon(
             accounted(exposure, spent.numbers),
             noise_multiplier=plan.noise_multiplier,
-            delta=1e-5,
+            statement=Statement(delta=1e-5),
         )
         for name, exposure in plan.exposures.items()
     }
@@ -68,9 +69,9 @@ def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target() -> 
     assert isinstance(noise, float)
     assert isinstance(rounds, int)
     released = accounted(exposure, ledger(plan, 10).numbers)
-    assert run_epsilon(released, noise_multiplier=noise, delta=1e-5) <= 2.0
+    assert run_epsilon(released, noise_multiplier=noise, statement=Statement(delta=1e-5)) <= 2.0
     assert noise > plan.noise_multiplier
-    how = {"noise_multiplier": plan.noise_multiplier, "delta": 1e-5}
+    how = {"noise_multiplier": plan.noise_multiplier, "statement": plan.statement}
     assert run_epsilon(exposure, rounds=rounds, **how) <= 2.0
     assert run_epsilon(exposure, rounds=rounds + 1, **how) > 2.0
     assert found["rounds"]["epsilon"] == pytest.approx(run_epsilon(exposure, rounds=rounds, **how))
@@ -100,9 +101,9 @@ def test_what_cannot_be_mended_by_noise_has_no_remedy() -> None:
 def test_rounds_within_a_limit_are_the_last_that_it_allows() -> None:
     run = config()
     plan = make_plan(run)
-    found = rounds_within(run, plan, ledger(plan), limit=1.0)
+    found = rounds_within(plan, ledger(plan), limit=1.0)
     of = found["eavesdropper"]
-    how = {"noise_multiplier": plan.noise_multiplier, "delta": 1e-5}
+    how = {"noise_multiplier": plan.noise_multiplier, "statement": plan.statement}
     exposure = plan.exposures["eavesdropper"]
     assert of["epsilon"] == run_epsilon(exposure, rounds=of["rounds"], **how)
     assert of["epsilon"] <= 1.0
@@ -112,10 +113,10 @@ def test_rounds_within_a_limit_are_the_last_that_it_allows() -> None:
 def test_a_limit_that_is_never_passed_has_no_round() -> None:
     run = config()
     plan = make_plan(run)
-    assert rounds_within(run, plan, ledger(plan), limit=2.0) == {}
+    assert rounds_within(plan, ledger(plan), limit=2.0) == {}
 
 
 def test_a_limit_that_one_round_passes_leaves_none() -> None:
     run = config()
     plan = make_plan(run)
-    assert rounds_within(run, plan, ledger(plan), limit=1e-6)["eavesdropper"]["rounds"] == 0
+    assert rounds_within(plan, ledger(plan), limit=1e-6)["eavesdropper"]["rounds"] == 0

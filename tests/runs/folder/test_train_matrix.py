@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from overhear.commands import cli
-from overhear.privacy import read_ledger
+from overhear.privacy import Statement, read_ledger
 from overhear.reports.document.collect import collect
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import Plan, make_plan
@@ -111,7 +111,7 @@ def test_a_round_that_the_ledger_lacks_would_be_seen_in_the_reading(tmp_path: Pa
         run_epsilon(
             plan.exposures["eavesdropper"],
             noise_multiplier=plan.noise_multiplier,
-            delta=known.delta,
+            statement=Statement(delta=known.delta),
             rounds=rounds,
         )
         for rounds in (numbers, numbers[:-1], [*numbers, ROUNDS])

@@ -3,11 +3,14 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule
 from overhear.privacy.published.dpdl import dpdl_theorem_1
 from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
+from overhear.privacy.published.muffliato import muffliato_losses
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
 
@@ -75,11 +78,63 @@ def test_a_claim_without_noise_is_written_as_json(tmp_path):
 def test_dyn_d2p_is_planned_with_its_papers_central_limit(tmp_path):
     plan = planned(tmp_path, replaced=('"dpdl"', '"dyn-d2p"'))
     schedule = Schedule(rounds=100, sampling_rate=0.02)
-    claim = dyn_d2p_clt(schedule, noise_multiplier=2.5, delta=plan.guarantees[0].delta)
+    claim = dyn_d2p_clt(
+        schedule, noise_multiplier=2.5, statement=Statement(delta=plan.guarantees[0].delta)
+    )
     assert plan.to_json()["published_bound"]["epsilon"] == pytest.approx(claim.epsilon)
     assert plan.published_bound.proven_epsilon == pytest.approx(
         plan.guarantee("eavesdropper").epsilon, rel=1e-6
     )
+
+
+def test_whisper_is_planned_with_its_papers_theorem(tmp_path):
+    plan = planned(tmp_path, replaced=('"dpdl"', '"whisper"'))
+    rho = 2 * 100 / 2.5**2
+    claimed = rho + 2 * math.sqrt(rho * math.log(1e5))
+    assert plan.published_bound.epsilon == pytest.approx(claimed)
+    assert "2501.14644" in plan.to_json()["published_bound"]["paper"]
+
+
+def test_muffliato_is_planned_with_the_loss_of_its_worst_pair(tmp_path):
+    plan = planned(tmp_path, replaced=('"dpdl"', '"muffliato"\ngossip_steps = 3'))
+    weights = (np.eye(10) + np.roll(np.eye(10), 1, 0) + np.roll(np.eye(10), -1, 0)) / 3
+    loss = muffliato_losses(weights, observer=0, gossip_steps=3).max()
+    rho = 100 * loss / (2 * 2.5**2)
+    assert plan.published_bound.epsilon == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1e5)))
+
+
+def test_dpmixsgd_is_planned_with_its_papers_theorem_beside_the_same_proof(tmp_path):
+    plan = planned(tmp_path, replaced=('"dpdl"', '"dpmixsgd"'))
+    records = 1437 / 10  # of the bundled digits on ten agents
+    std = 2.5 / (0.02 * records)  # on a batch's mean gradient, in clip norms
+    claimed = math.sqrt(100 * math.log(1e5)) / (records * std)
+    assert plan.published_bound.epsilon == pytest.approx(claimed)
+    proven = plan.guarantee("eavesdropper").epsilon
+    assert plan.published_bound.proven_epsilon == pytest.approx(proven, rel=1e-6)
+
+
+def test_the_published_form_of_dpmixsgd_proves_nothing_beside_the_claim(tmp_path):
+    published = ('"dpdl"', '"dpmixsgd"\nform = "published"')
+    plan = planned(tmp_path, replaced=published)
+    assert plan.published_bound.proven_epsilon == math.inf
+
+
+@pytest.mark.parametrize("name", ["dyn-d2p", "whisper", "muffliato"])
+def test_without_noise_a_formula_of_noise_claims_nothing(tmp_path, name):
+    text = RUN.replace('"dpdl"', f'"{name}"').replace("= 2.5", "= 0.0")
+    (tmp_path / "run.toml").write_text(text, encoding="utf-8")
+    assert make_plan(load_run_file(tmp_path / "run.toml")).published_bound is None
+
+
+def test_a_form_that_does_not_differ_is_no_remedy(tmp_path):
+    def said(name):
+        text = RUN.replace('"dpdl"', f'"{name}"\nform = "published"')
+        text = text.replace("rounds = 100", "rounds = 100\nevaluation_noise_seed = 3")
+        (tmp_path / "run.toml").write_text(text, encoding="utf-8")
+        return " ".join(make_plan(load_run_file(tmp_path / "run.toml")).warnings)
+
+    assert 'form = "repaired"' in said("dpdl")
+    assert 'form = "repaired"' not in said("dp-cga")
 
 
 def test_noise_from_a_seed_of_the_run_file_proves_nothing(tmp_path):

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_dpsgd, dpdl
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
@@ -101,10 +102,10 @@ def test_one_agent_is_dp_sgd(order):
     x = flatten(alone.setting.model).detach().double()
     gradients = PairGradients(alone.setting.model, "loop", dtype=torch.float64)
     for _ in range(3):
-        sources = Sources()
+        recorded = Recorded()
         before = x.clone()
-        alone.advance(sources=sources)
-        x = x - 0.3 * (sources.contributions[0][0] + noise_std * sources.noise[0][0]) / 4.5
+        alone.advance(recorded=recorded)
+        x = x - 0.3 * (recorded.contributions[0][0] + noise_std * recorded.noise[0][0]) / 4.5
         torch.testing.assert_close(alone.models()[0], x, rtol=1e-12, atol=1e-13)
     # and the contribution is what one-example-at-a-time clipping gives for the same batch
     shard = alone.setting.shards[0]
@@ -112,7 +113,7 @@ def test_one_agent_is_dp_sgd(order):
     chosen = np.flatnonzero(stream.random(len(shard.targets)) < 0.5)
     batch = (shard.inputs[chosen].double(), shard.targets[chosen])
     oracle = gradients.clipped_sums(before[None], ([0], [0]), [batch], clip_norm=clip)
-    torch.testing.assert_close(sources.contributions[0], oracle, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(recorded.contributions[0], oracle, rtol=1e-9, atol=1e-12)
 
 
 def _batch():
@@ -144,7 +145,7 @@ def test_every_record_is_drawn_at_the_declared_rate_on_its_own(own, expected):
     held = torch.stack([shard.inputs for shard in started.setting.shards]).double()  # (5, 9, 4)
     draws = []
     for number in range(1, 301):
-        one = started._make_round(number, planted={}, sources=None)
+        one = started._make_round(number, planted={}, recorded=None)
         records = one._records[one.draw(own).call]
         draws.append(
             torch.stack(
@@ -169,7 +170,8 @@ def test_noise_has_the_declared_variance_and_sources_are_independent(name):
 
 
 def _bare_round(draws=lambda *_: None):
-    from overhear.training.engine.tensor_round import Links, TensorRound
+    from overhear.training.engine.links import Links
+    from overhear.training.engine.tensor_round import TensorRound
 
     s = setting(ring(5))
     width = flatten(s.model).numel()
@@ -190,7 +192,7 @@ def test_what_is_added_to_a_message_has_the_declared_deviation(dtype):
 
 
 def test_a_batch_of_another_round_is_refused_in_a_run_too():
-    from overhear.training.step.round import UndeclaredOperation
+    from overhear.training.step.values import UndeclaredOperation
 
     def draws(*_):
         return Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
@@ -202,7 +204,7 @@ def test_a_batch_of_another_round_is_refused_in_a_run_too():
 
 
 def test_nothing_is_broadcast_over_coordinates():
-    from overhear.training.step.round import Agents, UndeclaredOperation
+    from overhear.training.step.values import Agents, UndeclaredOperation
 
     one = _bare_round()
     narrow = Agents(torch.zeros(5, 1, dtype=torch.float64))
@@ -245,10 +247,10 @@ def test_dpdl_follows_its_pseudo_code(form):
     started.start()
     x, v = (started.snapshot()[k].numpy().copy() for k in ("x", "v"))
     for _ in range(3):
-        sources = Sources()
-        started.advance(sources=sources)
-        G = sources.contributions[0].numpy()
-        Z = sources.noise[0].numpy()
+        recorded = Recorded()
+        started.advance(recorded=recorded)
+        G = recorded.contributions[0].numpy()
+        Z = recorded.noise[0].numpy()
         edges = list(zip(graph.receivers.tolist(), graph.senders.tolist(), strict=True))
         at = {(m, d): e for e, (d, m) in enumerate(edges)}  # row of G[m, d]
         v_new, x_new = np.zeros_like(v), np.zeros_like(x)

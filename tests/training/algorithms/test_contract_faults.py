@@ -16,7 +16,8 @@ from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
-from overhear.training.step.round import Agents, Edges, Round
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents, Edges
 from tests.training.contract import (
     CLIP,
     bound_to,

@@ -14,9 +14,10 @@ from torch.nn.functional import cross_entropy
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_cga
 from overhear.training.algorithms.dp_cga import Clip, project
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import flatten
@@ -157,9 +158,9 @@ def test_one_agent_is_dp_sgd():
     alone = engine(ring(1), momentum=0.0)
     x = alone.models()[0].clone()
     for _ in range(3):
-        sources = Sources()
-        alone.advance(sources=sources)
-        x = x - ETA * (sources.contributions[0][0] + 0.4 * sources.noise[0][0]) / B
+        recorded = Recorded()
+        alone.advance(recorded=recorded)
+        x = x - ETA * (recorded.contributions[0][0] + 0.4 * recorded.noise[0][0]) / B
         torch.testing.assert_close(alone.models()[0], x, rtol=1e-10, atol=1e-12)
 
 
@@ -174,12 +175,12 @@ def test_mixing_keeps_the_mean_of_the_models():
 
 def test_the_mean_of_a_batch_is_clipped_as_one_vector():
     clip, graph = 0.2, ring(5)
-    sources = Sources()
+    recorded = Recorded()
     started = engine(graph, clip=Clip.BATCH, clip_norm=clip, rate=1.0)
-    started.advance(sources=sources)
+    started.advance(recorded=recorded)
     net = started.setting.model.double()
     x = flatten(net).detach().numpy()
-    (means,) = sources.contributions
+    (means,) = recorded.contributions
     for e, owner in enumerate(graph.receivers):
         mean = mean_gradient(net, x, started.setting.shards[owner])
         expected = mean * min(1.0, clip / np.linalg.norm(mean))
@@ -196,11 +197,11 @@ def test_one_record_turns_a_clipped_mean_by_nearly_twice_its_bound():
         models = torch.zeros_like(started.models())
         models[:, -2] = 3.0  # the bias of class 0
         started.restore({"x": models, "u": torch.zeros_like(models)}, round=0)
-        sources = Sources()
+        recorded = Recorded()
         planted = {0: Examples(inputs[:count], targets[:count])}
-        started.advance(planted=planted, sources=sources)
+        started.advance(planted=planted, recorded=recorded)
         edge = int(np.flatnonzero(started.setting.graph.receivers == 0)[0])
-        found.append(sources.contributions[0][edge])
+        found.append(recorded.contributions[0][edge])
     assert float((found[0] - found[1]).norm()) > 1.99 * bound
 
 

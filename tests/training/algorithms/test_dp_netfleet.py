@@ -10,13 +10,15 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.exposure.guarantees import run_epsilon
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import flatten
@@ -103,9 +105,9 @@ def test_one_agent_is_dp_sgd(steps):
     alone = engine(ring(1), steps=steps)
     x = alone.models()[0].clone()
     for _ in range(3):
-        sources = Sources()
-        alone.advance(sources=sources)
-        for sums, z in zip(sources.contributions, sources.noise, strict=True):
+        recorded = Recorded()
+        alone.advance(recorded=recorded)
+        for sums, z in zip(recorded.contributions, recorded.noise, strict=True):
             x = x - ETA * (sums[0] + 0.4 * z[0]) / B
         torch.testing.assert_close(alone.models()[0], x, rtol=1e-12, atol=1e-13)
 
@@ -177,8 +179,10 @@ def test_the_cost_depends_on_neither_batch_size_nor_clip_norm():
 
 def test_two_local_steps_at_multiplier_two_spend_one_point_three_three():
     """The messages alone would say .867, half of the batches .921."""
-    ((_, exposure),) = exposures(traced(ring(5), steps=2), ["eavesdropper"], sampling_rate=0.02)
-    spent = run_epsilon(exposure, noise_multiplier=2.0, delta=1e-5)
+    ((_, sensitivity),) = joint_sensitivities(
+        traced(ring(5), steps=2), ["eavesdropper"], sampling_rate=0.02
+    )
+    spent = run_epsilon(sensitivity, noise_multiplier=2.0, statement=Statement(delta=1e-5))
     assert spent == pytest.approx(1.3297, abs=2e-3)
 
 

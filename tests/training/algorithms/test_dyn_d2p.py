@@ -8,14 +8,16 @@ import torch
 from torch import nn
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph, GraphSequence
 from overhear.training.graphs.mixing import push_weights
 from overhear.training.graphs.topologies import (
@@ -178,10 +180,10 @@ def test_noise_and_clip_bounds_follow_the_schedule(graph):
     started.start()
     w = np.ones((6, 1))
     for k in range(5):
-        sources, z = Sources(), started.models().numpy().copy()
-        started.advance(sources=sources)
+        recorded, z = Recorded(), started.models().numpy().copy()
+        started.advance(recorded=recorded)
         bound, std = 0.2 * 3.0 ** (-k / 5), 0.4 * 3.0 ** (-k / 5) * 5.0 ** (-k / 5)
-        sums, noise = sources.contributions[0].numpy(), sources.noise[0].numpy()
+        sums, noise = recorded.contributions[0].numpy(), recorded.noise[0].numpy()
         assert np.linalg.norm(sums, axis=1).max() <= 9 * bound * (1 + 1e-9)  # nine records at most
         assert np.linalg.norm(sums, axis=1).max() > bound  # and more than one was drawn
         (message,) = transcript.of(round=k + 1, kind="model")
@@ -200,7 +202,7 @@ def test_a_round_is_one_release_at_its_own_multiplier_for_the_eavesdropper(
     """Of noise multiplier 1: round k has mu_k / mu_0 = rho_mu^(k/K), whatever the clip bound."""
     settings = dyn_d2p.Settings(clip_decay=clip_decay, budget_growth=budget_growth)
     traces = traces_of(graph, settings=settings)
-    ((_, found),) = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
+    ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     mus = [r.joint_sensitivity for r in found.releases]
     assert mus == pytest.approx([budget_growth ** (k / 5) for k in range(5)], rel=1e-9)
     neighbour = parse_adversary("neighbour:1", 6)
@@ -210,18 +212,20 @@ def test_a_round_is_one_release_at_its_own_multiplier_for_the_eavesdropper(
 
 def test_the_epsilon_of_a_run_is_that_of_its_schedule():
     traces = traces_of(irregular(0), rounds=30)
-    ((_, found),) = exposures(traces, ["eavesdropper"], sampling_rate=0.05)
-    spent = run_epsilon(found, noise_multiplier=3.0, delta=1e-5)
+    ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.05)
+    spent = run_epsilon(found, noise_multiplier=3.0, statement=Statement(delta=1e-5))
     schedule = Schedule(rounds=30, sampling_rate=0.05)
-    assert spent == pytest.approx(scheduled_epsilon(schedule, 3.0, delta=1e-5), rel=1e-6)
+    assert spent == pytest.approx(
+        scheduled_epsilon(schedule, 3.0, statement=Statement(delta=1e-5)), rel=1e-6
+    )
 
 
 def test_without_noise_or_without_clipping_every_onlooker_learns_everything():
     for numbers in ({"noise_std": 0.0}, {"clip_norm": None}):
-        ((_, found),) = exposures(
+        ((_, found),) = joint_sensitivities(
             traces_of(irregular(0), **numbers), ["eavesdropper"], sampling_rate=0.1
         )
-        assert found.worst == math.inf
+        assert found.largest == math.inf
 
 
 def test_a_long_schedule_shares_one_view_for_each_graph():
@@ -285,6 +289,10 @@ def test_a_prepared_value_that_the_step_does_not_take_is_refused():
     from dataclasses import replace
 
     for prepared in ({"typo": 1.0}, {"clip_norm": 2.0}):
-        wrong = replace(ALGORITHMS["dyn-d2p"], prepare=lambda *_, given=prepared, **__: given)
+
+        def prepare(*, clip_decay, budget_growth, given=prepared):
+            return given
+
+        wrong = replace(ALGORITHMS["dyn-d2p"], prepare=prepare)
         with pytest.raises(TypeError, match=f"prepare of 'dyn-d2p' gives '{next(iter(prepared))}'"):
             bind(wrong, CONST, clip_norm=1.0, noise_std=1.0, graph=ring(5), rounds=3, **NUMBERS)

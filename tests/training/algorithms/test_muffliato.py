@@ -11,13 +11,13 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, muffliato
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
-from overhear.training.exposure.joint_sensitivities import exposures
-from overhear.training.graphs.graph import Graph
-from overhear.training.graphs.spectral_gap import spectral_gap
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
+from overhear.training.graphs.graph import Graph, spectral_gap
 from overhear.training.graphs.topologies import directed_exponential, full, ring, star
 from overhear.training.models.parameters import flatten
 from overhear.training.tracing.trace import trace
@@ -118,9 +118,9 @@ def test_one_agent_is_dp_sgd():
     alone = engine("muffliato", muffliato.Settings(gossip_steps=4), ring(1))
     x = alone.models()[0].clone()
     for _ in range(3):
-        sources = Sources()
-        alone.advance(sources=sources)
-        x = x - ETA * (sources.contributions[0][0] + 0.4 * sources.noise[0][0]) / B
+        recorded = Recorded()
+        alone.advance(recorded=recorded)
+        x = x - ETA * (recorded.contributions[0][0] + 0.4 * recorded.noise[0][0]) / B
         torch.testing.assert_close(alone.models()[0], x, rtol=1e-12, atol=1e-13)
 
 
@@ -234,8 +234,8 @@ def test_a_single_message_of_long_gossip_is_not_free():
         rounds=3,
     )
     traces = trace(run.init, run.step, graph=ring(50), rounds=3)
-    ((_, found),) = exposures(traces, ["single-message"], sampling_rate=0.1)
-    assert found.worst == pytest.approx(1.0)
+    ((_, found),) = joint_sensitivities(traces, ["single-message"], sampling_rate=0.1)
+    assert found.largest == pytest.approx(1.0)
 
 
 def test_weights_that_differ_by_direction_are_refused():

@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, Form
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.exchange import share_root
 from overhear.training.engine.messages import Gathered
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import MissingRank, Ranks
-from overhear.training.engine.tensor_round import Examples
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph, GraphSequence, Topology
 from overhear.training.graphs.topologies import directed_exponential, erdos_renyi, ring

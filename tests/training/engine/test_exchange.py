@@ -6,10 +6,10 @@ import torch
 
 from overhear.training import build_graph
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.exchange import Arrivals, _batches, _ordered
+from overhear.training.engine.exchange import Arrivals, _batches, _in_posting_order
 from overhear.training.engine.ranks import Ranks
-from overhear.training.engine.tensor_round import Sources
-from overhear.training.step.round import Agents, UndeclaredOperation
+from overhear.training.engine.recording import Recorded
+from overhear.training.step.values import Agents, UndeclaredOperation
 from tests.training.contract import bound_to, setting
 
 NOTHING = torch.empty(0)
@@ -43,7 +43,7 @@ def test_both_sides_post_their_operations_in_one_order():
     posted = {
         rank: [
             (op.lower, op.higher, op.sender)
-            for op in _ordered(
+            for op in _in_posting_order(
                 {peer: NOTHING for peer in reversed(range(6)) if peer != rank},
                 {peer: NOTHING for peer in range(6) if peer != rank},
                 rank=rank,
@@ -61,7 +61,7 @@ def test_both_sides_post_their_operations_in_one_order():
 
 @pytest.mark.parametrize("by_peer", [True, False])
 def test_no_batch_has_more_than_256_operations(by_peer):
-    operations = _ordered(dict.fromkeys(range(1, 301), NOTHING), {1: NOTHING}, rank=0)
+    operations = _in_posting_order(dict.fromkeys(range(1, 301), NOTHING), {1: NOTHING}, rank=0)
     batches = list(_batches(operations, by_peer=by_peer))
     assert [op for batch in batches for op in batch] == operations
     assert max(map(len, batches)) == (2 if by_peer else 256)
@@ -91,13 +91,13 @@ def test_ranks_of_another_number_of_agents_are_refused():
         Engine(setting(graph), bound_to("dsgd", graph), ranks=ranks)
 
 
-def test_sources_are_refused_with_ranks(monkeypatch):
+def test_recording_is_refused_with_ranks(monkeypatch):
     graph = build_graph("ring", 5)
     engine = Engine(setting(graph), bound_to("dsgd", graph))
     engine.start()
     engine.ranks = Ranks(agents=5, rank=0, size=1)
     with pytest.raises(ValueError, match="which no rank has"):
-        engine.advance(sources=Sources())
+        engine.advance(recorded=Recorded())
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 1), (5,), (1,), (3, 5, 1)])

@@ -28,16 +28,16 @@ def rows(count, *, width=37, dtype=torch.float32):
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
 def test_mixing_is_the_product_with_the_weights(graph):
     whole, x = links(graph, dtype=torch.float64), rows(graph.agents, dtype=torch.float64)
-    found = whole.combine(x, whole.weights, whole.senders)
+    found = whole.weighted_sums(x, whole.weights, whole.senders)
     expected = torch.from_numpy(graph.weights.copy()) @ x
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
-def test_sums_by_slots_are_the_sparse_product(graph):
+def test_sums_edge_by_edge_are_the_sparse_product(graph):
     whole, x = links(graph, dtype=torch.float64), rows(graph.agents, dtype=torch.float64)
-    sparse = whole.combine(x, whole.weights, whole.senders)
-    found = whole._combine_by_slots(x, whole.weights, whole.senders)
+    sparse = whole.weighted_sums(x, whole.weights, whole.senders)
+    found = whole._sums_edge_by_edge(x, whole.weights, whole.senders)
     torch.testing.assert_close(found, sparse, rtol=1e-14, atol=1e-14)
 
 
@@ -49,11 +49,11 @@ def test_the_parts_of_all_ranks_are_the_whole(graph, size):
     for name in ("receivers", "senders", "weights"):
         joined = torch.cat([getattr(part, name) for part in parts])
         assert torch.equal(joined, getattr(whole, name))
-    for sums in (Links.combine, Links._combine_by_slots):
+    for sums in (Links.weighted_sums, Links._sums_edge_by_edge):
         mixed = []
         for part in parts:
             heard = torch.unique(part.senders)
-            mixed.append(sums(part, x[heard], part.weights, part.heard))
+            mixed.append(sums(part, x[heard], part.weights, part.broadcast_rows))
         assert torch.equal(torch.cat(mixed), sums(whole, x, whole.weights, whole.senders))
 
 
@@ -83,7 +83,7 @@ def test_a_rank_of_a_ring_hears_nobody_but_its_neighbours():
 def test_blocks_lie_apart_so_that_products_do_not_round_by_their_place():
     whole, x = links(ring(5)), rows(15)
     for value in (Edges(x), Edges(x[:5], whole.senders)):
-        blocks = whole.blocks(value)
+        blocks = whole.rows_by_receiver(value)
         assert all(block.storage_offset() == 0 for block in blocks)
         assert torch.equal(torch.cat(blocks), value.rows)
 

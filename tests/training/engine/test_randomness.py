@@ -13,7 +13,7 @@ import torch
 
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
-from overhear.training.engine.tensor_round import Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.topologies import ring
 from tests.training.contract import bound_to, setting
 
@@ -92,10 +92,10 @@ def test_the_default_root_is_of_the_systems_entropy_whatever_the_global_seeds(ha
 
 def test_two_engines_never_share_noise_and_nor_do_two_starts_of_one():
     def values(engine: Engine) -> set[float]:
-        sources = Sources()
-        engine.start(sources=sources)
-        engine.advance(sources=sources)
-        return {value for z in sources.noise for value in z.double().flatten().tolist()}
+        recorded = Recorded()
+        engine.start(recorded=recorded)
+        engine.advance(recorded=recorded)
+        return {value for z in recorded.noise for value in z.double().flatten().tolist()}
 
     bound = bound_to("dpdl", ring(5))
     first, second = Engine(setting(ring(5)), bound), Engine(setting(ring(5)), bound)

@@ -4,48 +4,49 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring
 from tests.training.contract import CLIP, bound_to, setting, started
 
 
-def noted(name: str, graph: Graph, *, planted=None) -> tuple[Engine, Sources]:
-    engine, sources = started(bound_to(name, graph), graph), Sources()
-    engine.advance(planted=planted, sources=sources)
-    return engine, sources
+def noted(name: str, graph: Graph, *, planted=None) -> tuple[Engine, Recorded]:
+    engine, recorded = started(bound_to(name, graph), graph), Recorded()
+    engine.advance(planted=planted, recorded=recorded)
+    return engine, recorded
 
 
 def test_the_batches_are_those_that_were_summed():
-    engine, sources = noted("dp-dpsgd", ring(5))
-    (batch,), (taken,) = sources.batches, sources.taken
+    engine, recorded = noted("dp-dpsgd", ring(5))
+    (batch,), (call,) = recorded.batches, recorded.calls
     again = [engine.draw_batch(round=1, call=0, agent=a, rate=None) for a in range(5)]
     assert [at.tolist() for at in batch] == [at.tolist() for at in again]
-    assert (taken.batch, taken.clip_norm) == (0, CLIP)
-    assert taken.holders.tolist() == [0, 1, 2, 3, 4]
+    assert (call.batch, call.clip_norm) == (0, CLIP)
+    assert call.holders.tolist() == [0, 1, 2, 3, 4]
     given = [
         (shard.inputs[at], shard.targets[at])
         for shard, at in zip(engine.setting.shards, batch, strict=True)
     ]
     sums = engine._gradients.clipped_sums(
-        taken.models[0], (range(5), range(5)), given, clip_norm=CLIP
+        call.models[0], (range(5), range(5)), given, clip_norm=CLIP
     )
-    assert torch.equal(sums, sources.contributions[0])
+    assert torch.equal(sums, recorded.contributions[0])
 
 
 def test_a_planted_batch_has_no_positions():
     shard = setting(ring(5)).shards[2]
-    _, sources = noted("dpdl", ring(5), planted={2: Examples(*shard)})
-    (batch,) = sources.batches
+    _, recorded = noted("dpdl", ring(5), planted={2: Examples(*shard)})
+    (batch,) = recorded.batches
     assert [at is None for at in batch] == [False, False, True, False, False]
 
 
 def test_every_draw_of_a_round_is_noted():
-    _, sources = noted("dp-netfleet", ring(5))
-    assert [taken.batch for taken in sources.taken] == [0, 1]
-    one, other = sources.batches
+    _, recorded = noted("dp-netfleet", ring(5))
+    assert [call.batch for call in recorded.calls] == [0, 1]
+    one, other = recorded.batches
     assert [a.tolist() for a in one] != [b.tolist() for b in other]
 
 
@@ -56,11 +57,11 @@ def test_a_rate_of_its_own_is_used():
 
 
 def test_the_start_notes_its_batch_too():
-    bound, sources = bound_to("dpmixsgd", ring(5)), Sources()
+    bound, recorded = bound_to("dpmixsgd", ring(5)), Recorded()
     engine = Engine(setting(ring(5), min_max=True), bound, randomness=SecretRandomness(5))
-    engine.start(sources=sources)
-    assert [[len(at) for at in batch] for batch in sources.batches] == [[9] * 5]
-    assert [taken.batch for taken in sources.taken] == [0, 0]
+    engine.start(recorded=recorded)
+    assert [[len(at) for at in batch] for batch in recorded.batches] == [[9] * 5]
+    assert [call.batch for call in recorded.calls] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -74,15 +75,37 @@ def test_the_start_notes_its_batch_too():
     ],
 )
 def test_makers_are_the_holders_of_the_rows_that_a_source_enters(name, expected):
-    _, sources = noted(name, ring(3))
-    found = [set(of) for of in sources.makers[0]]
+    _, recorded = noted(name, ring(3))
+    found = [set(of) for of in recorded.makers[0]]
     assert found == expected
-    assert [len(of) for of in sources.makers] == [len(z) for z in sources.noise]
+    assert [len(of) for of in recorded.makers] == [len(z) for z in recorded.noise]
 
 
 def test_every_private_algorithm_notes_as_many_entries_as_the_lists_that_they_explain():
     for name, algorithm in ALGORITHMS.items():
-        _, sources = noted(name, ring(3))
-        assert len(sources.taken) == len(sources.contributions), name
-        assert len(sources.makers) == len(sources.noise) >= algorithm.private, name
-        assert {t.batch for t in sources.taken if t} <= set(range(len(sources.batches))), name
+        _, recorded = noted(name, ring(3))
+        assert len(recorded.calls) == len(recorded.contributions), name
+        assert len(recorded.makers) == len(recorded.noise) >= algorithm.private, name
+        assert {t.batch for t in recorded.calls if t} <= set(range(len(recorded.batches))), name
+
+
+def test_a_round_that_is_recorded_is_the_same_round():
+    for name in ALGORITHMS:
+        plain = started(bound_to(name, ring(3)), ring(3))
+        plain.advance()
+        recorded, _ = noted(name, ring(3))
+        after = recorded.snapshot()
+        for field, value in plain.snapshot().items():
+            assert torch.equal(value, after[field]), (name, field)
+
+
+def test_noise_is_recorded_as_it_was_drawn_and_not_as_it_is_added():
+    engine, recorded = noted("dp-dpsgd", ring(3))
+    (z,) = recorded.noise
+    again = engine._randomness.normal(round=1, call=0, rows=range(3), width=23, dtype=z.dtype)
+    assert torch.equal(z, again)
+
+
+def test_what_counts_as_known_is_recorded_after_it_was_projected():
+    engine, recorded = noted("dp-sgda", ring(3))
+    assert [torch.equal(rows, engine.state.y.rows) for rows in recorded.known] == [True]

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from overhear.privacy import EAVESDROPPER, Status, UnsupportedView, epsilon
+from overhear.privacy import EAVESDROPPER, Statement, Status, UnsupportedView, epsilon
 from overhear.privacy.guarantee import Bound
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.guarantees import (
@@ -16,14 +16,15 @@ from overhear.training.exposure.guarantees import (
     run_epsilon,
 )
 from overhear.training.exposure.joint_sensitivities import (
-    Exposure,
+    JointSensitivity,
     Release,
-    exposures,
+    joint_sensitivities,
     worst,
 )
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.tracing.trace import trace
 
+STATEMENT = Statement(delta=1e-5)
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
 
 
@@ -33,7 +34,7 @@ def traces(graph, form=Form.REPAIRED, alpha=1.0, rounds=1000):
 
 
 def exposed(of, *names, rate=0.02, **more):
-    return dict(exposures(of, names, sampling_rate=rate, **more))
+    return dict(joint_sensitivities(of, names, sampling_rate=rate, **more))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,8 @@ def exposed(of, *names, rate=0.02, **more):
 def test_dpdl_at_a_per_message_epsilon_of_one(form, graph, expected, status):
     found = exposed(traces(graph, form), "eavesdropper", "single-message")
     said = {
-        name: guarantee(name, e, noise_multiplier=2.512, delta=1e-5) for name, e in found.items()
+        name: guarantee(name, e, noise_multiplier=2.512, statement=STATEMENT)
+        for name, e in found.items()
     }
     assert said["eavesdropper"].epsilon == pytest.approx(expected, rel=5e-3)
     assert said["eavesdropper"].status is status
@@ -56,7 +58,9 @@ def test_dpdl_at_a_per_message_epsilon_of_one(form, graph, expected, status):
 
 def test_published_dpdl_on_thirty_agents_is_five_hundred_times_its_message():
     found = exposed(traces(ring(30), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
-    assert run_epsilon(found, noise_multiplier=2.512, delta=1e-5) == pytest.approx(517, rel=5e-3)
+    assert run_epsilon(found, noise_multiplier=2.512, statement=STATEMENT) == pytest.approx(
+        517, rel=5e-3
+    )
 
 
 @pytest.mark.parametrize("order", list(dp_dpsgd.Order))
@@ -64,25 +68,25 @@ def test_a_single_message_is_never_free_although_it_is_sent_a_round_later(order)
     step = functools.partial(dp_dpsgd.step, order=order, **NUMBERS)
     of = trace(dp_dpsgd.init, step, graph=ring(5), rounds=3)
     found = exposed(of, "single-message")["single-message"]
-    assert found.worst == pytest.approx(1.0)
+    assert found.largest == pytest.approx(1.0)
     assert ("state x" in found.because) == (order is dp_dpsgd.Order.MIX_THEN_STEP)
 
 
 def test_a_single_message_without_noise_is_infinite():
     step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
     of = trace(dsgd.init, step, graph=ring(5), rounds=3)
-    assert exposed(of, "single-message")["single-message"].worst == math.inf
+    assert exposed(of, "single-message")["single-message"].largest == math.inf
 
 
 def test_the_worst_victim_is_reported():
     found = exposed(traces(star(10), Form.PUBLISHED), "eavesdropper")["eavesdropper"]
     assert found.victim != 0
-    assert found.worst == pytest.approx(8.25, abs=5e-3)
+    assert found.largest == pytest.approx(8.25, abs=5e-3)
 
 
 def test_a_named_victim_is_asked_about():
     found = exposed(traces(star(10)), "eavesdropper", victim=0)["eavesdropper"]
-    assert (found.victim, found.worst) == (0, pytest.approx(math.sqrt(10)))
+    assert (found.victim, found.largest) == (0, pytest.approx(math.sqrt(10)))
 
 
 def test_the_worst_neighbour_is_named_and_is_not_the_victim():
@@ -104,22 +108,22 @@ def test_an_adversary_that_leaves_no_victim_is_refused():
 def test_encrypted_links_leave_the_eavesdropper_the_end_states():
     step = functools.partial(dp_dpsgd.step, order=dp_dpsgd.Order.STEP_THEN_MIX, **NUMBERS)
     of = trace(dp_dpsgd.init, step, graph=full(10), rounds=10)
-    clear = exposed(of, "eavesdropper")["eavesdropper"].worst
-    sealed = exposed(of, "eavesdropper", encrypted=True)["eavesdropper"].worst
+    clear = exposed(of, "eavesdropper")["eavesdropper"].largest
+    sealed = exposed(of, "eavesdropper", encrypted=True)["eavesdropper"].largest
     assert (clear**2, sealed**2) == (pytest.approx(1.0), pytest.approx(0.1))
 
 
 @pytest.mark.parametrize("target", [0.5, 8.0])
 def test_calibration_meets_the_target_and_not_by_much(target):
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
-    multiplier = calibrated_multiplier(found, epsilon=target, delta=1e-5)
-    spent = run_epsilon(found, noise_multiplier=multiplier, delta=1e-5)
+    multiplier = calibrated_multiplier(found, epsilon=target, statement=STATEMENT)
+    spent = run_epsilon(found, noise_multiplier=multiplier, statement=STATEMENT)
     assert target * 0.995 < spent <= target
 
 
 def test_no_noise_is_infinite_and_says_why():
     found = exposed(traces(ring(5)), "eavesdropper")["eavesdropper"]
-    said = guarantee("eavesdropper", found, noise_multiplier=0.0, delta=1e-5)
+    said = guarantee("eavesdropper", found, noise_multiplier=0.0, statement=STATEMENT)
     assert said.epsilon == math.inf
     assert "noise multiplier is 0" in said.because
 
@@ -128,28 +132,29 @@ def test_dsgd_is_infinite_and_cannot_be_calibrated():
     step = functools.partial(dsgd.step, learning_rate=0.1, batch_size=1.0)
     of = trace(dsgd.init, step, graph=ring(5), rounds=3)
     found = exposed(of, "eavesdropper")["eavesdropper"]
-    assert found.worst == math.inf
+    assert found.largest == math.inf
     with pytest.raises(UnsupportedView, match="not clipped"):
-        calibrated_multiplier(found, epsilon=1.0, delta=1e-5)
+        calibrated_multiplier(found, epsilon=1.0, statement=STATEMENT)
 
 
 def test_a_prefix_of_the_rounds_costs_what_so_many_rounds_cost():
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
-    spent = run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=100)
+    spent = run_epsilon(found, noise_multiplier=3.0, statement=STATEMENT, rounds=100)
     again = epsilon(noise_multiplier=3.0 / math.sqrt(3), delta=1e-5, rounds=100, sampling_rate=0.02)
     assert spent == pytest.approx(again, rel=1e-12)
-    assert run_epsilon(found, noise_multiplier=3.0, delta=1e-5, rounds=0) == 0.0
+    assert run_epsilon(found, noise_multiplier=3.0, statement=STATEMENT, rounds=0) == 0.0
 
 
 def test_replace_one_with_several_contributions_of_a_sampled_batch_uses_joint_convexity():
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
     args = {"delta": 1e-5, "adjacency": "replace-one"}
-    spent = run_epsilon(found, noise_multiplier=9.0, **args)
+    statement = Statement(**args)
+    spent = run_epsilon(found, statement=statement, noise_multiplier=9.0)
     setting = {"noise_multiplier": 9.0 / math.sqrt(3), "rounds": 1000, "sampling_rate": 0.02}
     assert spent == pytest.approx(epsilon(**setting, **args, contributions=3), rel=1e-12)
     assert spent > 1.2 * epsilon(**setting, **args)
-    multiplier = calibrated_multiplier(found, epsilon=1.0, **args)
-    assert 0.999 < run_epsilon(found, noise_multiplier=multiplier, **args) <= 1.0
+    multiplier = calibrated_multiplier(found, statement=statement, epsilon=1.0)
+    assert 0.999 < run_epsilon(found, statement=statement, noise_multiplier=multiplier) <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -166,13 +171,17 @@ def test_replace_one_with_several_contributions_of_a_sampled_batch_uses_joint_co
 )
 def test_a_guarantee_names_the_bound_that_was_used(rate, multiplier, how, bound):
     found = exposed(traces(ring(10), rounds=5), "eavesdropper", rate=rate)["eavesdropper"]
-    said = guarantee("eavesdropper", found, noise_multiplier=multiplier, delta=1e-5, **how)
+    said = guarantee(
+        "eavesdropper", found, noise_multiplier=multiplier, statement=Statement(delta=1e-5, **how)
+    )
     assert said.bound is bound
 
 
 def test_one_contribution_of_a_replaced_record_has_its_own_pair():
-    single = Exposure(EAVESDROPPER, 0, (Release(1.0, 0.1, 9, 1, 1),), Status.PROVEN, "a test")
-    args = {"noise_multiplier": 2.0, "delta": 1e-5, "adjacency": "replace-one"}
+    single = JointSensitivity(
+        EAVESDROPPER, 0, (Release(1.0, 0.1, 9, 1, 1),), Status.PROVEN, "a test"
+    )
+    args = {"noise_multiplier": 2.0, "statement": Statement(delta=1e-5, adjacency="replace-one")}
     assert guarantee("eavesdropper", single, **args).bound is Bound.PLD
     full = single._replace(releases=(*single.releases, Release(1.0, 1.0, 1, 7, 0)))
     assert guarantee("eavesdropper", full, **args).bound is Bound.PLD
@@ -181,25 +190,31 @@ def test_one_contribution_of_a_replaced_record_has_its_own_pair():
 @pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
 def test_rounds_that_differ_are_calibrated_together(adjacency):
     releases = (Release(0.5, 1.0, 1, 1, 0), *(Release(1 + t / 9, 0.1, 2, 2, t) for t in (1, 3, 5)))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
-    args = {"delta": 1e-5, "adjacency": adjacency}
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    args = {"statement": Statement(delta=1e-5, adjacency=adjacency)}
     multiplier = calibrated_multiplier(every, epsilon=2.0, **args)
     assert run_epsilon(every, noise_multiplier=multiplier, **args) <= 2.0
     assert run_epsilon(every, noise_multiplier=multiplier * (1 - 1e-4), **args) > 2.0
     with pytest.raises(UnsupportedMechanism, match="rounds that differ; use 'pld'"):
-        calibrated_multiplier(every, epsilon=2.0, delta=1e-5, accountant="rdp")
+        calibrated_multiplier(every, epsilon=2.0, statement=Statement(delta=1e-5, accountant="rdp"))
 
 
 def test_nothing_released_cannot_be_calibrated():
-    nothing = Exposure(EAVESDROPPER, 0, (Release(0.0, 0.1, 5, 0, 1),), Status.PROVEN, "a test")
+    nothing = JointSensitivity(
+        EAVESDROPPER, 0, (Release(0.0, 0.1, 5, 0, 1),), Status.PROVEN, "a test"
+    )
     with pytest.raises(UnsupportedView, match="epsilon is 0 at every noise"):
-        calibrated_multiplier(nothing, epsilon=1.0, delta=1e-5)
+        calibrated_multiplier(nothing, epsilon=1.0, statement=STATEMENT)
 
 
 def test_replace_one_on_full_batches_doubles_the_distance():
     found = exposed(traces(ring(10), rounds=1), "eavesdropper", rate=1.0)["eavesdropper"]
-    replaced = run_epsilon(found, noise_multiplier=8.0, delta=1e-5, adjacency="replace-one")
-    assert replaced == pytest.approx(run_epsilon(found, noise_multiplier=4.0, delta=1e-5), rel=1e-9)
+    replaced = run_epsilon(
+        found, noise_multiplier=8.0, statement=Statement(delta=1e-5, adjacency="replace-one")
+    )
+    assert replaced == pytest.approx(
+        run_epsilon(found, noise_multiplier=4.0, statement=STATEMENT), rel=1e-9
+    )
 
 
 def test_batches_with_rates_of_their_own_are_composed_each_at_its_rate():
@@ -212,7 +227,7 @@ def test_batches_with_rates_of_their_own_are_composed_each_at_its_rate():
     of = trace(init, step, graph=ring(3), rounds=50)
     found = exposed(of, "eavesdropper")["eavesdropper"]
     assert [(r.sampling_rate, r.rounds) for r in found.releases] == [(1.0, 1), (0.02, 50)]
-    spent = run_epsilon(found, noise_multiplier=2.0, delta=1e-5)
+    spent = run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT)
     rounds_only = epsilon(noise_multiplier=2.0, delta=1e-5, rounds=50, sampling_rate=0.02)
     start_only = epsilon(noise_multiplier=10.0, delta=1e-5, rounds=1, sampling_rate=1.0)
     assert max(rounds_only, start_only) < spent < rounds_only + start_only
@@ -226,25 +241,25 @@ def test_an_unknown_victim_is_refused():
 @pytest.mark.parametrize("target", [2.1, 3.0, 3.3, 4.2])
 def test_a_target_at_full_batches_is_met_to_the_last_digit(target):
     found = exposed(traces(ring(10)), "eavesdropper", rate=1.0)["eavesdropper"]
-    multiplier = calibrated_multiplier(found, epsilon=target, delta=1e-5)
-    assert run_epsilon(found, noise_multiplier=multiplier, delta=1e-5) <= target
+    multiplier = calibrated_multiplier(found, epsilon=target, statement=STATEMENT)
+    assert run_epsilon(found, noise_multiplier=multiplier, statement=STATEMENT) <= target
 
 
 def test_where_no_victim_is_worst_in_every_round_each_round_counts_its_worst():
-    def exposure(victim, *joint):
+    def sensitivity(victim, *joint):
         releases = tuple(Release(j, 0.02, 5, 1, 1 + 5 * k) for k, j in enumerate(joint))
-        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+        return JointSensitivity(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
 
-    mixed = worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 2.0)])
+    mixed = worst([sensitivity(0, 3.0, 1.0), sensitivity(1, 1.0, 2.0)])
     assert [r.joint_sensitivity for r in mixed.releases] == [3.0, 2.0]
-    assert worst([exposure(0, 3.0, 1.0), exposure(1, 1.0, 0.5)]).victim == 0
+    assert worst([sensitivity(0, 3.0, 1.0), sensitivity(1, 1.0, 0.5)]).victim == 0
 
 
 def test_a_prefix_of_rounds_that_differ_holds_the_start_and_those_rounds():
     releases = (Release(1.0, 1.0, 1, 1, 0), *(Release(2.0, 0.1, 1, 1, t) for t in (1, 2, 3)))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
     two = every._replace(releases=releases[:3])
-    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    args = {"noise_multiplier": 4.0, "statement": STATEMENT}
     assert run_epsilon(every, rounds=2, **args) == run_epsilon(two, **args)
     assert run_epsilon(every, rounds=0, **args) == pytest.approx(
         epsilon(noise_multiplier=4.0, delta=1e-5, rounds=1, sampling_rate=1.0)
@@ -255,15 +270,15 @@ def test_a_prefix_of_rounds_that_differ_holds_the_start_and_those_rounds():
 
 def test_replayed_rounds_are_counted_beyond_the_plan():
     found = exposed(traces(ring(10), rounds=50), "eavesdropper")["eavesdropper"]
-    args = {"noise_multiplier": 3.0, "delta": 1e-5}
+    args = {"noise_multiplier": 3.0, "statement": STATEMENT}
     assert run_epsilon(found, rounds=60, **args) > run_epsilon(found, rounds=50, **args)
 
 
 def test_the_ledger_counts_rounds_by_number_where_they_differ():
     releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
     again = every._replace(releases=(*releases[:2], releases[2]._replace(rounds=2)))
-    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    args = {"noise_multiplier": 4.0, "statement": STATEMENT}
     assert accounted(every, [1, 2, 3, 3]) == again
     assert run_epsilon(every, rounds=[1, 2, 3, 3], **args) == run_epsilon(again, **args)
     with pytest.raises(UnsupportedView, match="only 3 were traced"):
@@ -272,9 +287,9 @@ def test_the_ledger_counts_rounds_by_number_where_they_differ():
 
 def test_a_start_that_was_released_twice_costs_twice():
     start, rounds = Release(2.0, 1.0, 1, 1, 0), Release(1.0, 0.1, 9, 1, 1)
-    every = Exposure(EAVESDROPPER, 0, (start, rounds), Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, (start, rounds), Status.PROVEN, "a test")
     twice = every._replace(releases=(start._replace(rounds=2), rounds))
-    args = {"noise_multiplier": 4.0, "delta": 1e-5}
+    args = {"noise_multiplier": 4.0, "statement": STATEMENT}
     assert accounted(every, [0, 0, 1, 2]) == twice
     assert run_epsilon(every, rounds=[0, 0, *range(1, 10)], **args) == run_epsilon(twice, **args)
     assert run_epsilon(twice, **args) > 1.3 * run_epsilon(every, **args)
@@ -288,21 +303,31 @@ def test_a_run_that_stopped_early_is_accounted_as_planned():
 
 def test_a_torn_line_counts_whichever_round_it_was():
     releases = tuple(Release(float(t), 0.1, 1, 1, t) for t in (1, 2, 3))
-    every = Exposure(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+    every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
     assert [r.rounds for r in accounted(every, [1], torn=True).releases] == [2, 2, 2]
 
 
 def test_an_approximation_is_never_called_proven():
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
-    said = guarantee("eavesdropper", found, noise_multiplier=3.0, delta=1e-5, accountant="gdp-clt")
+    said = guarantee(
+        "eavesdropper",
+        found,
+        noise_multiplier=3.0,
+        statement=Statement(delta=1e-5, accountant="gdp-clt"),
+    )
     assert said.status is Status.HEURISTIC
 
 
 def test_replace_one_asks_for_the_contributions_of_every_victim():
-    def exposure(victim, joint, contributions):
+    def sensitivity(victim, joint, contributions):
         releases = (Release(joint, 0.02, 5, contributions, 1),)
-        return Exposure(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+        return JointSensitivity(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
 
-    top = worst([exposure(0, 1.0, 1), exposure(1, 0.999, 5)])
-    said = guarantee("eavesdropper", top, noise_multiplier=3.0, delta=1e-5, adjacency="replace-one")
+    top = worst([sensitivity(0, 1.0, 1), sensitivity(1, 0.999, 5)])
+    said = guarantee(
+        "eavesdropper",
+        top,
+        noise_multiplier=3.0,
+        statement=Statement(delta=1e-5, adjacency="replace-one"),
+    )
     assert said.bound is Bound.PROFILE

@@ -1,4 +1,4 @@
-"""Exposures: every adversary and victim, from a few of the pairs."""
+"""Joint sensitivities of every adversary and victim, from a few of the pairs."""
 
 import functools
 import math
@@ -14,19 +14,20 @@ from overhear.privacy.guarantee import Status
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
+from overhear.training.exposure.candidates import candidates
 from overhear.training.exposure.joint_sensitivities import (
-    Exposure,
+    JointSensitivity,
     Release,
-    candidates,
-    exposures,
-    exposures_by_victim,
+    joint_sensitivities,
+    joint_sensitivities_by_victim,
     worst,
 )
-from overhear.training.exposure.local_views import Surroundings
+from overhear.training.exposure.local_views import LocalViews
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import bipartite, ring, star
-from overhear.training.step.round import Agents, Round
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import AlgorithmTrace, trace
 
 RATE = 0.02
@@ -116,7 +117,7 @@ def traces(step: str, graph: Graph) -> AlgorithmTrace:
     return trace(*STEPS[step], graph=graph, rounds=3)
 
 
-def by_whole_views(of: AlgorithmTrace, name: str) -> list[Exposure]:
+def by_whole_views(of: AlgorithmTrace, name: str) -> list[JointSensitivity]:
     """Every pair of adversary and victim, each from the adversary's whole view."""
     parts, first = [(of.start, 0, 1)], 1
     for one, count in of.rounds:
@@ -134,11 +135,11 @@ def by_whole_views(of: AlgorithmTrace, name: str) -> list[Exposure]:
                     reasons.append((s.mu, s.because))
             heuristic = any(one.blames for one, _, _ in parts)
             status = Status.HEURISTIC if heuristic else Status.PROVEN
-            found.append(Exposure(who, victim, tuple(releases), status, max(reasons)[1]))
+            found.append(JointSensitivity(who, victim, tuple(releases), status, max(reasons)[1]))
     return found
 
 
-def same(one: Exposure, other: Exposure) -> bool:
+def same(one: JointSensitivity, other: JointSensitivity) -> bool:
     mine = [r.joint_sensitivity for r in one.releases]
     theirs = [r.joint_sensitivity for r in other.releases]
     assert mine == pytest.approx(theirs, abs=1e-9)
@@ -150,7 +151,7 @@ def same(one: Exposure, other: Exposure) -> bool:
 @pytest.mark.parametrize("step", STEPS)
 def test_the_worst_pair_is_the_worst_of_all_pairs_in_every_respect(step, graph):
     of = traces(step, GRAPHS[graph])
-    for name, found in exposures(of, NAMES, sampling_rate=RATE):
+    for name, found in joint_sensitivities(of, NAMES, sampling_rate=RATE):
         assert same(found, worst(by_whole_views(of, name))), name
 
 
@@ -158,12 +159,14 @@ def test_the_worst_pair_is_the_worst_of_all_pairs_in_every_respect(step, graph):
 @pytest.mark.parametrize("step", ["published", "step-then-mix", "known-to-one", "aside", "fading"])
 def test_every_victim_is_given_its_own_worst(step, graph):
     of = traces(step, GRAPHS[graph])
-    for name, found in exposures_by_victim(of, NAMES, sampling_rate=RATE):
+    for name, found in joint_sensitivities_by_victim(of, NAMES, sampling_rate=RATE):
         pairs = by_whole_views(of, name)
         victims = sorted({e.victim for e in pairs})
         assert [e.victim for e in found] == victims
-        for exposure in found:
-            assert same(exposure, worst([e for e in pairs if e.victim == exposure.victim])), name
+        for sensitivity in found:
+            assert same(sensitivity, worst([e for e in pairs if e.victim == sensitivity.victim])), (
+                name
+            )
 
 
 def torus(side: int) -> Graph:
@@ -176,25 +179,25 @@ def torus(side: int) -> Graph:
 @pytest.mark.parametrize("step", ["published", "step-then-mix", "half-known", "decor"])
 def test_a_neighbour_who_cannot_tell_all_messages_is_given_its_exact_figures(step):
     of = traces(step, torus(5))
-    around = Surroundings(of.rounds[0][0])
-    assert all(around.onlooker(neighbour(k)).ground.undetermined for k in range(25))
-    ((_, found),) = exposures_by_victim(of, ["neighbour"], sampling_rate=RATE)
+    views = LocalViews(of.rounds[0][0])
+    assert all(views.of_adversary(neighbour(k)).shared.undetermined for k in range(25))
+    ((_, found),) = joint_sensitivities_by_victim(of, ["neighbour"], sampling_rate=RATE)
     pairs = by_whole_views(of, "neighbour")
-    for exposure in found:
-        expected = worst([e for e in pairs if e.victim == exposure.victim])
-        assert exposure.worst == pytest.approx(expected.worst, abs=1e-9)
-    ((_, top),) = exposures(of, ["neighbour"], sampling_rate=RATE)
-    assert top.worst == pytest.approx(max(e.worst for e in pairs), abs=1e-9)
+    for sensitivity in found:
+        expected = worst([e for e in pairs if e.victim == sensitivity.victim])
+        assert sensitivity.largest == pytest.approx(expected.largest, abs=1e-9)
+    ((_, top),) = joint_sensitivities(of, ["neighbour"], sampling_rate=RATE)
+    assert top.largest == pytest.approx(max(e.largest for e in pairs), abs=1e-9)
 
 
 @pytest.mark.parametrize("step", ["published", "step-then-mix", "half-known"])
 def test_what_an_adversary_sees_lies_between_less_and_more(step):
     of = traces(step, torus(5))
-    around = Surroundings(of.rounds[0][0])
+    views = LocalViews(of.rounds[0][0])
     apart = 0
     for k in range(0, 25, 6):
-        less, more = around.between(neighbour(k))
-        exact = around.onlooker(neighbour(k))
+        less, more = views.bracket(neighbour(k))
+        exact = views.of_adversary(neighbour(k))
         for v in set(range(25)) - {k}:
             low, mid, high = (o.sensitivities(v)[0].mu for o in (less, exact, more))
             assert low - 1e-9 <= mid <= high + 1e-9
@@ -205,50 +208,54 @@ def test_what_an_adversary_sees_lies_between_less_and_more(step):
 def test_a_named_victim_is_asked_about_alone():
     of = traces("published", star(5))
     for victim in (0, 3):
-        ((_, found),) = exposures(of, ["neighbour"], sampling_rate=RATE, victim=victim)
+        ((_, found),) = joint_sensitivities(of, ["neighbour"], sampling_rate=RATE, victim=victim)
         pairs = [e for e in by_whole_views(of, "neighbour") if e.victim == victim]
         assert same(found, worst(pairs))
 
 
 def test_members_of_a_coalition_are_left_out():
-    ((_, found),) = exposures_by_victim(
+    ((_, found),) = joint_sensitivities_by_victim(
         traces("repaired", ring(5)), ["coalition:1,3"], sampling_rate=RATE
     )
     assert [e.victim for e in found] == [0, 2, 4]
 
 
 def test_the_star_shows_its_hub_and_its_leaves():
-    ((_, found),) = exposures_by_victim(
+    ((_, found),) = joint_sensitivities_by_victim(
         traces("repaired", star(10)), ["neighbour"], sampling_rate=RATE
     )
-    assert [round(e.worst**2, 9) for e in found] == [10.0] + [2.0] * 9
+    assert [round(e.largest**2, 9) for e in found] == [10.0] + [2.0] * 9
 
 
 def test_encrypted_links_leave_every_victim_the_end_states():
     of = traces("step-then-mix", ring(30))
-    ((_, clear),) = exposures_by_victim(of, ["eavesdropper"], sampling_rate=RATE)
-    ((_, sealed),) = exposures_by_victim(of, ["eavesdropper"], sampling_rate=RATE, encrypted=True)
-    assert [e.worst**2 for e in clear] == pytest.approx([1.0] * 30)
-    assert [e.worst**2 for e in sealed] == pytest.approx([14 / 15] * 30)
+    ((_, clear),) = joint_sensitivities_by_victim(of, ["eavesdropper"], sampling_rate=RATE)
+    ((_, sealed),) = joint_sensitivities_by_victim(
+        of, ["eavesdropper"], sampling_rate=RATE, encrypted=True
+    )
+    assert [e.largest**2 for e in clear] == pytest.approx([1.0] * 30)
+    assert [e.largest**2 for e in sealed] == pytest.approx([14 / 15] * 30)
     assert {e.adversary.name for e in sealed} == {"eavesdropper"}
 
 
 def test_single_messages_are_found_for_every_victim():
     of = traces("published", bipartite(6))
-    ((_, found),) = exposures_by_victim(of, ["single-message"], sampling_rate=RATE)
-    assert [e.worst for e in found] == [of.rounds[0][0].single_message(v)[0] for v in range(6)]
+    ((_, found),) = joint_sensitivities_by_victim(of, ["single-message"], sampling_rate=RATE)
+    assert [e.largest for e in found] == [of.rounds[0][0].single_message(v)[0] for v in range(6)]
     assert {e.adversary.sees for e in found} == {Sees.ONE_MESSAGE}
 
 
 def test_an_adversary_without_a_victim_is_refused():
     with pytest.raises(UnsupportedView, match="no victim among 1 agents"):
-        exposures_by_victim(traces("repaired", ring(1)), ["neighbour"], sampling_rate=RATE)
+        joint_sensitivities_by_victim(
+            traces("repaired", ring(1)), ["neighbour"], sampling_rate=RATE
+        )
 
 
 def test_what_cancels_is_named_for_every_victim():
-    ((_, found),) = exposures_by_victim(
+    ((_, found),) = joint_sensitivities_by_victim(
         traces("cancelling", ring(5)), ["eavesdropper"], sampling_rate=RATE
     )
-    assert all(math.isinf(e.worst) for e in found)
+    assert all(math.isinf(e.largest) for e in found)
     for e in found:
         assert f"first of agent {e.victim} to" in e.because

@@ -1,4 +1,4 @@
-"""Surroundings: the same figures as whole views give, from the rows that matter alone."""
+"""Local views: the same figures as whole views give, from the rows that matter alone."""
 
 import functools
 import itertools
@@ -21,11 +21,12 @@ from overhear.privacy.adversary import (
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
-from overhear.training.exposure.local_views import Surroundings
+from overhear.training.exposure.local_views import LocalViews
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import bipartite, erdos_renyi, full, ring, star
-from overhear.training.step.round import Agents, Round
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
 
@@ -88,13 +89,13 @@ def everybody(agents: int) -> list[Adversary]:
 def agree(one: RoundTrace, *, who: list[Adversary] | None = None) -> None:
     """Every adversary and victim, against the adversary's whole view."""
     agents = one.record.agents
-    around = Surroundings(one)
+    views = LocalViews(one)
     plain: dict[int, dict[int, float]] = {}
     for adversary in who or everybody(agents):
-        view, onlooker = one.view(adversary), around.onlooker(adversary)
-        touched = onlooker.touched()
+        view, seen = one.view(adversary), views.of_adversary(adversary)
+        touched = seen.touched()
         for victim in set(range(agents)) - adversary.agents:
-            found = onlooker.sensitivities(victim)
+            found = seen.sensitivities(victim)
             for mine, whole in zip(
                 found, one.sensitivities_in(view, adversary, victim), strict=True
             ):
@@ -102,8 +103,8 @@ def agree(one: RoundTrace, *, who: list[Adversary] | None = None) -> None:
                 assert mine[1:3] == whole[1:3]
                 named = math.isinf(mine.mu) and not mine.because
                 assert named or mine.because == whole.because
-            if victim not in touched:  # whoever shares the ground finds the same
-                same = plain.setdefault(id(onlooker.ground), {}).setdefault(victim, found[0].mu)
+            if victim not in touched:  # whoever has the same shared view finds the same
+                same = plain.setdefault(id(seen.shared), {}).setdefault(victim, found[0].mu)
                 assert found[0].mu == pytest.approx(same, rel=1e-12)
 
 
@@ -126,7 +127,7 @@ def test_a_ring_whose_mixing_is_singular_gives_the_figures_of_whole_views(step):
 @pytest.mark.parametrize(("agents", "mu_squared"), [(30, 14 / 15), (10, 1.0)])
 def test_final_models_of_step_then_mix_see_what_mixing_leaves(agents, mu_squared):
     one = traced(*STEPS["step-then-mix"], ring(agents))
-    (found,) = Surroundings(one).onlooker(FINAL_MODELS).sensitivities(3)
+    (found,) = LocalViews(one).of_adversary(FINAL_MODELS).sensitivities(3)
     assert found.mu**2 == pytest.approx(mu_squared, abs=1e-9)
 
 
@@ -214,10 +215,10 @@ def test_other_steps_give_the_figures_of_whole_views(step, agents):
 
 
 def test_noise_that_one_agent_knows_protects_from_all_others():
-    around = Surroundings(traced(_start, _known_to_one, ring(8)))
-    of = {k: around.onlooker(neighbour(k)).sensitivities(4)[0].mu for k in (1, 3)}
+    views = LocalViews(traced(_start, _known_to_one, ring(8)))
+    of = {k: views.of_adversary(neighbour(k)).sensitivities(4)[0].mu for k in (1, 3)}
     assert of == {1: pytest.approx(1 / 0.7), 3: pytest.approx(1 / math.hypot(1.0, 0.7))}
-    assert around.onlooker(neighbour(1)).touched() == [0, 2, 3, 4, 5, 6, 7]
+    assert views.of_adversary(neighbour(1)).touched() == [0, 2, 3, 4, 5, 6, 7]
 
 
 def test_two_batches_that_share_noise_are_refused():
@@ -226,31 +227,31 @@ def test_two_batches_that_share_noise_are_refused():
         noisy = first + second + round.noise(first, std=1.0)
         return _X(round.mix(noisy, kind="sum"))
 
-    onlooker = Surroundings(traced(_start, step, ring(5))).onlooker(EAVESDROPPER)
+    seen = LocalViews(traced(_start, step, ring(5))).of_adversary(EAVESDROPPER)
     with pytest.raises(UnsupportedView, match="two batches"):
-        onlooker.sensitivities(0)
+        seen.sensitivities(0)
 
 
 def test_a_victim_among_the_adversary_and_an_adversary_without_a_view_are_refused():
-    around = Surroundings(traced(*STEPS["repaired"], ring(5)))
+    views = LocalViews(traced(*STEPS["repaired"], ring(5)))
     with pytest.raises(UnsupportedView, match="contains the victim 0"):
-        around.onlooker(coalition({0, 1})).sensitivities(0)
+        views.of_adversary(coalition({0, 1})).sensitivities(0)
     with pytest.raises(UnsupportedView, match="no closed view"):
-        around.onlooker(SINGLE_MESSAGE)
+        views.of_adversary(SINGLE_MESSAGE)
 
 
 @pytest.mark.parametrize("step", ["repaired", "published", "mix-then-step"])
 def test_no_agent_touches_another_where_everything_private_is_released(step):
-    around = Surroundings(traced(*STEPS[step], ring(10)))
-    assert not any(around.onlooker(neighbour(k)).touched() for k in range(10))
+    views = LocalViews(traced(*STEPS[step], ring(10)))
+    assert not any(views.of_adversary(neighbour(k)).touched() for k in range(10))
 
 
 def test_equal_surroundings_are_factorised_once():
-    around = Surroundings(traced(*STEPS["published"], ring(40)))
-    onlooker = around.onlooker(EAVESDROPPER)
-    figures = [onlooker.sensitivities(v)[0].mu for v in range(40)]
+    views = LocalViews(traced(*STEPS["published"], ring(40)))
+    seen = views.of_adversary(EAVESDROPPER)
+    figures = [seen.sensitivities(v)[0].mu for v in range(40)]
     assert figures == pytest.approx([figures[0]] * 40, rel=1e-12)
-    assert len(around.problems) == 1
+    assert len(views.problems) == 1
 
 
 def test_surroundings_that_differ_in_one_coefficient_are_not_taken_to_be_equal():
@@ -260,8 +261,8 @@ def test_surroundings_that_differ_in_one_coefficient_are_not_taken_to_be_equal()
         scale[4] = 1.0 + 1e-7
         return _X(round.mix(sums + round.noise(sums, std=1.0) * scale, kind="noisy"))
 
-    onlooker = Surroundings(traced(_start, step, ring(10))).onlooker(EAVESDROPPER)
-    of = {v: onlooker.sensitivities(v)[0].mu for v in (3, 4)}
+    seen = LocalViews(traced(_start, step, ring(10))).of_adversary(EAVESDROPPER)
+    of = {v: seen.sensitivities(v)[0].mu for v in (3, 4)}
     assert (of[3], of[4]) == (pytest.approx(1, abs=1e-12), pytest.approx(1 - 1e-7, abs=1e-12))
 
 
@@ -269,7 +270,7 @@ def test_rounds_of_any_number_of_agents_find_the_same_as_each_other():
     """Large graphs are beyond whole views; on a ring the figure does not depend on the size."""
     for agents, name in itertools.product((50, 400), ("repaired", "published", "mix-then-step")):
         one = traced(*STEPS[name], ring(agents))
-        (found,) = Surroundings(one).onlooker(neighbour(0)).sensitivities(agents // 2)
+        (found,) = LocalViews(one).of_adversary(neighbour(0)).sensitivities(agents // 2)
         kappa = 1 + 0.7 * dpdl.calibration_gain() * math.sqrt(1 / 3) * agents
         expected = {"repaired": 3.0, "published": 2 + kappa**2, "mix-then-step": 1.0}[name]
         assert found.mu**2 == pytest.approx(expected, rel=1e-9)

@@ -11,6 +11,7 @@ from overhear.privacy import (
     EAVESDROPPER,
     FINAL_MODELS,
     Sampling,
+    Statement,
     UnsupportedView,
     View,
     epsilon_from_mu,
@@ -23,14 +24,15 @@ from overhear.training.exposure.guarantees import (
     guarantee,
     run_epsilon,
 )
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import (
-    all_rounds_exposures,
-    carried_exposures,
+    replace_infinite_by_whole_run,
     streamed_view,
+    whole_run_joint_sensitivities,
 )
-from overhear.training.step.round import Agents, Round
-from overhear.training.tracing import trace
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
+from overhear.training.tracing.trace import trace
 
 BETA = 0.01
 
@@ -63,14 +65,14 @@ def recursion(state: Recursion, round: Round) -> Recursion:
 
 def exposed(rounds, *, names=("eavesdropper",), agents=4, **options):
     traces = trace(start, recursion, graph=build_graph("ring", agents), rounds=rounds)
-    found = all_rounds_exposures(traces, names, sampling_rate=0.1, **options)
+    found = whole_run_joint_sensitivities(traces, names, sampling_rate=0.1, **options)
     return dict(found)
 
 
 def test_round_by_round_a_clean_recursion_is_infinite():
     traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5)
-    ((_, found),) = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
-    assert math.isinf(found.worst)
+    ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
+    assert math.isinf(found.largest)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,7 @@ def test_round_by_round_a_clean_recursion_is_infinite():
 )
 def test_one_use_in_the_first_round_costs_what_the_recursion_repeats(rounds, expected):
     found = exposed(rounds, participation=[1])["eavesdropper"]
-    assert found.worst == pytest.approx(expected, abs=1e-5)
+    assert found.largest == pytest.approx(expected, abs=1e-5)
     assert found.releases[0].rounds == 1
     assert found.releases[0].sampling_rate == 1.0
 
@@ -86,21 +88,21 @@ def test_one_use_in_the_first_round_costs_what_the_recursion_repeats(rounds, exp
 @pytest.mark.parametrize("name", ["eavesdropper", "neighbour", "final-models", "all-others"])
 def test_the_first_round_is_the_worst_to_take_part_in(name):
     once = exposed(5, participation=1, names=[name])[name]
-    assert once.worst == pytest.approx(4.36211, abs=1e-5)
+    assert once.largest == pytest.approx(4.36211, abs=1e-5)
     assert "at most one round" in once.because
 
 
 def test_some_rounds_cost_between_one_and_all():
-    costs = [exposed(5, participation=p)["eavesdropper"].worst for p in (1, 2, 3, 5, "every")]
+    costs = [exposed(5, participation=p)["eavesdropper"].largest for p in (1, 2, 3, 5, "every")]
     assert costs == sorted(costs)
     assert costs[0] < costs[1] < costs[-1]
     assert costs[-2] == costs[-1] == pytest.approx(14.53219, abs=1e-5)
 
 
 def test_at_most_two_rounds_covers_every_choice_of_two():
-    bound = exposed(5, participation=2)["eavesdropper"].worst
+    bound = exposed(5, participation=2)["eavesdropper"].largest
     pairs = [
-        exposed(5, participation=[s, t])["eavesdropper"].worst
+        exposed(5, participation=[s, t])["eavesdropper"].largest
         for s in range(1, 6)
         for t in range(s + 1, 6)
     ]
@@ -134,7 +136,7 @@ def test_a_run_in_one_piece_agrees_with_one_matrix_of_all_its_rounds():
             contributions[t, [2 * s, 2 * s + 1]] = keep ** (t - s), -keep * keep ** (t - s)
     whole = View(contributions=contributions, noise=np.eye(rounds))
     found = exposed(rounds, participation="every")["eavesdropper"]
-    assert found.worst == pytest.approx(whole.mu(range(2 * rounds)), rel=1e-9)
+    assert found.largest == pytest.approx(whole.mu(range(2 * rounds)), rel=1e-9)
 
 
 def test_what_a_neighbour_knows_of_the_noise_leaves_it_nothing_secret():
@@ -196,9 +198,9 @@ def test_participation_that_is_no_number_of_rounds_is_refused(participation):
 
 def test_a_run_of_one_release_is_accounted_as_one_and_may_not_repeat_a_round():
     found = exposed(5, participation="every")["eavesdropper"]
-    spent = {"noise_multiplier": 10.0, "delta": 1e-5}
+    spent = {"noise_multiplier": 10.0, "statement": Statement(delta=1e-5)}
     whole = run_epsilon(found, **spent)
-    assert whole == pytest.approx(epsilon_from_mu(found.worst / 10.0, 1e-5))
+    assert whole == pytest.approx(epsilon_from_mu(found.largest / 10.0, 1e-5))
     assert run_epsilon(found, **spent, rounds=2) == whole  # of a part nothing less is known
     assert run_epsilon(accounted(found, [1, 2, 3]), **spent) == whole
     assert guarantee("eavesdropper", found, **spent).sampling is Sampling.ANY
@@ -212,9 +214,9 @@ def test_a_run_of_one_release_is_accounted_as_one_and_may_not_repeat_a_round():
 
 def test_only_what_is_infinite_by_rounds_and_bounded_falls_back():
     traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5)
-    by_round = exposures(traces, ["eavesdropper", "single-message"], sampling_rate=0.1)
-    settled = dict(carried_exposures(traces, by_round, sampling_rate=0.1))
-    assert settled["eavesdropper"].worst == pytest.approx(14.53219, abs=1e-5)
+    by_round = joint_sensitivities(traces, ["eavesdropper", "single-message"], sampling_rate=0.1)
+    settled = dict(replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1))
+    assert settled["eavesdropper"].largest == pytest.approx(14.53219, abs=1e-5)
     assert settled["eavesdropper"].whole_run
     assert settled["single-message"] == dict(by_round)["single-message"]
 
@@ -225,9 +227,9 @@ def test_an_unbounded_contribution_does_not_fall_back():
         return state._replace(x=state.x - round.noise(sums, std=1.0) - sums)
 
     traces = trace(start, unclipped, graph=build_graph("ring", 4), rounds=5)
-    by_round = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
-    assert carried_exposures(traces, by_round, sampling_rate=0.1) == by_round
-    assert math.isinf(by_round[0][1].worst)
+    by_round = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
+    assert replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1) == by_round
+    assert math.isinf(by_round[0][1].largest)
 
 
 def test_a_view_ends_early_only_when_every_victim_has_leaked():

@@ -11,12 +11,13 @@ from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Sources
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.engine.recording import Recorded
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
-from overhear.training.step.round import Agents, Round, UndeclaredOperation
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents, UndeclaredOperation
 from overhear.training.tracing.linear_forms import Messages
 from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, joint, setting, traced
@@ -91,9 +92,9 @@ def test_blocks_are_clipped_as_one_vector(step):
     engine = Engine(s, Bound(start_blocks, step), randomness=SecretRandomness(5))
     engine.start()
     engine.advance()
-    state, sources = engine.snapshot(), Sources()
+    state, recorded = engine.snapshot(), Recorded()
     planted = dict(enumerate(s.shards))
-    engine.advance(planted=planted, sources=sources)
+    engine.advance(planted=planted, recorded=recorded)
     x, y = state["x"], state["y"]
     assert not torch.allclose(x[0], x[1])
     edges = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
@@ -111,7 +112,7 @@ def test_blocks_are_clipped_as_one_vector(step):
                 vector += coef * torch.autograd.grad(s.task.loss(at, a, c), at)[0]
             total += vector * min(1.0, CLIP / float(vector.norm()))
         clipped.append(total)
-    gx, gy = sources.contributions
+    gx, gy = recorded.contributions
     assert (gx.shape[1], gy.shape[1]) == s.task.dimensions
     torch.testing.assert_close(
         torch.cat([gx, gy], dim=1), torch.stack(clipped), rtol=1e-10, atol=1e-12
@@ -147,8 +148,8 @@ def test_blocks_of_one_vector_cost_the_dearest_of_them(step, squared):
     assert found.mu**2 == pytest.approx(squared, abs=1e-9)
     assert found.contributions == 1
     traces = trace(start_blocks, step, graph=ring(5), rounds=5)
-    ((_, exposure),) = exposures(traces, ["neighbour"], sampling_rate=0.1)
-    assert exposure.worst**2 == pytest.approx(squared, abs=1e-9)
+    ((_, sensitivity),) = joint_sensitivities(traces, ["neighbour"], sampling_rate=0.1)
+    assert sensitivity.largest**2 == pytest.approx(squared, abs=1e-9)
 
 
 def test_blocks_of_several_vectors_are_counted_jointly():

@@ -12,11 +12,12 @@ from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.parameters import flatten
-from overhear.training.step.round import SERVER, Agents, Round, Server, UndeclaredOperation
+from overhear.training.step.round import Round
+from overhear.training.step.values import SERVER, Agents, Server, UndeclaredOperation
 from overhear.training.tracing.linear_forms import Contributions, NoiseSources
 from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, joint, setting, traced
@@ -92,10 +93,10 @@ def test_gradients_at_several_points_are_clipped_as_one_vector(step):
     engine = Engine(setting(graph), Bound(start_pair, step), randomness=SecretRandomness(5))
     engine.start()
     engine.advance()  # the two points differ from agent to agent from now on
-    state, sources = engine.snapshot(), Sources()
+    state, recorded = engine.snapshot(), Recorded()
     planted = dict(enumerate(engine.setting.shards))
-    engine.advance(planted=planted, sources=sources)
-    (sums,) = sources.contributions
+    engine.advance(planted=planted, recorded=recorded)
+    (sums,) = recorded.contributions
     x, before = state["x"], state["before"]
     pairs = [(x[d], before[d], d) for d in range(4)]
     if step is variance_reduced_for_neighbours:
@@ -237,7 +238,8 @@ def test_a_clean_upload_is_seen_on_its_link_and_by_no_other_agent():
     (found,) = one.sensitivities(parse_adversary("eavesdropper", 5), 0)
     assert found.mu == math.inf
     assert found.because == (
-        "sent or kept without noise that the onlooker does not know: clean of agent 0 to the server"
+        "sent or kept without noise that the adversary does not know: "
+        "clean of agent 0 to the server"
     )
     for adversary in ADVERSARIES[1:]:
         assert joint(one, adversary) == pytest.approx(1.0, abs=1e-9)

@@ -9,11 +9,12 @@ import torch
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, bind
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph, GraphSequence
 from overhear.training.graphs.mixing import push_weights
 from overhear.training.graphs.topologies import directed_exponential, full, ring, star
-from overhear.training.step.round import Agents, Round
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
 
@@ -183,7 +184,7 @@ def test_exposures_of_a_schedule_are_those_of_every_round_by_itself(graph):
     )  # fmt: skip
     traces = trace(run.init, run.step, graph=graph, rounds=9)
     names = ["eavesdropper", "neighbour:1", "final-models"]
-    found = dict(exposures(traces, names, sampling_rate=0.1, victim=0))
+    found = dict(joint_sensitivities(traces, names, sampling_rate=0.1, victim=0))
     assert sum(one.scale_of is not None for one, _ in traces.rounds) >= 9 - 3
     for name in names:
         who = parse_adversary(name, 5)

@@ -14,7 +14,8 @@ from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import push_weights
 from overhear.training.graphs.topologies import bipartite, directed_exponential, full, ring, star
-from overhear.training.step.round import Agents, Round, UndeclaredOperation
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents, UndeclaredOperation
 from overhear.training.tracing.linear_forms import NoiseSources
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace

@@ -1,10 +1,10 @@
 """CDP: noise of a server that everybody trusts, the floor that correlated noise cannot beat.
 
 Named so by A. Rodio, Z. Chen, E. G. Larsson, "Whisper D-SGD: Correlated Noise Across Agents for
-Differentially Private Decentralized Learning", arXiv 2501.14644.
+Differentially Private Decentralized Learning", 2025, arXiv 2501.14644.
 
-    g = (1/A) sum_i sum_b clip(grad_b F(x_i), C)         a trusted sum; nobody sees its terms
-    x_i <- x_i - eta (g + z / A) / B,   z ~ N(0, s^2 C^2 I), known to nobody
+    1  g = (1/A) sum_i sum_b clip(grad_b F(x_i), C)         a trusted sum; nobody sees its terms
+    2  x_i <- x_i - eta (g + z / A) / B,   z ~ N(0, s^2 C^2 I), known to nobody
 
 | symbol | name here     | shape  | meaning                                       |
 |--------|---------------|--------|-----------------------------------------------|
@@ -17,7 +17,7 @@ Differentially Private Decentralized Learning", arXiv 2501.14644.
 | eta    | learning_rate | scalar | step size                                     |
 
 One record moves g by at most C / A and the noise on it is s C / A: one Gaussian release a round,
-for whoever reads what the server sends and for every agent. A round leaves noise of variance
+for one who reads what the server sends and for every agent. A round leaves noise of variance
 (eta s C / (A B))^2 in each model, all together 1 / A times (eta s C / B)^2. No covariance of the
 agents' own noise leaves less at the same figure of the eavesdropper: mixing keeps the sum of v,
 whose variance is 1'R1 >= A^2 / 1'R^-1 1 >= 1, since [R^-1]_ii <= 1 bounds every entry of R^-1 by 1.
@@ -29,33 +29,25 @@ links carry nothing, and the trust is in the sum. Published and repaired form ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...graphs.graph import Topology
 from ...step.round import Round
+from ..algorithm import Algorithm
 from .shared_step import SharedNoise, State, init
 
-__all__ = ["Settings", "State", "init", "prepare", "step"]
+__all__ = ["ALGORITHM", "State", "init", "prepare", "step"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """No hyper-parameters of its own."""
-
-
-def prepare(
-    settings: Settings, *, graph: Topology, rounds: int, clip_norm: float | None
-) -> dict[str, object]:
+def prepare(*, graph: Topology) -> dict[str, object]:
     """One source at the server, known to no agent.
 
     >>> from overhear.training import build_graph
-    >>> prepare(Settings(), graph=build_graph("ring", 4), rounds=9, clip_norm=1.0)["known_to"]
+    >>> prepare(graph=build_graph("ring", 4))["known_to"]
     (frozenset(),)
     """
-    del settings, rounds, clip_norm
     share = torch.full((1, 1), 1.0 / graph.agents, dtype=torch.float64)
     return SharedNoise(factor=share, known_to=(frozenset(),)).public()
 
@@ -71,9 +63,12 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round."""
-    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+    """One round; the numbers are the steps above."""
+    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
     mean = round.average(sums)
-    noisy = mean + round.noise(mean, std=noise_std, factor=factor, known_to=known_to)
+    noisy = mean + round.noise(mean, std=noise_std, factor=factor, known_to=known_to)  # 2
     gradient = round.download(noisy / batch_size, kind="gradient")
     return State(state.x - learning_rate * gradient)
+
+
+ALGORITHM = Algorithm(name="cdp-dsgd", init=init, step=step, prepare=prepare)

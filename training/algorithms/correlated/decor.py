@@ -3,9 +3,9 @@
 Y. Allouah, A. Koloskova, A. El Firdoussi, M. Jaggi, R. Guerraoui, "The Privacy Power of Correlated
 Noise in Decentralized Learning", ICML 2024, arXiv 2405.01031.
 
-    v_i = s C (a^.5 u_i + (a r)^.5 sum over links {i, j} of +- p_ij),   u_i, p_ij ~ N(0, I)
-          p_ij is made by both ends from a seed of theirs, added by i and subtracted by j > i
-    x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
+    1  v_i = s C (a^.5 u_i + (a r)^.5 sum over links {i, j} of +- p_ij),   u_i, p_ij ~ N(0, I)
+             p_ij is made by both ends from a seed of theirs, added by i and subtracted by j > i
+    2  x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
 
 | symbol  | name here       | shape          | meaning                                           |
 |---------|-----------------|----------------|---------------------------------------------------|
@@ -17,16 +17,16 @@ Noise in Decentralized Learning", ICML 2024, arXiv 2405.01031.
 | F       | factor          | (A, A + links) | R = F F^T: own sources, then those of pairs       |
 | h       | horizon         | scalar         | rounds whose noise the choice of r counts         |
 
-The other symbols are those of `correlated_noise`, where the step is.
+The other symbols are those of `shared_step`, where the step is.
 
-What protects from whom: one who reads every link and knows no seed sees each round as one Gaussian
-release. A neighbour knows the seeds of its own links and its own noise; behind what is left a
-record costs more, up to a Gaussian release behind own noise of variance a alone, for an agent all
-of whose neighbours pool what they know.
+What protects from whom: an eavesdropper reads every link and knows no seed, and sees each round as
+one Gaussian release. A neighbour knows the seeds of its own links and its own noise; behind what is
+left a record costs more, up to a Gaussian release behind own noise of variance a alone, for an
+agent all of whose neighbours pool what they know.
 
 r is chosen for the noise that is left in the models, unless it is given: it minimises
 
-    max_i [(I + r L)^-1]_ii  *  sum_{k=1..h} tr(W^k (I + r L) W^k) / h
+    3  max_i [(I + r L)^-1]_ii  *  sum_{k=1..h} tr(W^k (I + r L) W^k) / h
 
 Where we differ from the paper: the variances come from one ratio and the accountant's noise
 multiplier, and the ratio counts several rounds where horizon asks for it. Agents that collude are
@@ -47,9 +47,10 @@ from ....privacy.errors import InputError
 from ....privacy.noise.correlated import decor_covariance, decor_factor
 from ....privacy.noise.covariance import cost_factor
 from ...graphs.graph import Graph, Topology
+from ..algorithm import Algorithm
 from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
 
-__all__ = ["Settings", "State", "best_correlation", "init", "prepare", "step"]
+__all__ = ["ALGORITHM", "Settings", "State", "best_correlation", "init", "prepare", "step"]
 
 # Of the ratios that are looked at. Beyond, an agent's own noise could fall by no more than 1e-4 A
 # of what it is where L is well connected, and single precision begins to lose what cancels.
@@ -91,7 +92,7 @@ class Settings:
 
 
 def best_correlation(graph: Graph, *, horizon: int) -> float:
-    """The ratio of variances that leaves least noise in the models at equal eavesdropper's figure.
+    """The minimiser of 3: least noise in the models at equal figure of the eavesdropper.
 
     Args:
         graph: with links both ways; with symmetric weights if horizon > 1.
@@ -137,38 +138,38 @@ def best_correlation(graph: Graph, *, horizon: int) -> float:
 
 
 def prepare(
-    settings: Settings, *, graph: Topology, rounds: int, clip_norm: float | None
+    *, graph: Topology, rounds: int, correlation: float | None, horizon: int | None
 ) -> dict[str, object]:
-    """The factor of the covariance, and who knows its sources: one agent each, or both ends.
+    """Step 1: the factor of the covariance; its sources are known to one agent, or to both ends.
 
     Args:
-        settings: hyper-parameters.
         graph: static, with links both ways.
         rounds: of the run.
-        clip_norm: the covariance is relative to it.
+        correlation: of `Settings`.
+        horizon: of `Settings`.
 
     Returns:
-        "factor" and "known_to" of `correlated_noise.step`.
+        "factor" and "known_to" of `shared_step.step`.
 
     Raises:
         ValueError: a graph that changes, links of one direction, or weights that are not symmetric
             for several rounds.
 
     >>> from overhear.training import build_graph
-    >>> run = {"graph": build_graph("ring", 4), "rounds": 9, "clip_norm": 1.0}
-    >>> found = prepare(Settings(correlation=2.0), **run)
+    >>> found = prepare(graph=build_graph("ring", 4), rounds=9, correlation=2.0, horizon=None)
     >>> found["factor"].shape, [sorted(k) for k in found["known_to"][4:]]
     (torch.Size([4, 8]), [[0, 1], [0, 3], [1, 2], [2, 3]])
     """
-    del clip_norm
     static = only_graph(graph, algorithm="decor")
-    ratio = settings.correlation
+    ratio = correlation
     if ratio is None:
-        horizon = 1 if settings.horizon is None else settings.horizon
-        ratio = best_correlation(
-            static, horizon=objective_rounds(horizon, rounds=rounds, graph=static)
-        )
+        asked = 1 if horizon is None else horizon
+        counted = objective_rounds(asked, rounds=rounds, graph=static)
+        ratio = best_correlation(static, horizon=counted)
     sources = decor_factor(static.weights, local_variance=1.0, pair_variance=ratio)
     sources = sources[:, sources.any(axis=0)]  # no pairs where the ratio is 0
     known_to = [frozenset(np.flatnonzero(column).tolist()) for column in sources.T]
     return shared_noise(sources, known_to).public()
+
+
+ALGORITHM = Algorithm(name="decor", init=init, step=step, settings=Settings, prepare=prepare)

@@ -1,16 +1,16 @@
 """LDP: independent noise of every agent, the reference that correlated noise is measured against.
 
 Named so by A. Rodio, Z. Chen, E. G. Larsson, "Whisper D-SGD: Correlated Noise Across Agents for
-Differentially Private Decentralized Learning", arXiv 2501.14644.
+Differentially Private Decentralized Learning", 2025, arXiv 2501.14644.
 
-    x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
-    v ~ N(0, s^2 C^2 R),  R = I
+    1  v ~ N(0, s^2 C^2 R),  R = I
+    2  x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
 
 | symbol | name here | shape  | meaning                                          |
 |--------|-----------|--------|--------------------------------------------------|
 | R      | -         | (A, A) | covariance of the agents' noise, over (s C)^2    |
-| I      | factor    | (A, A) | of the sources; `correlated_noise` has the other |
-|        |           |        | symbols                                          |
+| I      | factor    | (A, A) | of the sources; `shared_step` has the other      |
+|        |           |        | symbols, and the step                            |
 
 What it costs: of the noise energy per coordinate, all agents together and over (eta s C / B)^2,
 a round leaves tr(W W^T) in the models and in the long run 1, where one trusted server adds 1 / A
@@ -24,31 +24,25 @@ order "step-then-mix", whose noise has the same distribution.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...graphs.graph import Topology
+from ..algorithm import Algorithm
 from .shared_step import State, init, shared_noise, step
 
-__all__ = ["Settings", "State", "init", "prepare", "step"]
+__all__ = ["ALGORITHM", "State", "init", "prepare", "step"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """No hyper-parameters of its own."""
-
-
-def prepare(
-    settings: Settings, *, graph: Topology, rounds: int, clip_norm: float | None
-) -> dict[str, object]:
-    """A source for every agent, known to it alone.
+def prepare(*, graph: Topology) -> dict[str, object]:
+    """Step 1: a source for every agent, known to it alone.
 
     >>> from overhear.training import build_graph
-    >>> found = prepare(Settings(), graph=build_graph("ring", 3), rounds=9, clip_norm=1.0)
+    >>> found = prepare(graph=build_graph("ring", 3))
     >>> found["factor"].diagonal().tolist(), found["known_to"][2]
     ([1.0, 1.0, 1.0], frozenset({2}))
     """
-    del settings, rounds, clip_norm
     own = [frozenset({agent}) for agent in range(graph.agents)]
     return shared_noise(np.eye(graph.agents), own).public()
+
+
+ALGORITHM = Algorithm(name="ldp-dsgd", init=init, step=step, prepare=prepare)

@@ -1,7 +1,7 @@
 """Noise whose sources are shared by agents, and the step that hides gradients in it.
 
-    v = F z,  z ~ N(0, s^2 C^2 I),  R = F F^T          for each coordinate alike
-    x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
+    1  v = F z,  z ~ N(0, s^2 C^2 I),  R = F F^T          for each coordinate alike
+    2  x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
 
 | symbol | name here     | shape        | meaning                                            |
 |--------|---------------|--------------|----------------------------------------------------|
@@ -45,7 +45,8 @@ from torch import Tensor
 from ....privacy.errors import InputError, InputTypeError
 from ....privacy.noise.correlated import victim_information
 from ...graphs.graph import Graph, Topology
-from ...step.round import Agents, Round
+from ...step.round import Round
+from ...step.values import Agents
 
 __all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
 
@@ -98,7 +99,7 @@ def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]
         Noise behind which an eavesdropper sees the worst agent as behind its own unit noise.
 
     Raises:
-        ValueError: some combination of messages is free of noise, which no scale mends.
+        ValueError: some combination of messages is free of noise, which no scale repairs.
 
     >>> pair = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, -2.0]])  # two agents that share a seed
     >>> found = shared_noise(pair, [frozenset({0}), frozenset({1}), frozenset({0, 1})])
@@ -166,7 +167,8 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round: step, then mix."""
+    """One round: step, then mix; the numbers are the steps above."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
-    noise = round.noise(sums, std=noise_std, factor=factor, known_to=known_to)
-    return State(round.mix(state.x - learning_rate * (sums + noise) / batch_size, kind="model"))
+    noise = round.noise(sums, std=noise_std, factor=factor, known_to=known_to)  # 1
+    x = state.x - learning_rate * (sums + noise) / batch_size
+    return State(round.mix(x, kind="model"))  # 2

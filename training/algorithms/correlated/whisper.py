@@ -1,14 +1,14 @@
 """Whisper D-SGD: noise that hides every message and, mixed, cancels as far as privacy allows.
 
 A. Rodio, Z. Chen, E. G. Larsson, "Whisper D-SGD: Correlated Noise Across Agents for Differentially
-Private Decentralized Learning", arXiv 2501.14644.
+Private Decentralized Learning", 2025, arXiv 2501.14644.
 
-    R minimises tr(W R W^T) subject to [R^-1]_ii <= 1 for every agent i
-    v ~ N(0, s^2 C^2 R), made by every agent from one common seed
-    x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
+    1  R minimises tr(W R W^T) subject to [R^-1]_ii <= 1 for every agent i
+    2  v ~ N(0, s^2 C^2 R), made by every agent from one common seed
+    3  x_i <- sum_j W_ij (x_j - eta (sum_b clip(grad_b F(x_j), C) + v_j) / B)
 
-    horizon h      minimises sum_{k=1..h} tr(W^k R W^k) / h instead
-    correlation c  R' ~ c R + (1 - c) I, the second part each agent's own, scaled as R is
+    horizon h      1 minimises sum_{k=1..h} tr(W^k R W^k) / h instead
+    correlation c  2 takes R' ~ c R + (1 - c) I, the second part each agent's own, scaled as R is
 
 | symbol | name here     | shape        | meaning                                              |
 |--------|---------------|--------------|------------------------------------------------------|
@@ -18,12 +18,12 @@ Private Decentralized Learning", arXiv 2501.14644.
 | h      | horizon       | scalar       | rounds whose noise the objective counts              |
 | c      | correlation   | scalar       | share of the seed's noise                            |
 
-The other symbols are those of `correlated_noise`, where the step is.
+The other symbols are those of `shared_step`, where the step is.
 
-What R protects from, and whom not: one who reads every link and knows no seed sees each round as
-one Gaussian release. An agent knows the seed (the paper's Remark 1), subtracts everybody's noise,
-and sees every gradient: with correlation 1 its epsilon is infinite. With correlation c < 1 the
-agents' own noise is left, a finite epsilon, and less of the noise cancels.
+What R protects from, and whom not: an eavesdropper reads every link and knows no seed, and sees
+each round as one Gaussian release. An agent knows the seed (the paper's Remark 1), subtracts
+everybody's noise, and sees every gradient: with correlation 1 its epsilon is infinite. With
+correlation c < 1 the agents' own noise is left, a finite epsilon, and less of the noise cancels.
 
 The paper's objective is greedy: it counts noise in the models after one mixing, although the models
 are mixed again. With a constant learning rate the models after T rounds hold the noise of the round
@@ -48,10 +48,13 @@ import numpy as np
 from ....privacy.errors import InputError
 from ....privacy.noise.correlated import factor as covariance_factor
 from ....privacy.noise.correlated import whisper_covariance
+from ....privacy.published.claim import PublishedClaim
+from ....privacy.published.whisper import whisper_theorem_2
 from ...graphs.graph import Topology
+from ..algorithm import Algorithm, PlannedRun
 from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
 
-__all__ = ["Settings", "State", "init", "prepare", "step"]
+__all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,19 +82,17 @@ class Settings:
             )
 
 
-def prepare(
-    settings: Settings, *, graph: Topology, rounds: int, clip_norm: float | None
-) -> dict[str, object]:
+def prepare(*, graph: Topology, rounds: int, correlation: float, horizon: int) -> dict[str, object]:
     """The factor of the covariance, and who knows its sources: all agents, and for own noise one.
 
     Args:
-        settings: hyper-parameters.
         graph: static; with symmetric weights if the objective counts several rounds.
         rounds: of the run.
-        clip_norm: the covariance is relative to it.
+        correlation: of `Settings`.
+        horizon: of `Settings`.
 
     Returns:
-        "factor" and "known_to" of `correlated_noise.step`.
+        "factor" and "known_to" of `shared_step.step`.
 
     Raises:
         ValueError: a graph that changes, or weights that are not symmetric for several rounds.
@@ -100,22 +101,40 @@ def prepare(
     >>> from overhear.training import build_graph
     >>> graph = build_graph("ring", 10)
     >>> for horizon in (1, 150):  # noise that 150 rounds leave in the models
-    ...     run = {"graph": graph, "rounds": 150, "clip_norm": 1.0}
-    ...     F = prepare(Settings(horizon=horizon), **run)["factor"].numpy()
+    ...     made = prepare(graph=graph, rounds=150, correlation=1.0, horizon=horizon)
+    ...     F = made["factor"].numpy()
     ...     print(round(noise_floor(graph.weights, F @ F.T, rounds=150), 4))
     0.5143
     0.2192
     """
-    del clip_norm
     static = only_graph(graph, algorithm="whisper")
     everybody = frozenset(range(static.agents))
     parts, known_to = list[np.ndarray](), list[frozenset[int]]()
-    if settings.correlation > 0:
-        horizon = objective_rounds(settings.horizon, rounds=rounds, graph=static)
-        optimum = whisper_covariance(static.weights, bound=1.0, rounds=horizon)
-        parts.append(math.sqrt(settings.correlation) * covariance_factor(optimum))
+    if correlation > 0:
+        counted = objective_rounds(horizon, rounds=rounds, graph=static)
+        optimum = whisper_covariance(static.weights, bound=1.0, rounds=counted)  # 1
+        parts.append(math.sqrt(correlation) * covariance_factor(optimum))
         known_to += [everybody] * static.agents
-    if settings.correlation < 1:
-        parts.append(math.sqrt(1.0 - settings.correlation) * np.eye(static.agents))
+    if correlation < 1:
+        parts.append(math.sqrt(1.0 - correlation) * np.eye(static.agents))
         known_to += [frozenset({agent}) for agent in range(static.agents)]
-    return shared_noise(np.hstack(parts), known_to).public()
+    return shared_noise(np.hstack(parts), known_to).public()  # 2
+
+
+def published_bound(run: PlannedRun) -> PublishedClaim | None:
+    """Theorem 2 of the largest [R^-1]_ii, which the factor's scale makes 1 / (s C)^2."""
+    if run.noise_multiplier == 0.0:
+        return None
+    return whisper_theorem_2(
+        noise_multiplier=run.noise_multiplier, delta=run.statement.delta, rounds=run.rounds
+    )
+
+
+ALGORITHM = Algorithm(
+    name="whisper",
+    init=init,
+    step=step,
+    settings=Settings,
+    prepare=prepare,
+    published_bound=published_bound,
+)

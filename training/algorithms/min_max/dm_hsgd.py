@@ -3,10 +3,10 @@
 W. Xian, F. Huang, Y. Zhang, H. Huang, "A faster decentralized algorithm for nonconvex minimax
 problems", NeurIPS 2021. z = (x, y), g(z; batch) the mean gradient of a batch.
 
-    d_0 = g(z_0; large batch);  u_0 = W d_0
-    (x, y)_t+1 = W (x_t - eta_x ux_t), Proj(W (y_t + eta_y uy_t))
-    d_t = g(z_t; batch_t) + (1 - beta) (d_t-1 - g(z_t-1; batch_t))        the same batch twice
-    u_t = W (u_t-1 + d_t - d_t-1)
+    1  d_0 = g(z_0; large batch);  u_0 = W d_0
+    2  (x, y)_t+1 = W (x_t - eta_x ux_t), Proj(W (y_t + eta_y uy_t))
+    3  d_t = g(z_t; batch_t) + (1 - beta) (d_t-1 - g(z_t-1; batch_t))        the same batch twice
+    4  u_t = W (u_t-1 + d_t - d_t-1)
 
 | symbol       | name here              | shape    | meaning                                      |
 |--------------|------------------------|----------|----------------------------------------------|
@@ -33,11 +33,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...step.round import Agents, Round
-from .first_batch import FirstBatch, check_initial_batch
-from .shared_step import check_rate, check_weight, mixed, stepped
+from ...step.round import Round
+from ...step.values import Agents
+from ..algorithm import Algorithm
+from .shared_step import FirstBatch, check_initial_batch, check_rate, check_weight, mixed, stepped
 
-__all__ = ["Settings", "State", "init", "step"]
+__all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +72,7 @@ class State(NamedTuple):
 
 
 def init(round: Round, *, initial_batch: float, records: float) -> State:
-    """The public point, and the gradient of a large batch there."""
+    """Step 1: the public point, and the gradient of a large batch there."""
     first = FirstBatch.of(initial_batch, records=records)
     x, y = round.initial(), round.initial(block=1)
     batch = round.draw(first.sampling_rate)
@@ -90,8 +91,8 @@ def step(
     learning_rate_y: float,
     batch_size: float,
 ) -> State:
-    """One round."""
-    z = stepped(
+    """One round; the numbers are the steps above."""
+    z = stepped(  # 2
         round,
         (state.x, state.y),
         along=(state.ux, state.uy),
@@ -105,7 +106,18 @@ def step(
         coefs=(1.0, (beta_x - 1.0, beta_y - 1.0)),
         clip_norm=None,
     )
-    dx = sx / batch_size + (1.0 - beta_x) * state.dx
+    dx = sx / batch_size + (1.0 - beta_x) * state.dx  # 3
     dy = sy / batch_size + (1.0 - beta_y) * state.dy
-    u = mixed(round, (state.ux + dx - state.dx, state.uy + dy - state.dy))
+    u = mixed(round, (state.ux + dx - state.dx, state.uy + dy - state.dy))  # 4
     return State(*z, state.x, state.y, dx, dy, *u)
+
+
+ALGORITHM = Algorithm(
+    name="dm-hsgd",
+    init=init,
+    step=step,
+    settings=Settings,
+    private=False,
+    private_counterpart="dpmixsgd",
+    blocks=2,
+)

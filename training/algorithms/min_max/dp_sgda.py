@@ -3,9 +3,9 @@
 Z. Yang, S. Hu, Y. Lei, K. R. Varshney, S. Lyu, Y. Ying, "Differentially private SGDA for minimax
 problems", UAI 2022.
 
-    g  = (1/A) sum_i sum_b clip(grad_b F(z_i), C)         a trusted sum; nobody sees its terms
-    g~ = (g + n / A) / B,   n ~ N(0, s^2 C^2 I), both blocks of it, known to nobody
-    x <- x - eta_x g~_x;    y <- Proj(y + eta_y g~_y)     the same on all agents
+    1  g  = (1/A) sum_i sum_b clip(grad_b F(z_i), C)         a trusted sum; nobody sees its terms
+    2  g~ = (g + n / A) / B,   n ~ N(0, s^2 C^2 I), both blocks of it, known to nobody
+    3  x <- x - eta_x g~_x;    y <- Proj(y + eta_y g~_y)     the same on all agents
 
 | symbol | name here       | shape    | meaning                                         |
 |--------|-----------------|----------|-------------------------------------------------|
@@ -19,7 +19,7 @@ problems", UAI 2022.
 | eta_y  | learning_rate_y | scalar   | step size of the dual variables                 |
 
 One record moves the vector g by at most C / A and the noise on each of its coordinates is s C / A:
-one Gaussian release a round, for whoever reads what the server sends and for every agent.
+one Gaussian release a round, for one who reads what the server sends and for every agent.
 
 Where we differ from the paper: it takes the losses to be Lipschitz in x and in y and adds noise for
 each; here an example's gradient is clipped, both blocks as one vector. Batches are Poisson samples.
@@ -32,10 +32,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...step.round import Round
+from ..algorithm import Algorithm
 from .sgda import State, init
 from .shared_step import check_rate
 
-__all__ = ["Settings", "State", "init", "step"]
+__all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,14 +60,17 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round."""
-    sums = round.clipped_sums((state.x, state.y), batch=round.draw(), clip_norm=clip_norm)
+    """One round; the numbers are the steps above."""
+    sums = round.clipped_sums((state.x, state.y), batch=round.draw(), clip_norm=clip_norm)  # 1
     share = noise_std / round.agents
     means = [round.average(block) for block in sums]
-    noisy = [(mean + round.noise(mean, std=share)) / batch_size for mean in means]
+    noisy = [(mean + round.noise(mean, std=share)) / batch_size for mean in means]  # 2
     gx = round.download(noisy[0], kind="gradient")
     gy = round.download(noisy[1], kind="dual-gradient")
-    return State(
+    return State(  # 3
         state.x - learning_rate * gx,
         round.project(state.y + learning_rate_y * gy),
     )
+
+
+ALGORITHM = Algorithm(name="dp-sgda", init=init, step=step, settings=Settings, blocks=2)

@@ -1,15 +1,16 @@
 """DPMixSGD: decentralised min-max training with recursive estimates, gradient tracking and noise.
 
-"Enhancing Privacy in Decentralized Min-Max Optimization: A Differentially Private Approach", on the
-scheme of DM-HSGD (`dm_hsgd`). z = (x, y); g_b(z) is the gradient of record b.
+Y. Quan, C. Wang, S. Zhai, M. Fang, Z. Liu, "Enhancing Privacy in Decentralized Min-Max
+Optimization: A Differentially Private Approach", MobiHoc 2025, arXiv 2508.07505, on the scheme of
+DM-HSGD (`dm_hsgd`). z = (x, y); g_b(z) is the gradient of record b.
 
-    s_0 = d_0 + noise, d_0 = mean of g_b(z_0) over a large batch;  u_0 = W s_0
-    (x, y)_t+1 = W (x_t - eta_x ux_t), Proj(W (y_t + eta_y uy_t))
-    u_t = W (u_t-1 + s_t - s_t-1)                              s_t is what enters the trackers
-
-    published    d_t = (1/b) sum_b (g_b(z_t) - (1-beta) g_b(z_t-1)) + (1-beta) d_t-1
-                 s_t = d_t + n_t / b,                                   n_t ~ N(0, s^2 C^2 I)
-    repaired     s_t = (1/b) (sum_b clip(g_b(z_t) - (1-beta) g_b(z_t-1), C) + n_t) + (1-beta) s_t-1
+    1  s_0 = d_0 + noise, d_0 = mean of g_b(z_0) over a large batch;  u_0 = W s_0
+    2  (x, y)_t+1 = W (x_t - eta_x ux_t), Proj(W (y_t + eta_y uy_t))
+    3  published    d_t = (1/b) sum_b (g_b(z_t) - (1-beta) g_b(z_t-1)) + (1-beta) d_t-1
+                    s_t = d_t + n_t / b,                                n_t ~ N(0, s^2 C^2 I)
+       repaired     s_t = (1/b) (sum_b clip(g_b(z_t) - (1-beta) g_b(z_t-1), C) + n_t)
+                          + (1-beta) s_t-1
+    4  u_t = W (u_t-1 + s_t - s_t-1)                           s_t is what enters the trackers
 
 | symbol       | name here          | shape  | meaning                                           |
 |--------------|--------------------|--------|---------------------------------------------------|
@@ -48,12 +49,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....privacy.errors import InputError
-from ...step.round import Agents, Round
-from ..form import Form
-from .first_batch import FirstBatch, check_initial_batch
-from .shared_step import Pair, check_rate, check_weight, mixed, stepped
+from ....privacy.published.claim import PublishedClaim
+from ....privacy.published.dpmixsgd import dpmixsgd_theorem_3
+from ...step.round import Round
+from ...step.values import Agents
+from ..algorithm import Algorithm, Form, PlannedRun
+from .shared_step import (
+    FirstBatch,
+    Pair,
+    check_initial_batch,
+    check_rate,
+    check_weight,
+    mixed,
+    stepped,
+)
 
-__all__ = ["Settings", "State", "init", "step"]
+__all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +116,7 @@ def init(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """The public point, and the noisy gradient of a large batch there."""
+    """Step 1: the public point, and the noisy gradient of a large batch there."""
     first = FirstBatch.of(initial_batch, records=records)
     z = round.initial(), round.initial(block=1)
     sx, sy = round.clipped_sums(z, batch=round.draw(first.sampling_rate), clip_norm=clip_norm)
@@ -131,16 +142,16 @@ def step(
     noise_std: float,
     batch_size: float,
 ) -> State:
-    """One round."""
+    """One round; the numbers are the steps above."""
     before, kept = (state.x, state.y), (1.0 - beta_x, 1.0 - beta_y)
-    z = stepped(
+    z = stepped(  # 2
         round,
         before,
         along=(state.ux, state.uy),
         learning_rate=learning_rate,
         learning_rate_y=learning_rate_y,
     )
-    batch = round.draw()
+    batch = round.draw()  # 3
     if form is Form.PUBLISHED:
         now = round.clipped_sums(z, batch=batch, clip_norm=clip_norm)
         past = round.clipped_sums(before, batch=batch, clip_norm=clip_norm)
@@ -152,7 +163,7 @@ def step(
         fx, fy = round.clipped_sums(z, before, batch=batch, coefs=coefs, clip_norm=clip_norm)
         noisy = _noisy(round, (fx, fy), std=noise_std)
         d = s = _recursive(noisy, (state.sx, state.sy), kept=kept, batch_size=batch_size)
-    u = state.ux + s[0] - state.sx, state.uy + s[1] - state.sy
+    u = state.ux + s[0] - state.sx, state.uy + s[1] - state.sy  # 4
     return State(*z, *before, *d, *s, *mixed(round, u))
 
 
@@ -169,3 +180,34 @@ def _recursive(fresh: Pair, last: Pair, *, kept: Sequence[float], batch_size: fl
         fresh[0] / batch_size + kept[0] * last[0],
         fresh[1] / batch_size + kept[1] * last[1],
     )
+
+
+def published_bound(run: PlannedRun) -> PublishedClaim | None:
+    """Theorem 3 of an average agent's records, with the clip norm as its G."""
+    if run.records is None or run.clip_norm is None or run.sampling_rate == 0.0:
+        return None
+    first = FirstBatch.of(run.settings.initial_batch, records=run.records)
+    on_a_sum = run.noise_multiplier * run.clip_norm
+    size = run.sampling_rate * run.records
+    repaired = run.form is Form.REPAIRED
+    return dpmixsgd_theorem_3(
+        noise_std=on_a_sum / size,
+        delta=run.statement.delta,
+        rounds=run.rounds,
+        examples=run.records,
+        batch_size=size,
+        start_batch_size=first.size,
+        start_noise_std=run.settings.initial_noise * on_a_sum / first.size if repaired else None,
+        gradient_bound=run.clip_norm,
+        repaired=repaired,
+    )
+
+
+ALGORITHM = Algorithm(
+    name="dpmixsgd",
+    init=init,
+    step=step,
+    settings=Settings,
+    blocks=2,
+    published_bound=published_bound,
+)

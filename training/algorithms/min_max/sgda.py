@@ -3,8 +3,8 @@
 T. Lin, C. Jin, M. Jordan, "On gradient descent ascent for nonconvex-concave minimax problems", ICML
 2020; each agent steps on its own batch, then mixes, as in D-PSGD.
 
-    x_i <- sum_j W_ij (x_j - eta_x grad_x F(z_j; batch_j))
-    y_i <- Proj(sum_j W_ij (y_j + eta_y grad_y F(z_j; batch_j)))
+    1  g_i = (1/B) sum_b grad_b F(z_i), of both blocks
+    2  x_i <- sum_j W_ij (x_j - eta_x gx_j);  y_i <- Proj(sum_j W_ij (y_j + eta_y gy_j))
 
 | symbol | name here       | shape    | meaning                                    |
 |--------|-----------------|----------|--------------------------------------------|
@@ -26,10 +26,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...step.round import Agents, Round
+from ...step.round import Round
+from ...step.values import Agents
+from ..algorithm import Algorithm
 from .shared_step import check_rate, stepped
 
-__all__ = ["Settings", "State", "init", "step"]
+__all__ = ["ALGORITHM", "Settings", "State", "init", "step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +60,9 @@ def init(round: Round) -> State:
 def step(
     state: State, round: Round, *, learning_rate: float, learning_rate_y: float, batch_size: float
 ) -> State:
-    """One round."""
-    gx, gy = round.clipped_sums((state.x, state.y), batch=round.draw(), clip_norm=None)
-    x, y = stepped(
+    """One round; the numbers are the steps above."""
+    gx, gy = round.clipped_sums((state.x, state.y), batch=round.draw(), clip_norm=None)  # 1
+    x, y = stepped(  # 2
         round,
         (state.x, state.y),
         along=(gx / batch_size, gy / batch_size),
@@ -68,3 +70,14 @@ def step(
         learning_rate_y=learning_rate_y,
     )
     return State(x, y)
+
+
+ALGORITHM = Algorithm(
+    name="sgda",
+    init=init,
+    step=step,
+    settings=Settings,
+    private=False,
+    private_counterpart="dpmixsgd",
+    blocks=2,
+)

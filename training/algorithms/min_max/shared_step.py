@@ -1,15 +1,28 @@
 """Descent in the parameters x, ascent in the dual variables y: what the min-max algorithms share.
 
 A point z = (x, y) is a pair of values, block 0 and block 1 of the task. Both blocks of one
-example's gradient are clipped as one vector; after that nothing mixes them.
+example's gradient are clipped as one vector; after that nothing mixes them. Recursive estimates
+start from one large batch, whose rate and public normaliser are a `FirstBatch`.
 """
 
 from __future__ import annotations
 
-from ....privacy.errors import InputError
-from ...step.round import Agents, Round
+import math
+from dataclasses import dataclass
 
-__all__ = ["Pair", "check_rate", "check_weight", "mixed", "stepped"]
+from ....privacy.errors import InputError
+from ...step.round import Round
+from ...step.values import Agents
+
+__all__ = [
+    "FirstBatch",
+    "Pair",
+    "check_initial_batch",
+    "check_rate",
+    "check_weight",
+    "mixed",
+    "stepped",
+]
 
 Pair = tuple[Agents, Agents]  # (x, y), (A, D_x) and (A, D_y)
 
@@ -47,7 +60,7 @@ def check_rate(name: str, value: float) -> None:
 
     >>> check_rate("learning_rate_y", 0.1)
     """
-    if not 0 < value < float("inf"):
+    if not 0 < value < math.inf:
         raise InputError(f"{name}={value} must be a finite number > 0")
 
 
@@ -61,3 +74,50 @@ def check_weight(name: str, value: float) -> None:
     """
     if not 0 < value <= 1:
         raise InputError(f"{name}={value} must lie in (0, 1]; 1 is the plain gradient")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstBatch:
+    """A Poisson batch that is drawn once, before the first round.
+
+    Attributes:
+        size: public normaliser: its expected size on an average agent.
+        sampling_rate: probability that a record is in it.
+    """
+
+    size: float
+    sampling_rate: float
+
+    @classmethod
+    def of(cls, initial_batch: float, *, records: float) -> FirstBatch:
+        """The batch of an expected size, or of all records where an agent has fewer.
+
+        Args:
+            initial_batch: expected size.
+            records: public number of records of an average agent.
+
+        Raises:
+            ValueError: a number that is not positive.
+
+        >>> FirstBatch.of(2000, records=20_000)
+        FirstBatch(size=2000.0, sampling_rate=0.1)
+        >>> FirstBatch.of(2000, records=140)
+        FirstBatch(size=140.0, sampling_rate=1.0)
+        """
+        check_initial_batch(initial_batch)
+        if not 0 < records < math.inf:
+            raise InputError(f"records={records} must be a finite number > 0")
+        size = float(min(initial_batch, records))
+        return cls(size=size, sampling_rate=size / records)
+
+
+def check_initial_batch(initial_batch: float) -> None:
+    """Refuse a size that is not a positive number.
+
+    Raises:
+        ValueError: with name, value and bound.
+
+    >>> check_initial_batch(2000.0)
+    """
+    if not 0 < initial_batch < math.inf:
+        raise InputError(f"initial_batch={initial_batch} must be a finite number of records > 0")

@@ -9,10 +9,12 @@ from torch import nn
 
 from overhear.privacy import noise_floor
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd
+from overhear.training.algorithms.algorithm import prepared
 from overhear.training.algorithms.correlated import whisper
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import erdos_renyi, full, grid, ring, star
@@ -26,7 +28,7 @@ ETA, B, STD, ROUNDS = 0.3, 4.5, 0.4, 30
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
     algorithm = ALGORITHMS[name]
     settings = algorithm.settings(**given)
-    return algorithm.prepare(settings, graph=graph, rounds=rounds, clip_norm=None)["factor"].numpy()
+    return prepared(algorithm, settings, graph=graph, rounds=rounds)["factor"].numpy()
 
 
 def covariance_of(name: str, graph: Graph, **given) -> np.ndarray:
@@ -108,9 +110,9 @@ def test_without_noise_and_clipping_it_is_dsgd_that_steps_first(name, graph):
 def test_a_server_averages_whatever_the_links(graph):
     started = engine("cdp-dsgd", graph)
     for _ in range(3):
-        x, sources = started.models().clone(), Sources()
-        started.advance(sources=sources)
-        total = sources.contributions[0].sum(0) + STD * sources.noise[0][0]
+        x, recorded = started.models().clone(), Recorded()
+        started.advance(recorded=recorded)
+        total = recorded.contributions[0].sum(0) + STD * recorded.noise[0][0]
         torch.testing.assert_close(started.models(), x - ETA * total / (5 * B))
 
 
@@ -119,9 +121,9 @@ def test_one_agent_is_dp_sgd(name):
     alone = engine(name, ring(1))
     x = flatten(alone.setting.model).detach().double()
     for _ in range(3):
-        sources = Sources()
-        alone.advance(sources=sources)
-        x = x - ETA * (sources.contributions[0][0] + STD * sources.noise[0][0]) / B
+        recorded = Recorded()
+        alone.advance(recorded=recorded)
+        x = x - ETA * (recorded.contributions[0][0] + STD * recorded.noise[0][0]) / B
         torch.testing.assert_close(alone.models()[0], x, rtol=1e-12, atol=1e-13)
 
 
@@ -155,9 +157,9 @@ def test_single_precision_keeps_what_cancels_where_w_is_singular():
     W = torch.from_numpy(graph.weights.copy())
     runs = [engine("whisper", graph, rate=0.0, dtype=d) for d in (torch.float32, torch.float64)]
     for started in runs:
-        start, sources = started.models().double(), Sources()
-        started.advance(sources=sources)
-        z = sources.noise[0].double()
+        start, recorded = started.models().double(), Recorded()
+        started.advance(recorded=recorded)
+        z = recorded.noise[0].double()
         moved = started.models().double() - W @ start
         exact = -ETA * STD / B * W @ torch.from_numpy(factor_of("whisper", graph)) @ z
         floor = ETA * STD / B / 3  # of one model, deviation of what a server would leave

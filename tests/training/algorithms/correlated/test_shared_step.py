@@ -13,9 +13,10 @@ from overhear.privacy import noise_floor, victim_information
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.training.algorithms import ALGORITHMS, bind
+from overhear.training.algorithms.algorithm import prepared
 from overhear.training.algorithms.correlated import decor, whisper
 from overhear.training.algorithms.correlated import shared_step as correlated_noise
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import (
     directed_exponential,
@@ -39,7 +40,7 @@ GOLDEN = Path(__file__).parents[4] / "../shared/golden/whisper.json"
 def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
     algorithm = ALGORITHMS[name]
     settings = algorithm.settings(**given)
-    return algorithm.prepare(settings, graph=graph, rounds=rounds, clip_norm=None)["factor"].numpy()
+    return prepared(algorithm, settings, graph=graph, rounds=rounds)["factor"].numpy()
 
 
 def covariance_of(name: str, graph: Graph, **given) -> np.ndarray:
@@ -80,7 +81,7 @@ def test_the_figures_of_a_plan_are_those_of_the_whole_view(name):
     """A plan looks at what surrounds a victim; shared noise makes that the whole graph."""
     traces = run_trace(name, ring(10))
     asked = ["eavesdropper", "neighbour", "final-models"]
-    found = {who: e.worst for who, e in exposures(traces, asked, sampling_rate=0.1)}
+    found = {who: e.largest for who, e in joint_sensitivities(traces, asked, sampling_rate=0.1)}
     (one, _), victims = traces.rounds[0], range(10)
     for who in ("eavesdropper", "final-models"):
         worst = max(joint(one, who, victim) for victim in victims)

@@ -10,18 +10,20 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import Statement
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.algorithms.min_max import dm_hsgd, dp_sgda, dpmixsgd, sgda
-from overhear.training.algorithms.min_max.first_batch import FirstBatch
+from overhear.training.algorithms.min_max.shared_step import FirstBatch
+from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import Purpose, SecretRandomness
-from overhear.training.engine.tensor_round import Examples, Sources
+from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
-from overhear.training.exposure.joint_sensitivities import exposures
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import (
-    all_rounds_exposures,
-    carried_exposures,
+    replace_infinite_by_whole_run,
+    whole_run_joint_sensitivities,
 )
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
@@ -181,10 +183,10 @@ def test_dp_sgda_is_one_agent_that_holds_everybodys_batches():
     started.start()
     x, y = (started.snapshot()[k][0] for k in ("x", "y"))
     for _ in range(3):
-        sources = Sources()
-        started.advance(sources=sources)
-        gx, gy = (part.mean(0) for part in sources.contributions)
-        nx, ny = (z[0] * 0.4 / 4 for z in sources.noise)
+        recorded = Recorded()
+        started.advance(recorded=recorded)
+        gx, gy = (part.mean(0) for part in recorded.contributions)
+        nx, ny = (z[0] * 0.4 / 4 for z in recorded.noise)
         x = x - ETA * (gx + nx) / B
         y = project_to_simplex(y + ETA_Y * (gy + ny) / B)
         end = started.snapshot()
@@ -195,14 +197,14 @@ def test_dp_sgda_is_one_agent_that_holds_everybodys_batches():
 def test_one_agent_with_weight_one_is_dp_sgda_after_its_first_batch():
     """With beta 1 nothing is kept of the past; a step takes the gradient of the round before."""
     alone = engine("dpmixsgd", ring(1), clip_norm=0.2, noise_std=0.4, beta_x=1.0, beta_y=1.0)
-    sources = Sources()
-    alone.start(sources=sources)
+    recorded = Recorded()
+    alone.start(recorded=recorded)
     x, y = (alone.snapshot()[k][0] for k in ("x", "y"))
     size, std = B0, 5 * 0.4
     for _ in range(4):
-        (gx, gy), (nx, ny) = sources.contributions, sources.noise
-        sources = Sources()
-        alone.advance(sources=sources)
+        (gx, gy), (nx, ny) = recorded.contributions, recorded.noise
+        recorded = Recorded()
+        alone.advance(recorded=recorded)
         x = x - ETA * (gx[0] + std * nx[0]) / size
         y = project_to_simplex(y + ETA_Y * (gy[0] + std * ny[0]) / size)
         size, std = B, 0.4
@@ -214,8 +216,8 @@ def test_a_record_is_clipped_once_with_all_blocks_and_both_points():
     started = engine("dpmixsgd", ring(4), clip_norm=0.2, noise_std=0.4)
     for _ in range(2):
         started.advance()
-    before, sources = started.snapshot(), Sources()
-    started.advance(sources=sources)
+    before, recorded = started.snapshot(), Recorded()
+    started.advance(recorded=recorded)
     after, s = started.snapshot(), started.setting
     for agent in range(4):
         total = np.zeros(sum(s.task.dimensions))
@@ -226,7 +228,7 @@ def test_a_record_is_clipped_once_with_all_blocks_and_both_points():
             )
             v = np.r_[now[0] - (1 - BX) * past[0], now[1] - (1 - BY) * past[1]]
             total += v * min(1.0, 0.2 / np.linalg.norm(v))
-        found = torch.cat([part[agent] for part in sources.contributions]).numpy()
+        found = torch.cat([part[agent] for part in recorded.contributions]).numpy()
         np.testing.assert_allclose(found, total, rtol=1e-9, atol=1e-12)
 
 
@@ -288,8 +290,8 @@ def test_a_repaired_round_costs_one_release_and_the_start_a_fifth(graph, adversa
 
 def test_a_single_message_of_the_start_is_sampled_at_the_starts_rate():
     traces = traced("dpmixsgd", ring(4), initial_batch=3.0)
-    found = exposures(traces, ["single-message", "eavesdropper"], sampling_rate=0.01)
-    rates = [[r.sampling_rate for r in exposure.releases] for _, exposure in found]
+    found = joint_sensitivities(traces, ["single-message", "eavesdropper"], sampling_rate=0.01)
+    rates = [[r.sampling_rate for r in sensitivity.releases] for _, sensitivity in found]
     assert rates[0] == rates[1] == pytest.approx([1 / 3, 0.01])
 
 
@@ -305,11 +307,11 @@ def test_dp_sgda_costs_one_release_a_round(adversary):
 )
 def test_published_is_infinite_round_by_round(numbers, said):
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=5, **numbers)
-    found = exposures(traces, ["eavesdropper"], sampling_rate=0.1)
-    assert math.isinf(found[0][1].worst)
+    found = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
+    assert math.isinf(found[0][1].largest)
     assert said in found[0][1].because
-    ((_, settled),) = carried_exposures(traces, found, sampling_rate=0.1)
-    assert math.isfinite(settled.worst) == (not numbers)
+    ((_, settled),) = replace_infinite_by_whole_run(traces, found, sampling_rate=0.1)
+    assert math.isfinite(settled.largest) == (not numbers)
 
 
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1"])
@@ -324,29 +326,29 @@ def test_published_releases_a_record_of_the_first_round_again_and_again(
         1.99 * math.sqrt(sum(0.9801**k for k in range(rounds))), abs=1e-5
     )
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=rounds)
-    ((_, once),) = all_rounds_exposures(
+    ((_, once),) = whole_run_joint_sensitivities(
         traces, [adversary], participation=[1], sampling_rate=0.1, victim=0
     )
-    assert once.worst == pytest.approx(expected, abs=2e-5)
+    assert once.largest == pytest.approx(expected, abs=2e-5)
 
 
 @pytest.mark.parametrize(("rounds", "expected"), [(1, 0.0), (2, 1.99), (6, 4.36211)])
 def test_the_final_models_do_not_hold_the_last_rounds_estimate(rounds, expected):
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=rounds)
-    ((_, once),) = all_rounds_exposures(
+    ((_, once),) = whole_run_joint_sensitivities(
         traces, ["final-models"], participation=[1], sampling_rate=0.1, victim=0
     )
-    assert once.worst == pytest.approx(expected, abs=2e-5)
+    assert once.largest == pytest.approx(expected, abs=2e-5)
 
 
 def test_published_first_batch_enters_every_later_release():
     """d_0 / b_0 is kept with weight .99^t, beside noise of 1 / b."""
     traces = traced("dpmixsgd", ring(4), form=Form.PUBLISHED, rounds=5, batch_size=2.0)
-    ((_, once),) = all_rounds_exposures(
+    ((_, once),) = whole_run_joint_sensitivities(
         traces, ["eavesdropper"], participation=[0], sampling_rate=0.1, victim=0
     )
     expected = 2 / 9 * math.sqrt(sum(0.9801**t for t in range(6)))
-    assert once.worst == pytest.approx(expected, abs=2e-5)
+    assert once.largest == pytest.approx(expected, abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -356,30 +358,30 @@ def test_the_first_batch_dominates_at_equal_noise(initial_noise, expected):
     """20,000 records an agent, b 10, b0 2000, 2,000 rounds, multiplier 1; None leaves it out."""
     chosen = {"initial_noise": initial_noise or 5.0, "records": 20_000.0}
     traces = traced("dpmixsgd", ring(4), rounds=2000, **chosen)
-    ((_, found),) = exposures(traces, ["eavesdropper"], sampling_rate=10 / 20_000)
+    ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=10 / 20_000)
     assert [(r.first, r.rounds, r.sampling_rate) for r in found.releases] == [
         (0, 1, 0.1),
         (1, 2000, 0.0005),
     ]
     if initial_noise is None:
         found = found._replace(releases=found.releases[1:])
-    spent = run_epsilon(found, noise_multiplier=1.0, delta=1e-5)
+    spent = run_epsilon(found, noise_multiplier=1.0, statement=Statement(delta=1e-5))
     assert spent == pytest.approx(expected, abs=6e-4)
 
 
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("graph", [ring(4), star(5), ring(1)], ids=lambda g: g.name + str(g.agents))
 def test_the_start_sends_and_keeps_what_its_rows_say(form, graph):
-    transcript, sources = Transcript(), Sources()
+    transcript, recorded = Transcript(), Recorded()
     numbers = {"form": form, "clip_norm": 0.2, "noise_std": 0.4}
     started = engine("dpmixsgd", graph, taps=[transcript], **numbers)
-    started.start(sources=sources)
+    started.start(recorded=recorded)
     record = trace(started._bound.init, started._bound.step, graph=graph, rounds=2).start.record
     sent = transcript.of(round=0)
     made = {
-        Contributions: iter(sources.contributions),
-        NoiseSources: iter(sources.noise),
-        Known: iter(sources.known),
+        Contributions: iter(recorded.contributions),
+        NoiseSources: iter(recorded.noise),
+        Known: iter(recorded.known),
         Messages: iter([m.rows for m in sent]),
     }
     values = [next(made[type(group)]) for group in record.groups]

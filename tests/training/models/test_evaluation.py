@@ -1,4 +1,4 @@
-"""AUROC against counting pairs, and where the metrics of a run have it."""
+"""Metrics: AUROC against counting pairs, and where the metrics of a run have it."""
 
 import math
 
@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.training.engine.tensor_round import Examples
-from overhear.training.models.auroc import auroc
-from overhear.training.models.evaluation import evaluate
+from overhear.training.data.dataset import Examples
+from overhear.training.models.evaluation import auroc, evaluate
 from overhear.training.models.parameters import flatten
 
 
@@ -25,6 +24,11 @@ def test_it_counts_pairs_that_are_in_order_and_half_of_the_ties(levels):
 
 def test_equal_scores_are_a_coin():
     assert auroc(torch.zeros(7), torch.arange(7) < 2) == 0.5
+
+
+def test_infinite_scores_rank_as_any_others():
+    scores = torch.tensor([math.inf, 2.0, -math.inf, math.inf])
+    assert auroc(scores, torch.tensor([True, False, False, False])) == 2.5 / 3
 
 
 def test_one_class_alone_or_an_undefined_score_has_none():

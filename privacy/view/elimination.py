@@ -1,0 +1,212 @@
+"""Eliminating the noise of a view: what each source can be solved for, and what then has no noise.
+
+A row with one noise source left determines that source, which is then subtracted from the other
+rows; only rows whose sources stay entangled go to a singular value decomposition, of B and never of
+B B^T, whose cut would be the square root too coarse.
+
+    O = A G + B Z, each row of (A | B) scaled to length 1
+    while a row has one source left:
+        p <- of the rows over a source z alone the one with the largest |B_pz|
+        A_i <- A_i - B_iz / B_pz A_p,  B_iz <- 0          for every other row i
+    whitened: A_p / B_pz of every p; noiseless: rows without sources; entangled: all others
+
+| symbol   | name here      | shape                   | meaning                                 |
+|----------|----------------|-------------------------|-----------------------------------------|
+| A        | A              | (rows, contributions)   | what of each contribution a row holds   |
+| B        | B              | (rows, sources)         | what of each source is left in it       |
+|          | S              | (rows, contributions)   | sum of |terms| that A was added up      |
+|          |                |                         | from: the measure of its rounding       |
+|          | message        | (rows,)                 | which message a row was at first        |
+| p, z     | pivots, solved | (solved,)               | rows, and the sources they determine    |
+| A_p/B_pz | white          | (solved, contributions) | what is seen of each source             |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UnsupportedView
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["CUT", "ROUNDING", "Factors", "factor"]
+
+CUT = 1e-12  # noise below this share of its row is no noise; the bound is relative to the row
+ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
+_CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
+_NAMED = 8  # messages of one combination: enough to name what cancels
+
+
+class Factors(NamedTuple):
+    """A view after elimination.
+
+    `whitened` rows carry unit noise of their own, `clean` rows none, each made of the messages in
+    `sources`; `doubtful` holds what of the clean rows is neither rounding nor surely more.
+    """
+
+    whitened: csr_array
+    clean: csr_array
+    doubtful: csr_array
+    sources: list[tuple[int, ...]]
+
+
+def factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array) -> Factors:
+    """Eliminate the noise sources of a view.
+
+    Args:
+        contributions: (messages, contributions).
+        noise: (messages, sources).
+
+    Raises:
+        UnsupportedView: more entangled messages than can be factorised.
+
+    >>> factor(np.array([[1.0], [2.0]]), np.array([[1.0], [1.0]])).sources  # their difference
+    [(1, 0)]
+    """
+    left = _Elimination(*_scaled(contributions, noise))
+    left.set_noiseless_aside()
+    while len(pivots := left.pivots()):
+        left.solve(pivots)
+        left.set_noiseless_aside()
+    left.untangle()
+    return left.factors()
+
+
+def _scaled(
+    contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array
+) -> tuple[csr_array, csr_array]:
+    """A and B with rows of (A | B) of length 1."""
+    from scipy.sparse import csr_array, diags_array
+
+    A, B = csr_array(contributions, dtype=float), csr_array(noise, dtype=float)
+    # A power of two first, which is exact: the squares of 1e200 or 1e-200 are no floats.
+    largest = np.maximum(_largest(A), _largest(B))
+    near = diags_array(np.ldexp(1.0, -np.maximum(np.frexp(largest)[1], -1000))).tocsr()
+    A, B = near @ A, near @ B
+    size = np.sqrt(_square_sums(A) + _square_sums(B))
+    scale = diags_array(1.0 / np.where(size > 0, size, 1.0)).tocsr()
+    A, B = scale @ A, scale @ B
+    B.eliminate_zeros()
+    return A, B
+
+
+class _Elimination:
+    """The rows that are left, and what was made of the others."""
+
+    def __init__(self, A: csr_array, B: csr_array) -> None:
+        self.A, self.B, self.S = A, B, abs(A)
+        self.message = np.arange(A.shape[0])
+        self._made_of: dict[int, tuple[int, ...]] = {int(r): (int(r),) for r in self.message}
+        self._solved_by: dict[int, int] = {}  # the message that each source was solved for from
+        self._white: list[Any] = []
+        self._clean: list[tuple[Any, Any]] = []
+        self._sources: list[tuple[int, ...]] = []
+
+    def set_noiseless_aside(self) -> None:
+        """Rows without a source left show what they hold."""
+        empty = np.diff(self.B.indptr) == 0
+        if empty.any():
+            self._note_clean(np.flatnonzero(empty))
+            self._keep(~empty)
+
+    def pivots(self) -> np.ndarray:
+        """Of the rows with one source left the strongest for each source."""
+        single = np.flatnonzero(np.diff(self.B.indptr) == 1)
+        source, value = self._entries_of(single)
+        order = np.lexsort((-np.abs(value), source))
+        first = order[np.diff(source[order], prepend=-1) != 0]
+        return single[first]
+
+    def solve(self, pivots: np.ndarray) -> None:
+        """Solve the pivots for their sources, and subtract these from all other rows."""
+        from scipy.sparse import csr_array, diags_array
+
+        solved, by = self._entries_of(pivots)
+        # Noise this weak hides nothing, but still tells what the source is.
+        self._note_clean(pivots[np.abs(by) < CUT])
+        white = diags_array(1.0 / by).tocsr() @ self.A[pivots]
+        white_size = diags_array(1.0 / np.abs(by)).tocsr() @ self.S[pivots]
+        self._white.append(white)
+        self._solved_by.update(zip(solved.tolist(), self.message[pivots].tolist(), strict=True))
+        others = np.ones(len(self.message), dtype=bool)
+        others[pivots] = False
+        self._keep(others)
+        weight = self.B[:, solved]  # (rows, solved)
+        self._note_parts(weight, solved)
+        self.A = csr_array(self.A - weight @ white)
+        self.S = csr_array(self.S + abs(weight) @ white_size)
+        unknown = np.ones(self.B.shape[1])
+        unknown[solved] = 0.0
+        self.B = self.B @ diags_array(unknown).tocsr()
+        self.B.eliminate_zeros()
+
+    def untangle(self) -> None:
+        """Rows whose noise no elimination disentangles: through the singular values of B itself."""
+        from scipy.linalg import svd
+        from scipy.sparse import csr_array
+
+        if not len(self.message):
+            return
+        if self.B.shape[0] > _CORE_LIMIT:
+            raise UnsupportedView(
+                f"{self.B.shape[0]} messages share entangled noise, more than the {_CORE_LIMIT} "
+                "that can be factorised; account for a smaller graph"
+            )
+        live = np.unique(self.B.indices)
+        u, s, _ = svd(self.B[:, live].toarray(), full_matrices=True, lapack_driver="gesvd")
+        rank = int((s > CUT).sum())
+        rotated = csr_array(u.T @ self.A.toarray())
+        # Every entry of u is only known to rounding, so each row may leak into every rotated one.
+        size = csr_array(np.tile(self.S.toarray().sum(axis=0), (len(u), 1)))
+        self._white.append(csr_array(rotated[:rank].toarray() / s[:rank, None]))
+        self._clean.append((rotated[rank:], size[rank:]))
+        together = tuple(self.message[:_NAMED].tolist())
+        self._sources += [together] * (rotated.shape[0] - rank)
+
+    def factors(self) -> Factors:
+        """What was made, and of rows without noise which entries are surely more than rounding."""
+        from scipy.sparse import csr_array, vstack
+
+        none = csr_array((0, self.A.shape[1]))
+        held = csr_array(vstack([none, *(rows for rows, _ in self._clean)]))
+        against = csr_array(vstack([none, *(size for _, size in self._clean)]))
+        sure = csr_array(held * (abs(held) > against * CUT))
+        perhaps = csr_array(held * (abs(held) > against * ROUNDING))
+        doubtful = csr_array(perhaps - sure)
+        doubtful.eliminate_zeros()
+        return Factors(csr_array(vstack([none, *self._white])), sure, doubtful, self._sources)
+
+    def _entries_of(self, single: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The only source of each of some rows, and its coefficient."""
+        at = self.B.indptr[single]
+        return self.B.indices[at], self.B.data[at]
+
+    def _keep(self, rows: np.ndarray) -> None:
+        self.A, self.B, self.S = self.A[rows], self.B[rows], self.S[rows]
+        self.message = self.message[rows]
+
+    def _note_clean(self, rows: np.ndarray) -> None:
+        self._clean.append((self.A[rows], self.S[rows]))
+        self._sources += [self._made_of[int(m)] for m in self.message[rows]]
+
+    def _note_parts(self, weight: csr_array, solved: np.ndarray) -> None:
+        """Remember which messages a row is made of, by the sources subtracted from it."""
+        for row, column in zip(*weight.tocoo().coords, strict=True):
+            key = int(self.message[row])
+            if len(self._made_of[key]) < _NAMED:
+                of = self._solved_by[int(solved[column])]
+                self._made_of[key] = (*self._made_of[key], of)
+
+
+def _square_sums(matrix: csr_array) -> np.ndarray:
+    return np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()
+
+
+def _largest(matrix: csr_array) -> np.ndarray:
+    """The largest entry of each row, in absolute value."""
+    if 0 in matrix.shape:
+        return np.zeros(matrix.shape[0])
+    return np.asarray(abs(matrix).max(axis=1).toarray(), dtype=float).ravel()

@@ -1,0 +1,45 @@
+"""Which adversaries a name asks for, and about whose records each of them is asked."""
+
+from __future__ import annotations
+
+from ...privacy.adversary import (
+    ALL_OTHERS,
+    WORST_NEIGHBOUR,
+    Adversary,
+    coalition,
+    neighbour,
+    parse_adversary,
+)
+from ...privacy.errors import InputError
+from ...privacy.view.view import UnsupportedView
+from ..tracing.trace import AlgorithmTrace
+
+CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-message")
+ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")
+
+
+def candidates(
+    traces: AlgorithmTrace, name: str, victim: int | None = None
+) -> list[tuple[Adversary, list[int]]]:
+    """The adversaries that a name asks for, each with the victims that it is asked about.
+
+    Raises:
+        ValueError: an unknown adversary or a victim that does not exist.
+        UnsupportedView: no victim is left.
+    """
+    agents = traces.start.record.agents
+    if victim is not None and not 0 <= victim < agents:
+        raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
+    asked = [victim] if victim is not None else list(range(agents))
+    if name == WORST_NEIGHBOUR:
+        found = [(neighbour(k), [v for v in asked if v != k]) for k in range(agents)]
+    elif name == ALL_OTHERS:
+        found = [(coalition(set(range(agents)) - {v}), [v]) for v in asked if agents > 1]
+    else:
+        who = parse_adversary(name, agents)
+        outside = [v for v in asked if v not in who.agents]
+        found = [(who, asked if victim is not None else outside)]
+    found = [(who, victims) for who, victims in found if victims]
+    if not found:
+        raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")
+    return found
