@@ -12,8 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..runs.lower_bound import lower_bound
-from ..runs.numbers import bound, figure, is_infinite, score, small
+from ..runs.numbers import bound, figure, is_infinite, lower_bound, score, small
 
 __all__ = ["KINDS", "Cited", "Key", "look_up"]
 

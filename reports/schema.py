@@ -7,24 +7,30 @@ ignore those that they do not know. Version 1 had `mending` for `fixes`, and `fa
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
+from pydantic.json_schema import JsonSchemaValue
 
-from ..runs.evidence.schema import (
-    Adjacency,
-    Attack,
-    Audit,
-    Count,
-    Delta,
-    Described,
-    Fraction,
-    NotNegative,
-    Score,
-    Status,
-)
+from ..runs.described import Count, Described, Fraction, NotNegative, Score, Status
+from ..runs.evidence.schema import Assumption, Attack, Audit, Measured
+from ..runs.folder.records import Environment, Stopped
+from ..runs.plan.schema import Planned
 
-__all__ = ["Report", "report_schema"]
+__all__ = [
+    "Hits",
+    "Odds",
+    "Released",
+    "Remedy",
+    "Report",
+    "Reproduce",
+    "Risk",
+    "RoundsWithin",
+    "Run",
+    "Tool",
+    "Utility",
+    "report_schema",
+]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -34,21 +40,6 @@ class Tool(Described):
 
     name: Literal["overhear"]
     version: str
-
-
-class Stopped(Described):
-    """Where its budget ends a run that releases rounds more than once."""
-
-    round: Count
-    """The last one."""
-    rounds: Count
-    """Planned."""
-    adversary: str
-    epsilon: NotNegative
-    """As planned, at `delta`."""
-    target: NotNegative
-    delta: Delta
-    because: str
 
 
 class Run(Described):
@@ -95,60 +86,6 @@ class Run(Described):
     device: str
 
 
-class Target(Described):
-    """What the run file asks for."""
-
-    epsilon: NotNegative | None
-    delta: Delta
-    adversary: str | None
-
-
-class Statement(Described):
-    """What one adversary can learn about one record, as planned."""
-
-    name: str
-    """The adversary that was asked for."""
-    victim: Count
-    """The agent whose record is meant."""
-    worst_adversary: str | None
-    """The adversary behind the name, where the worst one was searched."""
-    joint_sensitivity: NotNegative
-    effective_noise_multiplier: NotNegative
-    mu_per_round: NotNegative
-    epsilon: NotNegative
-    delta: Delta
-    unit: Literal["record"]
-    adjacency: Adjacency
-    sampling: str
-    status: Status
-    """Only a proven epsilon is an upper bound."""
-    bound: str
-    """How epsilon was found."""
-    because: str
-
-
-class PublishedBound(Described):
-    """What the algorithm's paper claims; no figure of ours."""
-
-    paper: str
-    statement: str
-    epsilon: NotNegative
-    delta: Delta
-    caveats: list[str]
-
-
-class Planned(Described):
-    """The object of `overhear plan --json`."""
-
-    version: Annotated[Literal[1], Field(alias="schema")]
-    noise_multiplier: NotNegative
-    target: Target
-    adversaries: list[Statement]
-    """Worst first."""
-    published_bound: PublishedBound | None
-    warnings: list[str]
-
-
 class Released(Described):
     """What the ledger says was released."""
 
@@ -171,11 +108,11 @@ class Released(Described):
 
 
 class Hits(Described):
-    """How often an adversary is right about records, at so many false positives."""
+    """How often an adversary is right about records, at a false-positive rate."""
 
     false_positives: Count
     of: Count
-    """`false_positives` of so many records that were not in."""
+    """The rate is `false_positives` of so many records that were not in."""
     hit_rate: Fraction
     hits: NotNegative
     """Of `of` records that were in; rounded up if proven, down if not."""
@@ -195,7 +132,7 @@ class Risk(Described):
     """The trade-off curve, or epsilon and delta alone where no curve is known."""
     relation: Literal["at most", "at least"]
     advantage: Fraction
-    """Hit rate less false-positive rate, at most."""
+    """True-positive rate less false-positive rate, at most."""
     mu: NotNegative | None
     """Of the whole run; null where no curve is known."""
     right: Odds
@@ -222,15 +159,6 @@ class Remedy(Described):
     noise_multiplier: NotNegative | None = None
 
 
-class Measured(Described):
-    """What a page says of an audited adversary: three digits, rounded down."""
-
-    epsilon: NotNegative | None
-    ideal: NotNegative | None
-    messages: list[NotNegative | None]
-    """Of each message alone, in the order of the audit."""
-
-
 class Utility(Described):
     """Test scores at the evaluated rounds."""
 
@@ -245,22 +173,12 @@ class Utility(Described):
     consensus_distance: list[Score]
 
 
-class Assumption(Described):
-    """What the figures rest on."""
-
-    name: str
-    text: str
-    status: Literal["verified", "assumed", "gap"]
-    how: str
-    """How it was verified, or why it was not."""
-
-
 class Reproduce(Described):
     """How to do it again."""
 
     commands: list[str]
     check: list[str]
-    environment: dict[str, Any]
+    environment: Environment
     files: dict[str, str]
     """SHA-256 by path."""
 
@@ -292,7 +210,7 @@ class Report(Described):
     reproduce: Reproduce
 
 
-def report_schema() -> dict[str, Any]:
+def report_schema() -> JsonSchemaValue:
     """JSON Schema (2020-12) of privacy.json.
 
     >>> report_schema()["properties"]["schema"]["const"]

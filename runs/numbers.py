@@ -1,4 +1,4 @@
-"""How figures are written: an upper bound is never rounded down, and infinity has its sign.
+"""How figures are written: an upper bound is never rounded down, nor a lower bound up.
 
 A figure of a report is a float, or the string "inf" that JSON needs.
 """
@@ -6,9 +6,9 @@ A figure of a report is a float, or the string "inf" that JSON needs.
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-__all__ = ["bound", "figure", "is_infinite", "score", "small"]
+__all__ = ["bound", "figure", "is_infinite", "lower_bound", "score", "small"]
 
 # A calibrated epsilon of 4 - 1e-12 is a 4: only what a reader could notice is rounded up.
 _NOISE = 1e-9
@@ -33,6 +33,20 @@ def bound(value: float | str, digits: int = 3) -> str:
         step = Decimal(1).scaleb(nearest.adjusted() - digits + 1)
         nearest = Decimal(number).quantize(step, rounding=ROUND_CEILING)
     return figure(float(nearest), digits)
+
+
+def lower_bound(value: float | str, digits: int = 3) -> str:
+    """A lower bound with `digits` significant digits, rounded down.
+
+    >>> lower_bound(7.4199), lower_bound(7.6), lower_bound(0.0), lower_bound("inf")
+    ('7.41', '7.60', '0', '∞')
+    """
+    number = float(value)
+    if is_infinite(number) or not number > 0:
+        return figure(number, digits)
+    # Of the digits that it was given with, not of the binary number just below them.
+    floor = Context(prec=digits, rounding=ROUND_FLOOR).plus(Decimal(repr(number)))
+    return figure(float(floor), digits)
 
 
 def figure(value: float | str, digits: int = 3) -> str:

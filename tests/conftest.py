@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from overhear.reports.schema import Report
+from overhear.runs.described import as_text
 from overhear.runs.evidence.evidence import measured
+from overhear.runs.evidence.schema import Audit
 
 RUN_FILE = """\
 [data]
@@ -139,7 +142,18 @@ def sample_audit(verdict: str = "consistent") -> dict[str, Any]:
 
 def with_audit(report: dict[str, Any], verdict: str = "consistent") -> dict[str, Any]:
     audit = sample_audit(verdict)
-    return report | {"audit": audit, "measured": measured(audit)}
+    return report | {"audit": audit, "measured": measured_json(audit)}
+
+
+def measured_json(audit: dict[str, Any]) -> dict[str, Any]:
+    """The "measured" of a report with this audit."""
+    found = measured(Audit.model_validate(audit))
+    return {name: one.dump() for name, one in found.items()}
+
+
+def typed(report: dict[str, Any]) -> Report:
+    """The report of a test, as it would be read back."""
+    return Report.parse(as_text(report), refusal="{}: {}".format)
 
 
 def sample_report() -> dict[str, Any]:

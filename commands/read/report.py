@@ -44,7 +44,7 @@ def report(
     from ...reports.document.collect import collect
 
     if format is FormatName.JSON:
-        print_json(collect(folder))
+        print_json(collect(folder).dump())
         return
     from ...reports.document.markdown import report_markdown
 

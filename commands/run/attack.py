@@ -95,7 +95,7 @@ def _attack_runs(
         found = attack_sweep(run, out, sweeps=sweeps, overrides=overrides, progress=progress)
     rows = list(attack_sweep_rows(found, convention=convention))
     if json:
-        print_json(found)
+        print_json([one.dump() for one in found])
     elif markdown:
         print(rows_markdown(rows), end="")
     else:
@@ -111,16 +111,16 @@ def _attack_folder(folder: Path, *, convention: str | None, json: bool) -> None:
     with attack_progress(make_console(stderr=True)) as progress:
         result = attack_run(folder, progress=progress)
     if json:
-        print_json(result)
+        print_json(result.dump())
         return
     from ..terminal.tables import attack_table
 
     console = make_console()
-    for scenario in result["scenarios"]:
+    for scenario in result.scenarios:
         title = (
-            f"{scenario['scenario']}, round {scenario['round']}: agent {scenario['victim']} "
-            f"by {scenario['preset']}"
+            f"{scenario.scenario}, round {scenario.round}: agent {scenario.victim} "
+            f"by {scenario.preset}"
         )
-        console.print(attack_table(scenario["rows"], title=title, convention=convention))
-        say(console, scenario["conclusion"])
-        say(console, scenario["bound"]["sentence"])
+        console.print(attack_table(scenario.rows, title=title, convention=convention))
+        say(console, scenario.conclusion)
+        say(console, scenario.bound.sentence)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..terminal.terminal import make_console, print_json, say
+
+if TYPE_CHECKING:
+    from ...runs.evidence.schema import Audit
 
 __all__ = ["audit"]
 
@@ -42,7 +45,6 @@ def audit(
     from ...privacy.errors import InputError
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
-    from ...runs.folder.folder import write_json
     from ...runs.run_file.run_file import load_run_file
     from ..terminal.progress import audit_progress
 
@@ -59,16 +61,16 @@ def audit(
         if target.suffix == ".toml":
             found = audit_config(load_run_file(target, overrides or ()), progress=progress)
             if out is not None:
-                write_json(out, found)
+                found.write(out)
         else:
             try:
                 found = audit_folder(
                     target, overrides=overrides or (), again=again, progress=progress
                 )
             except ContradictedProof as error:
-                contradicted, found = error, _written(target)
+                contradicted, found = error, _written(target, error)
     if json:
-        print_json(found)
+        print_json(found.dump())
     else:
         _show(found)
     if contradicted is not None:
@@ -76,21 +78,21 @@ def audit(
     raise_contradiction(found)
 
 
-def _written(folder: Path) -> dict[str, Any]:
-    import json
+def _written(folder: Path, error: Exception) -> Audit:
+    """The audit that was written before it was found to contradict a proof."""
+    from ...runs.evidence.evidence import read_audit
 
-    from ...runs.folder.folder import AUDIT
-
-    found: dict[str, Any] = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
+    if (found := read_audit(folder)) is None:
+        raise error
     return found
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: Audit) -> None:
     from ..terminal.audit_tables import checks_table, measured_table
 
     console = make_console()
     console.print(measured_table(found))
-    for one in found["adversaries"]:
-        say(console, f"{one['words']}.")
-    console.print(checks_table(found["checks"]))
-    say(console, f"Verdict: {found['verdict']}.")
+    for one in found.adversaries:
+        say(console, f"{one.words}.")
+    console.print(checks_table(found.checks))
+    say(console, f"Verdict: {found.verdict}.")

@@ -108,12 +108,12 @@ def _run_demo(out: Path, console: Console) -> None:
     with audit_progress(console) as progress:
         audited = audit_folder(out, progress=progress)
     page = report_run(out)
-    accuracy = summary["metrics"]["consensus_accuracy"]
-    console.print(adversary_table(summary["adversaries"]))
-    for scenario in result["scenarios"]:
-        title = f"{scenario['scenario']}, round {scenario['round']}, {scenario['preset']}"
-        console.print(attack_table(scenario["rows"], title=title))
-        console.print(scenario["conclusion"] + "\n")
+    accuracy = summary.metrics.consensus_accuracy
+    console.print(adversary_table([row.dump() for row in summary.adversaries]))
+    for scenario in result.scenarios:
+        title = f"{scenario.scenario}, round {scenario.round}, {scenario.preset}"
+        console.print(attack_table(scenario.rows, title=title))
+        console.print(scenario.conclusion + "\n")
     console.print(measured_table(audited))
     console.print(f"Accuracy of the consensus model: {accuracy:.1%}")
     console.print(f"Done in {perf_counter() - started:.0f} s. The report: {page}")

@@ -108,7 +108,7 @@ def invert(
             progress=lambda step, total: show(step, total, ""),
         )
     if json:
-        print_json(result)
+        print_json(result.dump())
         return
     console = make_console()
     for line in summary_lines(result, out):

@@ -102,10 +102,10 @@ def _train(
         else:
             summary = train_run(config, out, progress=progress, group=group)
     if json:
-        print_json(summary)
+        print_json(summary.dump())
         return
     from ..terminal.tables import adversary_table
 
     console = make_console()
-    console.print(adversary_table(summary["adversaries"]))
+    console.print(adversary_table([row.dump() for row in summary.adversaries]))
     say(console, f"The run is in {out}.")

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
 
 from rich.table import Table
 
-from ...runs.lower_bound import lower_bound
-from ...runs.numbers import bound, small
+from ...runs.evidence.schema import Audit, AuditCheck
+from ...runs.numbers import bound, lower_bound, small
 
 __all__ = ["checks_table", "measured_table"]
 
 
-def measured_table(found: Mapping[str, Any]) -> Table:
+def measured_table(found: Audit) -> Table:
     """Proven beside measured, a row an adversary.
 
     Args:
-        found: the object of audit.json.
+        found: the audit.
     """
-    level = f"{100 * found['confidence']:.10g}%"
-    runs = "1 run" if found["runs"] == 1 else f"{found['runs']} runs"
+    level = f"{100 * found.confidence:.10g}%"
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
     title = (
-        f"Epsilon at delta {small(found['delta'])}, unit {found['unit']}, {found['adjacency']}: "
-        f"{found['canaries']} canaries, {runs} of {found['rounds']} rounds"
+        f"Epsilon at delta {small(found.delta)}, unit {found.unit}, {found.adjacency}: "
+        f"{found.canaries} canaries, {runs} of {found.rounds} rounds"
     )
     table = Table(title=title, title_justify="left")
     for name in ("adversary", "epsilon", "at least", "ideal", "errors"):
@@ -33,17 +33,16 @@ def measured_table(found: Mapping[str, Any]) -> Table:
             no_wrap=name == "adversary",
         )
     table.add_column("verdict", no_wrap=True)
-    for one in found["adversaries"]:
-        status = "" if one["status"] == "proven" else "*"
-        alarms, misses = one["false_alarms"], one["misses"]
+    for one in found.adversaries:
+        status = "" if one.status == "proven" else "*"
+        alarms, misses = one.false_alarms, one.misses
         table.add_row(
-            one["name"],
-            ("infinite" if one["proven_epsilon"] == "inf" else bound(one["proven_epsilon"]))
-            + status,
-            "-" if one["measured_epsilon"] is None else lower_bound(one["measured_epsilon"]),
-            _plain(one["ideal_epsilon"], "{:.2f}"),
+            one.name,
+            ("infinite" if math.isinf(one.proven_epsilon) else bound(one.proven_epsilon)) + status,
+            "-" if one.measured_epsilon is None else lower_bound(one.measured_epsilon),
+            _plain(one.ideal_epsilon, "{:.2f}"),
             "-" if alarms is None else f"{alarms} + {misses}",
-            one["verdict"],
+            one.verdict,
         )
     table.caption = (
         f"* not proven; at least: a lower bound at {level} "
@@ -55,19 +54,15 @@ def measured_table(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def checks_table(checks: Sequence[Mapping[str, Any]]) -> Table:
+def checks_table(checks: Sequence[AuditCheck]) -> Table:
     """The checks that need no canaries."""
     table = Table(title="Checks of the engine", title_justify="left")
     for name in ("check", "result", "tests", "found"):
         table.add_column(name, justify="right" if name == "tests" else "left")
     for one in checks:
-        table.add_row(
-            one["name"], "passed" if one["passed"] else "FAILED", str(one["tests"]), one["words"]
-        )
+        table.add_row(one.name, "passed" if one.passed else "FAILED", str(one.tests), one.words)
     return table
 
 
-def _plain(value: Any, form: str) -> str:
-    if value is None:
-        return "-"
-    return str(value) if isinstance(value, str) else form.format(value)
+def _plain(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

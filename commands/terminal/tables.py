@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...reports.judgement.phrases import HEURISTIC, adversary_words
+from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, score, small
 
 __all__ = [
@@ -176,7 +177,7 @@ def _sweep_cell(adversary: Mapping[str, Any] | None) -> list[str]:
 
 
 def attack_table(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[AttackRow],
     *,
     title: str = "Reconstruction",
     convention: str | None = None,
@@ -184,7 +185,7 @@ def attack_table(
     """Mean scores of the four rows of one attack.
 
     Args:
-        rows: as in the "rows" of a scenario of `overhear attack --json`.
+        rows: of a scenario of an attack.
         title: what stands above.
         convention: of the scores; ours if None.
     """
@@ -193,7 +194,7 @@ def attack_table(
     for head in ("MSE", "PSNR (dB)", "SSIM"):
         table.add_column(head, justify="right")
     for row in rows:
-        mean = row["mean"] if convention is None else row["conventions"][convention]
-        cells = (row["name"], figure(mean["mse"]), figure(mean["psnr"]), score(mean["ssim"]))
+        mean = row.mean if convention is None else row.conventions[convention]
+        cells = (row.name, figure(mean.mse), figure(mean.psnr), score(mean.ssim))
         table.add_row(*(Text(cell) for cell in cells))
     return table

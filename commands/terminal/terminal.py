@@ -27,6 +27,6 @@ def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Print an object, infinite numbers as strings."""
     import json
 
-    from ...runs.folder.folder import finite
+    from ...runs.described import finite
 
     print(json.dumps(finite(value), indent=2, allow_nan=False))

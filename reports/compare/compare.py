@@ -13,11 +13,10 @@ from pathlib import Path
 from statistics import fmean
 
 from ...privacy.errors import InputError
+from ...runs.described import as_text
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
-from ...runs.folder.folder import finite
-from ...runs.lower_bound import lower_bound
-from ...runs.numbers import bound, figure, is_infinite, small
+from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ..document.checked_run import CheckedRun, read_checked_run
 from ..judgement.findings import Kind
 from ..judgement.phrases import KINDS
@@ -135,7 +134,7 @@ class Comparison:
     def to_json(self) -> str:
         """One JSON object; infinite figures are the string "inf"."""
         held = {"schema": SCHEMA, **asdict(self)}
-        return json.dumps(finite(held), indent=2, allow_nan=False) + "\n"
+        return as_text(held)
 
 
 def compare_runs(folders: Sequence[Path]) -> Comparison:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
-from pydantic import BaseModel, ValidationError
-
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
+from ...runs.described import Described
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.run_file.run_file import RunFile, load_run_file
-from ..judgement.facts import Facts, as_report, facts_of_report
+from ..judgement.facts import Facts, facts_of_report
 from ..plain_text import plain
 from ..schema import Report
 from .collect import SCHEMA, collect
@@ -32,7 +31,7 @@ __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"
 _TOLERANCE = 1e-6
 # When and where the report was made; the rest is the run's.
 _OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device"})
-_Evidence = TypeVar("_Evidence", bound=BaseModel)
+_Evidence = TypeVar("_Evidence", bound=Described)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,14 +94,14 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     _check_listed(folder, used)
     read_evidence(folder / run_folder.ATTACK, Attack)
     read_evidence(folder / run_folder.AUDIT, Audit)
-    report = run_folder.finite(collect(folder))
+    report = collect(folder)
     reported = (folder / run_folder.PRIVACY).exists()
     if reported and hold_report:
-        _check_report(folder, report)
+        _check_report(folder, report.dump())
     return CheckedRun(
         folder=folder,
         config=config,
-        report=as_report(report),
+        report=report,
         reported=reported,
         spent=read_ledger(run_folder.require(folder, run_folder.LEDGER)),
     )
@@ -116,15 +115,12 @@ def read_evidence(path: Path, kind: type[_Evidence]) -> _Evidence | None:
     """
     if not path.exists():
         return None
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(str(part) for part in first["loc"])
-        raise InputError(
-            f"{plain(path)} cannot be read as evidence: {plain(place)}: {plain(first['msg'])}; "
-            "make it again"
-        ) from error
+    return kind.read(
+        path,
+        refusal=lambda at, what: (
+            f"{plain(path)} cannot be read as evidence: {plain(at)}: {plain(what)}; make it again"
+        ),
+    )
 
 
 def first_difference(held: object, fresh: object, *, place: str = "") -> str | None:

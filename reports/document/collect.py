@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
-import json
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
-from ...runs.attack.attack_entry import PLANTED
+from ...runs.attack.attack import PLANTED
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
+from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
+from ...runs.folder.records import header_of, read_environment, read_metrics
 from ...runs.folder.resume import check_exposures, check_nothing_released
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import Built, build
@@ -24,11 +24,12 @@ from ...runs.run_file.run_file import load_run_file
 from ...training.exposure.guarantees import accounted, run_epsilon
 from ...training.exposure.joint_sensitivities import JointSensitivity, Release
 from ..judgement.remedies import fixes_of_run, rounds_within
+from ..schema import Released, Report, Reproduce, Run, Tool
 from .html import render
 from .risk import risk_by_adversary
 from .run_facts import course, run_facts, traffic, utility
 
-SCHEMA = 2
+SCHEMA: Literal[2] = 2
 _POINTS = 12  # of epsilon by round
 
 
@@ -48,116 +49,111 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
         ValueError: the ledger or stopped.json belongs to another run file.
     """
     report = collect(folder)
-    pictures = _pictures(folder, report["attack"], show_records=show_records)
+    pictures = _pictures(folder, report.attack, show_records=show_records)
     page = render(report, images=pictures)
-    run_folder.write_json(folder / run_folder.PRIVACY, report)
+    report.write(folder / run_folder.PRIVACY)
     write_durably(folder / run_folder.REPORT, page.encode())
     run_folder.write_sums(folder)
     return folder / run_folder.REPORT
 
 
-def _pictures(
-    folder: Path, attack: Mapping[str, Any] | None, *, show_records: bool
-) -> dict[str, bytes]:
+def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dict[str, bytes]:
     """The pictures of attacks, by path: of planted public records alone unless asked for more."""
-    scenarios = attack["scenarios"] if attack else []
-    shown = [s for s in scenarios if show_records or s["records"] == PLANTED]
-    named = {path for s in shown for path in s["originals"]}
-    named |= {path for s in shown for row in s["rows"] for path in row["images"]}
+    scenarios = attack.scenarios if attack else []
+    shown = [s for s in scenarios if show_records or s.records == PLANTED]
+    named = {path for s in shown for path in s.originals}
+    named |= {path for s in shown for row in s.rows for path in row.images}
     found = sorted((folder / run_folder.ATTACKS).glob("*.png"))
     paths = {path.relative_to(folder).as_posix(): path for path in found}
     return {name: path.read_bytes() for name, path in paths.items() if name in named}
 
 
-def collect(folder: Path) -> dict[str, Any]:
-    """The object of privacy.json, of a run that is finished or not."""
+def collect(folder: Path) -> Report:
+    """The report of a run that is finished or not, from the files of its folder alone.
+
+    Raises:
+        FileNotFoundError: no run is in the folder, or one that released nothing.
+        ValueError: its files cannot be read, or do not belong together.
+    """
+    # What the run's files say, each held against the others.
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     run_folder.check_sums(folder)
-    if not (folder / run_folder.LEDGER).exists():
-        check_nothing_released(folder)
-        raise FileNotFoundError(
-            f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
-            f"report; `overhear train {folder / run_folder.RUN} --out {folder} --resume` begins "
-            "the run"
-        )
-    spent = read_ledger(folder / run_folder.LEDGER)
+    spent = _spent(folder)
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     _check_ledger(folder, spent, plan)
     attack, audit = read_attack(folder), read_audit(folder)
-    metrics = _metrics(folder)
+    metrics = read_metrics(folder / run_folder.METRICS)
     came = course(folder, plan, spent=spent, metrics=metrics)
+    # What follows from them.
     run = run_facts(config, built, plan, came=came, sent=traffic(built, plan))
     ledger = _ledger(plan, spent)
-    limit = plan.target["epsilon"]
-    return {
-        "schema": SCHEMA,
-        "tool": {"name": "overhear", "version": importlib.metadata.version("overhear")},
-        "made": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "run": run,
-        "plan": plan.to_json(),
-        "ledger": ledger,
-        "risk": risk_by_adversary(
-            plan,
-            spent,
-            epsilon=ledger["epsilon"],
-        ),
-        "epsilon_by_round": _epsilon_by_round(plan, spent),
-        "within_limit": {}
-        if limit is None
-        else {
-            name: within.model_dump()
-            for name, within in rounds_within(plan, spent, limit=float(limit)).items()
-        },
-        "fixes": [
-            fix.model_dump(exclude_none=True)
-            for fix in fixes_of_run(
-                config, plan, spent, graph=built.setting.graph, epsilon=ledger["epsilon"]
-            )
-        ],
-        "utility": utility(metrics),
-        "attack": attack,
-        "audit": audit,
-        "measured": measured(audit),
-        "assumptions": assumptions(_facts(built, run, spent), audit),
-        "reproduce": _reproduce(folder),
-    }
+    limit, graph = plan.target.epsilon, built.setting.graph
+    return Report(
+        version=SCHEMA,
+        tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
+        made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        run=run,
+        plan=plan.planned(),
+        ledger=ledger,
+        risk=risk_by_adversary(plan, spent, epsilon=ledger.epsilon),
+        epsilon_by_round=_epsilon_by_round(plan, spent),
+        within_limit={} if limit is None else rounds_within(plan, spent, limit=limit),
+        fixes=fixes_of_run(config, plan, spent, graph=graph, epsilon=ledger.epsilon),
+        utility=utility(metrics),
+        attack=attack,
+        audit=audit,
+        measured=measured(audit),
+        assumptions=assumptions(_facts(built, run, spent), audit),
+        reproduce=_reproduce(folder),
+    )
 
 
-def _facts(built: Built, run: Mapping[str, Any], spent: Spent) -> Facts:
+def _spent(folder: Path) -> Spent:
+    """The ledger of a run that released something."""
+    if (folder / run_folder.LEDGER).exists():
+        return read_ledger(folder / run_folder.LEDGER)
+    check_nothing_released(folder)
+    raise FileNotFoundError(
+        f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
+        f"report; `overhear train {folder / run_folder.RUN} --out {folder} --resume` begins the run"
+    )
+
+
+def _facts(built: Built, run: Run, spent: Spent) -> Facts:
     return Facts(
-        planned=spent.header["planned_rounds"],
+        planned=header_of(spent).planned_rounds,
         released=spent.rounds,
         repeated=sum(times - 1 for number, times in _repeated(spent) if number > 0),
         torn=spent.torn or any(entry.get("torn", False) for entry in spent.entries),
-        seed=run["evaluation_noise_seed"],
-        duplicates=run["duplicate_records"],
-        records=run["records"],
+        seed=run.evaluation_noise_seed,
+        duplicates=run.duplicate_records,
+        records=run.records,
         clipped=built.clip_norm is not None,
-        encrypted=run["links"] == "encrypted",
-        server=run["server"],
-        changing=run["graphs_in_turn"] > 1,
+        encrypted=run.links == "encrypted",
+        server=run.server,
+        changing=run.graphs_in_turn > 1,
     )
 
 
 def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     """The ledger is what was released; a run file that says otherwise is not its run file."""
-    if spent.header["run_file"] != run_folder.digest(folder / run_folder.RUN):
+    header = header_of(spent)
+    if header.run_file != run_folder.digest(folder / run_folder.RUN):
         raise InputError(
             "run.toml is not the run file that the ledger was written for; the folder's files do "
             "not belong together"
         )
-    for name, planned in (
-        ("noise_multiplier", plan.noise_multiplier),
-        ("sampling_rate", plan.sampling_rate),
+    for name, planned, released in (
+        ("noise_multiplier", plan.noise_multiplier, header.noise_multiplier),
+        ("sampling_rate", plan.sampling_rate, header.sampling_rate),
     ):
-        released = spent.header[name]
         if abs(released - planned) > 1e-9 * max(1.0, abs(planned)):
             raise InputError(
                 f"the ledger was written with {name}={released:g}, but run.toml gives "
                 f"{planned:g}; the folder's files do not belong together"
             )
-    check_exposures(spent, plan)
+    check_exposures(header, plan)
 
 
 def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
@@ -169,29 +165,29 @@ def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None
     )
 
 
-def _ledger(plan: Plan, spent: Spent) -> dict[str, Any]:
+def _ledger(plan: Plan, spent: Spent) -> Released:
     """What the ledger says was released.
 
     `epsilon` is what may be signed: of the planned rounds, or of more where the ledger has more.
     What stopped a run early may depend on the data, so epsilon of the rounds that were released is
     a `reading`.
     """
-    return {
-        "rounds": spent.rounds,
-        "rounds_accounted": _rounds_accounted(plan, spent),
-        "entries": len(spent.entries),
-        "resumed_after": list(spent.resumed_after),
-        "repeated": _repeated(spent),
-        "torn": spent.torn,
-        "epsilon": {
+    return Released(
+        rounds=spent.rounds,
+        rounds_accounted=_rounds_accounted(plan, spent),
+        entries=len(spent.entries),
+        resumed_after=list(spent.resumed_after),
+        repeated=_repeated(spent),
+        torn=spent.torn,
+        epsilon={
             name: _epsilon(plan, accounted(exposure, spent.numbers, torn=spent.torn))
             for name, exposure in plan.exposures.items()
         },
-        "reading": {
+        reading={
             name: _epsilon(plan, exposure, rounds=spent.numbers)
             for name, exposure in plan.exposures.items()
         },
-    }
+    )
 
 
 def _repeated(spent: Spent) -> list[tuple[int, int]]:
@@ -214,7 +210,8 @@ def _rounds_of(exposure: JointSensitivity) -> int:
     return sum({r.first: r.rounds for r in exposure.releases if r.first > 0}.values())
 
 
-def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, Any]:
+def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, float]]]:
+    """Epsilon of what was released up to some rounds, at most `_POINTS` and the first."""
     ends = [at for at, number in enumerate(spent.numbers, start=1) if number > 0]
     last = len(ends)
     points = sorted({1, *(max(1, round(last * k / _POINTS)) for k in range(1, _POINTS + 1))})
@@ -232,13 +229,7 @@ def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, Any]:
     return found
 
 
-def _metrics(folder: Path) -> list[dict[str, Any]]:
-    path = folder / run_folder.METRICS
-    text = path.read_text(encoding="utf-8") if path.exists() else ""  # cut off before the start
-    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-
-def _reproduce(folder: Path) -> dict[str, Any]:
+def _reproduce(folder: Path) -> Reproduce:
     """Commands, versions and digests; of the evidence what is there."""
     kept = {
         run_folder.RUN: ["overhear plan run.toml", "overhear train run.toml --out DIR"],
@@ -249,13 +240,10 @@ def _reproduce(folder: Path) -> dict[str, Any]:
         run_folder.AUDIT: ["overhear audit DIR"],
     }
     there = {name: commands for name, commands in kept.items() if (folder / name).exists()}
-    environment = (folder / run_folder.ENVIRONMENT).read_text(encoding="utf-8")
-    return {
-        "commands": [
-            *(command for commands in there.values() for command in commands),
-            "overhear report DIR",
-        ],
-        "check": ["cd DIR && sha256sum --check SHA256SUMS"],
-        "environment": json.loads(environment),
-        "files": {name: run_folder.digest(folder / name) for name in there},
-    }
+    commands = [command for commands in there.values() for command in commands]
+    return Reproduce(
+        commands=[*commands, "overhear report DIR"],
+        check=["cd DIR && sha256sum --check SHA256SUMS"],
+        environment=read_environment(folder / run_folder.ENVIRONMENT),
+        files={name: run_folder.digest(folder / name) for name in there},
+    )

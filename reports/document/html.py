@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from importlib import resources
@@ -18,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from ...runs.folder.folder import finite
+from ...runs.described import as_text
 from ...runs.numbers import is_infinite
 from ..cited import Cited
 from ..figures.by_round import epsilon_figure, epsilon_series, utility_figure
@@ -26,7 +25,7 @@ from ..figures.chart import key
 from ..figures.graph import graph_figure, network, network_key
 from ..figures.measured import measured_figure
 from ..figures.odds import odds_figure
-from ..judgement.facts import as_report, facts_of_report
+from ..judgement.facts import facts_of_report
 from ..judgement.phrases import HEURISTIC
 from ..judgement.sentence import Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
@@ -56,66 +55,62 @@ _MOST_SHOWN = 4  # records of a scenario
 _MOST_BYTES = 150_000  # of pictures, before they are written as text
 
 
-def render(report: Mapping[str, Any], *, images: Mapping[str, bytes] | None = None) -> str:
+def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     """Render a report.
 
     Args:
-        report: the object of privacy.json.
+        report: what privacy.json holds.
         images: PNG files by the path that the report names; one that is missing is said to be.
 
     Returns:
         The page, complete in itself. Its embedded data and its digest are those of the file that
-        `folder.write_json` writes for the same report.
-
-    Raises:
-        pydantic.ValidationError: it is no report.
+        `Report.write` writes.
     """
-    report, typed = finite(report), as_report(report)
-    facts = facts_of_report(typed)
-    text = json.dumps(report, indent=2, allow_nan=False) + "\n"  # as folder.write_json writes it
-    found, head, cited = verdict(facts), facts.head, Cited(report)
-    series = epsilon_series(typed)
+    held: Any = report.dump()  # figures are cited by their places in the file
+    facts, text = facts_of_report(report), as_text(held)
+    found, head, cited = verdict(facts), facts.head, Cited(held)
+    series = epsilon_series(report)
     phrases = {claim.name: who(claim, facts) for claim in facts.claims}
     return _template().render(
-        report=report,
-        run=report["run"],
-        plan=report["plan"],
-        spent=report["ledger"]["epsilon"],
-        head=report["plan"]["adversaries"][head.row],
+        report=held,
+        run=held["run"],
+        plan=held["plan"],
+        spent=held["ledger"]["epsilon"],
+        head=held["plan"]["adversaries"][head.row],
         verdict=found,
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,
         markup=functools.partial(_markup, cited=cited),
-        sees=functools.partial(_sees, links=report["run"]["links"]),
+        sees=functools.partial(_sees, links=report.run.links),
         image=_Pictures(images or {}),
         phrase=lambda name: phrases.get(name, name),
         kind=lambda row: "bound" if row["status"] == "proven" else "figure",
         sign=_sign,
         bounded=next((c.row for c in facts.claims if c.proven and math.isfinite(c.epsilon)), None),
-        strongest=_strongest(typed),
+        strongest=_strongest(report),
         badges=_BADGES,
         doubt=found.doubt,
         heuristic=HEURISTIC,
         rows_words=_ROWS,
         shown=_MOST_SHOWN,
-        unused=_unused(typed),
-        graph=graph_figure(typed),
-        network=network(typed),
+        unused=_unused(report),
+        graph=graph_figure(report),
+        network=network(report),
         network_key=network_key,
-        odds=odds_figure(typed, cited, name=head.name),
-        epsilon_figure=epsilon_figure(typed, cited) if series else None,
+        odds=odds_figure(report, cited, name=head.name),
+        epsilon_figure=epsilon_figure(report, cited) if series else None,
         series=series,
         undrawn=[
             name
-            for name, line in typed.epsilon_by_round.items()
+            for name, line in report.epsilon_by_round.items()
             if any(is_infinite(epsilon) for _, epsilon in line)
         ],
         key=key,
-        partial=_partial(typed),
-        estimators=_estimators(typed),
-        measured_figure=measured_figure(typed, cited),
-        utility_figure=utility_figure(typed, cited) if typed.utility.rounds else None,
-        environment=_flat(typed.reproduce.environment),
+        partial=_partial(report),
+        estimators=_estimators(report),
+        measured_figure=measured_figure(report, cited),
+        utility_figure=utility_figure(report, cited) if report.utility.rounds else None,
+        environment=_flat(report.reproduce.environment.dump()),
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
     )

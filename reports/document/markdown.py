@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from ...runs.lower_bound import lower_bound
-from ...runs.numbers import bound, figure, is_infinite, small
-from ..judgement.facts import as_report, facts_of_report
+from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
+from ..judgement.facts import facts_of_report
 from ..judgement.phrases import HEURISTIC, adversary_words
 from ..judgement.sentence import text_of
 from ..judgement.verdict import verdict
@@ -16,24 +15,20 @@ from ..schema import Report
 __all__ = ["report_markdown"]
 
 
-def report_markdown(report: Mapping[str, object]) -> str:
+def report_markdown(report: Report) -> str:
     """A summary of a report; every figure is one of its figures.
 
     Args:
-        report: the object of privacy.json.
-
-    Raises:
-        pydantic.ValidationError: it is no report.
+        report: what privacy.json holds.
     """
-    typed = as_report(report)
     return "\n".join(
         [
-            *_verdict(typed),
-            *_adversaries(typed),
-            *_utility(typed),
-            *_attack(typed),
-            *_audit(typed),
-            *_assumptions(typed),
+            *_verdict(report),
+            *_adversaries(report),
+            *_utility(report),
+            *_attack(report),
+            *_audit(report),
+            *_assumptions(report),
         ]
     )
 

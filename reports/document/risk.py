@@ -16,15 +16,16 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from typing import Any
 
 from ...privacy.accounting.request import Adjacency
-from ...privacy.accounting.risk import Risk, composed_risk, risk_of_mu
+from ...privacy.accounting.risk import Risk as Curve
+from ...privacy.accounting.risk import composed_risk, risk_of_mu
 from ...privacy.guarantee import Statement, Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan
 from ...training.exposure.guarantees import accounted
 from ...training.exposure.joint_sensitivities import JointSensitivity, Release
+from ..schema import Hits, Odds, Risk
 
 __all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
 
@@ -40,21 +41,15 @@ class Source(enum.StrEnum):
     NOTHING = "nothing protects"
 
 
-def risk_by_adversary(
-    plan: Plan, spent: Spent, *, epsilon: Mapping[str, float]
-) -> dict[str, dict[str, Any]]:
+def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float]) -> dict[str, Risk]:
     """The odds of each adversary after everything that was accounted for.
 
     Args:
         plan: of the run.
         spent: its ledger.
         epsilon: accounted, by adversary.
-
-    Returns:
-        By adversary: `from` (a `Source`), `relation` ("at most" or "at least"), `advantage`, `mu`
-        of the whole run (None where only the pair is known), `right` and `hits` as odds.
     """
-    known: dict[tuple[tuple[Release, ...], bool], dict[str, Any]] = {}
+    known: dict[tuple[tuple[Release, ...], bool], Risk] = {}
     found = {}
     for name, exposure in plan.exposures.items():
         guarantee = plan.guarantee(name)
@@ -115,7 +110,7 @@ def _entry(
     epsilon: float,
     statement: Statement,
     proven: bool,
-) -> dict[str, Any]:
+) -> Risk:
     if math.isinf(epsilon):
         return _told(
             Source.NOTHING, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True
@@ -135,7 +130,7 @@ def _entry(
 
 def _curve(
     exposure: JointSensitivity, *, noise_multiplier: float, adjacency: Adjacency
-) -> Risk | None:
+) -> Curve | None:
     """Of everything released together; None where no pair is known that dominates it."""
     counts: Counter[tuple[float, float]] = Counter()
     for r in exposure.releases:
@@ -157,21 +152,16 @@ def _told(
     advantage: float,
     mu: float | None,
     up: bool,
-) -> dict[str, Any]:
-    return {
-        "from": str(source),
-        "relation": "at most" if up else "at least",
-        "advantage": advantage,
-        "mu": mu,
+) -> Risk:
+    return Risk(
+        source=str(source),
+        relation="at most" if up else "at least",
+        advantage=advantage,
+        mu=mu,
         # The prior is a coin, so the best guess is right with probability (1 + advantage) / 2.
-        "right": {"times": odds(0.5 * (1.0 + advantage), 100, up=up), "of": 100},
-        "hits": [
-            {
-                "false_positives": wrong,
-                "of": of,
-                "hit_rate": hit,
-                "hits": odds(hit, of, up=up),
-            }
+        right=Odds(times=odds(0.5 * (1.0 + advantage), 100, up=up), of=100),
+        hits=[
+            Hits(false_positives=wrong, of=of, hit_rate=hit, hits=odds(hit, of, up=up))
             for (wrong, of), hit in hits.items()
         ],
-    }
+    )

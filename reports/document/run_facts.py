@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from pydantic import ValidationError
+from typing import NamedTuple
 
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...runs.folder import folder as run_folder
+from ...runs.folder.records import MetricsLine, Stopped, read_stopped
 from ...runs.plan.plan import Plan
+from ...runs.plan.schema import Target
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
 from ...training.graphs.graph import Topology
 from ...training.step.values import SERVER
 from ...training.tracing.trace import trace
-from ..schema import Stopped
+from ..schema import Run, Utility
 
 __all__ = ["Course", "Traffic", "course", "duplicates", "run_facts", "traffic", "utility"]
 
@@ -42,9 +42,7 @@ class Course(NamedTuple):
     stopped: Stopped | None
 
 
-def course(
-    folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[Mapping[str, Any]]
-) -> Course:
+def course(folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[MetricsLine]) -> Course:
     """How far the run of a folder came, by its ledger, its evaluations and its stopped.json.
 
     Args:
@@ -63,7 +61,7 @@ def course(
     done = sum(0 < number <= end for number in named)
     return Course(
         done=done,
-        finished=done == end and bool(metrics) and metrics[-1]["round"] == end,
+        finished=done == end and bool(metrics) and metrics[-1].round == end,
         stopped=stopped,
     )
 
@@ -71,20 +69,13 @@ def course(
 def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
     if not path.exists():
         return None
-    try:
-        found = Stopped.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "/".join(str(part) for part in first["loc"])
-        raise InputError(f"{path} cannot be read: {place}: {first['msg']}") from error
-    target = {"epsilon": found.target, "delta": found.delta, "adversary": found.adversary}
+    found = read_stopped(path)
+    target = Target(epsilon=found.target, delta=found.delta, adversary=found.adversary)
     of_run = (
         (found.rounds, target) == (plan.rounds, plan.target)
         and found.round <= plan.rounds
         and spent.resumed_after  # without a resumption the planned rounds are within the target
-        and math.isclose(
-            float(found.epsilon), plan.guarantee(found.adversary).epsilon, rel_tol=_TOLERANCE
-        )
+        and math.isclose(found.epsilon, plan.guarantee(found.adversary).epsilon, rel_tol=_TOLERANCE)
     )
     if not of_run:
         raise InputError(
@@ -94,10 +85,11 @@ def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
     return found
 
 
-def run_facts(
-    config: RunFile, built: Built, plan: Plan, *, came: Course, sent: Traffic
-) -> dict[str, Any]:
-    """The "run" of privacy.json; of a large network the links of the agent at risk alone.
+def run_facts(config: RunFile, built: Built, plan: Plan, *, came: Course, sent: Traffic) -> Run:
+    """The run of a report; of a large network the links of one agent alone.
+
+    That agent is the one whose records are most at risk: for the target adversary, or for the
+    worst one where there is no target.
 
     Args:
         config: the run file.
@@ -107,46 +99,56 @@ def run_facts(
         sent: between whom.
     """
     graph = built.setting.graph
-    target = plan.target["adversary"]
+    target = plan.target.adversary
     at_risk = plan.guarantee(target) if target else plan.guarantees[0]
-    return {
-        "name": f"{config.algorithm.name}-{graph.name}-{config.data.name}",
-        "algorithm": config.algorithm.name,
-        "form": config.algorithm.form,
-        "graph": graph.name,
-        "agents": graph.agents,
-        **_links(graph, victim=at_risk.victim),
-        "graphs_in_turn": len(graph.graphs),
-        "server": sent.server,
-        "links_used": sent.links,
-        "links": config.graph.links,
-        "data": config.data.name,
-        "records": len(built.data.targets),
-        "duplicate_records": duplicates(built),
-        "model": config.model.name,
-        "parameters": sum(p.numel() for p in built.setting.model.parameters()),
-        "rounds": plan.rounds,
-        "rounds_done": came.done,
-        "finished": came.finished,
-        "stopped": None if came.stopped is None else came.stopped.model_dump(),
-        "sampling_rate": plan.sampling_rate,
-        "clip_norm": "inf" if built.clip_norm is None else built.clip_norm,
-        "noise_multiplier": plan.noise_multiplier,
-        "evaluation_noise_seed": config.training.evaluation_noise_seed,
-        "device": str(built.setting.device),
-    }
+    links = _links(graph, victim=at_risk.victim)
+    return Run(
+        name=f"{config.algorithm.name}-{graph.name}-{config.data.name}",
+        algorithm=config.algorithm.name,
+        form=config.algorithm.form,
+        graph=graph.name,
+        agents=graph.agents,
+        edges=links.shown,
+        edges_in_all=links.in_all,
+        one_way=links.one_way,
+        graphs_in_turn=len(graph.graphs),
+        server=sent.server,
+        links_used=sent.links,
+        links=config.graph.links,
+        data=config.data.name,
+        records=len(built.data.targets),
+        duplicate_records=duplicates(built),
+        model=config.model.name,
+        parameters=sum(p.numel() for p in built.setting.model.parameters()),
+        rounds=plan.rounds,
+        rounds_done=came.done,
+        finished=came.finished,
+        stopped=came.stopped,
+        sampling_rate=plan.sampling_rate,
+        clip_norm=math.inf if built.clip_norm is None else built.clip_norm,
+        noise_multiplier=plan.noise_multiplier,
+        evaluation_noise_seed=config.training.evaluation_noise_seed,
+        device=str(built.setting.device),
+    )
 
 
-def _links(graph: Topology, *, victim: int) -> dict[str, Any]:
-    """Pairs that are joined, how many there are, and those that are joined one way alone."""
-    arcs = set(graph.links)
+class _Links(NamedTuple):
+    """Pairs that are joined and drawn, how many there are, and those joined one way alone."""
+
+    shown: list[tuple[int, int]]
+    in_all: int
+    one_way: list[tuple[int, int]]
+
+
+def _links(graph: Topology, *, victim: int) -> _Links:
+    """The links of a graph; of one that is too large to draw those of the victim."""
+    arcs = {(int(j), int(i)) for j, i in graph.links}
     pairs = sorted({(min(p), max(p)) for p in arcs})
     shown = pairs
     if len(pairs) > _MOST_LINKS:
         shown = [p for p in pairs if victim in p][:_MOST_LINKS]
-    one_way = [arc for pair in shown for arc in (pair, pair[::-1]) if arc in arcs]
-    one_way = [(j, i) for j, i in one_way if (i, j) not in arcs]
-    return {"edges": shown, "edges_in_all": len(pairs), "one_way": one_way}
+    both = [arc for j, i in shown for arc in ((j, i), (i, j)) if arc in arcs]
+    return _Links(shown, len(pairs), [(j, i) for j, i in both if (i, j) not in arcs])
 
 
 def traffic(built: Built, plan: Plan) -> Traffic:
@@ -179,20 +181,20 @@ def duplicates(built: Built) -> int:
     return total - len(seen)
 
 
-def utility(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def utility(metrics: Sequence[MetricsLine]) -> Utility:
     """What was learned: accuracy of the mean model, and of the agents' own ones.
 
     Args:
         metrics: the lines of metrics.jsonl.
     """
-    accuracy = [[float(a) for a in m["accuracy"]] for m in metrics]
-    return {
-        "rounds": [m["round"] for m in metrics],
-        "consensus_accuracy": [m["consensus_accuracy"] for m in metrics],
-        "consensus_loss": [m["consensus_loss"] for m in metrics],
-        "agent_accuracy_min": [min(each) for each in accuracy],
-        "agent_accuracy_median": [statistics.median(each) for each in accuracy],
-        "agent_accuracy_max": [max(each) for each in accuracy],
-        "agent_accuracy_last": accuracy[-1] if accuracy else [],
-        "consensus_distance": [m["consensus_distance"] for m in metrics],
-    }
+    accuracy = [m.accuracy for m in metrics]
+    return Utility(
+        rounds=[m.round for m in metrics],
+        consensus_accuracy=[m.consensus_accuracy for m in metrics],
+        consensus_loss=[m.consensus_loss for m in metrics],
+        agent_accuracy_min=[min(each) for each in accuracy],
+        agent_accuracy_median=[statistics.median(each) for each in accuracy],
+        agent_accuracy_max=[max(each) for each in accuracy],
+        agent_accuracy_last=accuracy[-1] if accuracy else [],
+        consensus_distance=[m.consensus_distance for m in metrics],
+    )

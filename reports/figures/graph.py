@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ...runs.plan.schema import PlannedAdversary as Row
 from ..schema import Report, Run
-from ..schema import Statement as Row
 from .chart import drawing
 
 __all__ = ["Network", "graph_figure", "network", "network_key"]

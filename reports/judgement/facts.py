@@ -5,13 +5,12 @@ Nothing here is phrased, and nothing is decided.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.guarantee import Bound, Status
 from ...runs.evidence.schema import Attack, Audit
-from ...runs.folder.folder import finite
 from ...runs.plan.plan import Plan
 from ...runs.run_file.run_file import RunFile
 from ...training.algorithms import ALGORITHMS
@@ -25,7 +24,6 @@ __all__ = [
     "Facts",
     "Ran",
     "adversary_key",
-    "as_report",
     "facts_of_plan",
     "facts_of_report",
 ]
@@ -223,19 +221,10 @@ def adversary_key(name: str) -> object:
     return (found.sees, found.agents) if found.sees is Sees.OWN_LINKS else found.name
 
 
-def as_report(collected: Mapping[str, object]) -> Report:
-    """The object of privacy.json as its types.
-
-    Raises:
-        pydantic.ValidationError: it is no such object.
-    """
-    return Report.model_validate(finite(collected), strict=False)  # tuples may be lists
-
-
 def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
-    limit = plan.target["epsilon"]
+    limit = plan.target.epsilon
     algorithm = ALGORITHMS[config.algorithm.name]
     return Facts(
         claims=tuple(
@@ -253,9 +242,9 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
             )
             for row, g in enumerate(plan.guarantees)
         ),
-        target=plan.target["adversary"],
+        target=plan.target.adversary,
         limit=None if limit is None else float(limit),
-        delta=float(plan.target["delta"]),
+        delta=plan.target.delta,
         algorithm=config.algorithm.name,
         form=config.algorithm.form,
         agents=config.data.agents,

@@ -6,29 +6,40 @@ the point is done, and a folder of attacks without attack.json is gone on with.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
-from ...attacks.interception.replay import trace_of
-from ...attacks.scoring.evaluation import attack_images
-from ...attacks.scoring.reconstruction_bound import count_rebuilt, proven_mu, reconstruction_bound
+from ...attacks.interception.replay import Trial, trace_of
+from ...attacks.scoring.conclusion import conclusion
+from ...attacks.scoring.evaluation import Row, attack_images, score_each
+from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
+from ...attacks.scoring.reconstruction_bound import (
+    ReconstructionBound,
+    count_rebuilt,
+    proven_mu,
+    reconstruction_bound,
+)
 from ...privacy.ledger import read_ledger
 from ..errors import ContradictedProof
+from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
 from ..folder import folder as run_folder
-from ..run_file.build import build
-from ..run_file.run_file import load_run_file
-from .attack_entry import entry_of, save_pictures
-from .planted import plant
-from .points import check_attack, points_of, preset_of, trial_of
+from ..folder.records import header_of
+from ..run_file.build import Built, build
+from ..run_file.run_file import RunFile, load_run_file
+from .gallery import save_gallery
+from .planted import Public, plant
+from .points import Point, check_attack, points_of, preset_of, trial_of
+
+PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
 
 Progress = Callable[[int, int, str], None]
 
 
-def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, Any]:
+def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
     """Attack the intercepted rounds of a run folder.
 
     Args:
@@ -36,7 +47,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         progress: called with (done, total, what).
 
     Returns:
-        The object that is written to attacks/attack.json.
+        What is written to attacks/attack.json.
 
     Raises:
         FileNotFoundError: no finished run is in the folder.
@@ -44,9 +55,10 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         ValueError: there is nothing that the attack can be mounted on; nothing is written then.
         ContradictedProof: more was rebuilt than the proof allows; everything is written before.
     """
+    # What is attacked, and what the proof says of it: all that can be refused, before any work.
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     run_folder.check_sums(folder)
-    header = read_ledger(run_folder.require(folder, run_folder.LEDGER)).header
+    header = header_of(read_ledger(run_folder.require(folder, run_folder.LEDGER)))
     if (folder / run_folder.ATTACK).exists():
         raise FileExistsError(
             f"{folder / run_folder.ATTACK} exists; attack another run, or move "
@@ -54,83 +66,246 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> dict[str, A
         )
     built = build(config)
     check_attack(folder, config, built=built)
-    public, batch = plant(built.data, config.attack.images), config.attack.batch
-    points = points_of(config)
-    where = {
-        (p.round, p.victim): trial_of(
-            folder,
-            config,
-            built=built,
-            round=p.round,
-            victim=p.victim,
-            multiplier=header["noise_multiplier"],
-        )
-        for p in points
-    }
-    proven = {key: proven_mu(trial, trace_of(trial)) for key, trial in where.items()}
-    a_point = 3 * -(-len(public.images) // batch)  # protections, groups
-    total, done = len(points) * a_point, 0
-
-    def tick(text: str) -> None:
-        nonlocal done
-        done += 1
-        if progress is not None:
-            progress(done, total, text)
-
+    aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
+    public = plant(built.data, config.attack.images)
+    # The public records, shown once for all points.
     run_folder.forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
     (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
     shown = built.data.pixels(public.images).clamp(0, 1)
-    originals = save_pictures(folder, "original", shown)
-    found = list[dict[str, Any]]()
-    for point in points:
-        kept = folder / point.file
+    planted = _Planted(
+        public=public, shown=shown, originals=save_pictures(folder, "original", shown)
+    )
+    # Every point, whose entry is kept as soon as it is known; then all of them as one file.
+    tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
+    found = []
+    for aim in aims:
+        kept = folder / aim.point.file
         if kept.exists():
-            found.append(json.loads(kept.read_text(encoding="utf-8")))
-            done += a_point
+            found.append(_kept(kept))
+            tick.skip(_groups(config, planted))
             continue
-        key = (point.round, point.victim)
-        rows = attack_images(
-            where[key],
-            built.data,
-            scenario=point.scenario,
-            preset=preset_of(config, point.preset),
-            images=public.images,
-            labels=public.labels,
-            prior_image=public.prior,
-            generator=torch.Generator().manual_seed(config.training.seed),
-            batch=batch,
-            progress=tick,
-        )
-        errors = rows[-1].scores.mse
-        bound = reconstruction_bound(
-            mu=proven[key],
-            threshold=public.threshold,
-            hits=count_rebuilt(errors, threshold=public.threshold, batch=batch),
-            images=len(errors[::batch]),
-            prior_hit_rate=public.guessed,
-            guesses=batch,
-            tests=len(points),
-        )
-        found.append(
-            entry_of(
-                folder,
-                point,
-                trial=where[key],
-                rows=rows,
-                bound=bound,
-                batch=batch,
-                public=public,
-                shown=shown,
-                originals=originals,
-            )
-        )
-        run_folder.write_json(kept, found[-1])
-    result = {"schema": 1, "scenarios": found}
-    run_folder.write_json(folder / run_folder.ATTACK, result)
-    for point in points:
-        (folder / point.file).unlink(missing_ok=True)
+        found.append(_attacked(folder, config, built, aim, planted, tick=tick, tests=len(aims)))
+        found[-1].write(kept)
+    result = Attack(version=1, scenarios=found)
+    result.write(folder / run_folder.ATTACK)
+    for aim in aims:
+        (folder / aim.point.file).unlink(missing_ok=True)
     run_folder.write_sums(folder)
-    exceeded = [s["bound"]["sentence"] for s in found if s["bound"]["exceeded"]]
+    exceeded = [s.bound.sentence for s in found if s.bound.exceeded]
     if exceeded:
         raise ContradictedProof("; ".join(exceeded))
     return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Aim:
+    """A point, the rounds that are re-enacted for it, and mu of what they release."""
+
+    point: Point
+    trial: Trial
+    proven: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Planted:
+    """The public records, as (N, channels, height, width) pixels, and their pictures' paths."""
+
+    public: Public
+    shown: Tensor
+    originals: Sequence[str]
+
+
+class _Ticks:
+    """Counts what is done, over all points."""
+
+    def __init__(self, *, total: int, progress: Progress | None) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def __call__(self, text: str) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total, text)
+
+    def skip(self, count: int) -> None:
+        """Count what an earlier process did."""
+        self._done += count
+
+
+def _groups(config: RunFile, planted: _Planted) -> int:
+    """Searches of a point: one for each protection and group of records planted together."""
+    return 3 * -(-len(planted.shown) // config.attack.batch)
+
+
+def _aims(folder: Path, config: RunFile, built: Built, *, multiplier: float) -> list[_Aim]:
+    """Every point with its trial; points of one round and victim share it."""
+    trials: dict[tuple[int, int], tuple[Trial, float]] = {}
+    found = []
+    for point in points_of(config):
+        key = (point.round, point.victim)
+        if key not in trials:
+            trial = trial_of(
+                folder,
+                config,
+                built=built,
+                round=point.round,
+                victim=point.victim,
+                multiplier=multiplier,
+            )
+            trials[key] = trial, proven_mu(trial, trace_of(trial))
+        trial, proven = trials[key]
+        found.append(_Aim(point=point, trial=trial, proven=proven))
+    return found
+
+
+def _kept(path: Path) -> Scenario:
+    return Scenario.read(
+        path,
+        refusal=lambda at, what: (
+            f"{path} cannot be read at {at or 'its start'}: {what}; remove it, and the point is "
+            "attacked again"
+        ),
+    )
+
+
+def _attacked(
+    folder: Path,
+    config: RunFile,
+    built: Built,
+    aim: _Aim,
+    planted: _Planted,
+    *,
+    tick: _Ticks,
+    tests: int,
+) -> Scenario:
+    """Attack one point; its pictures are written.
+
+    Args:
+        folder: of the run; its folder of attacks must exist.
+        config: the run file.
+        built: its objects.
+        aim: what is attacked.
+        planted: with what.
+        tick: called with words after each search.
+        tests: how many bounds are tested at once.
+    """
+    public, batch = planted.public, config.attack.batch
+    rows = attack_images(
+        aim.trial,
+        built.data,
+        scenario=aim.point.scenario,
+        preset=preset_of(config, aim.point.preset),
+        images=public.images,
+        labels=public.labels,
+        prior_image=public.prior,
+        generator=torch.Generator().manual_seed(config.training.seed),
+        batch=batch,
+        progress=tick,
+    )
+    # The run's own messages are the last row; the proof speaks of one record of each group.
+    errors = rows[-1].scores.mse
+    bound = reconstruction_bound(
+        mu=aim.proven,
+        threshold=public.threshold,
+        hits=count_rebuilt(errors, threshold=public.threshold, batch=batch),
+        images=len(errors[::batch]),
+        prior_hit_rate=public.guessed,
+        guesses=batch,
+        tests=tests,
+    )
+    return _entry(folder, aim, planted, rows=rows, bound=bound, batch=batch)
+
+
+def _entry(
+    folder: Path,
+    aim: _Aim,
+    planted: _Planted,
+    *,
+    rows: Sequence[Row],
+    bound: ReconstructionBound,
+    batch: int,
+) -> Scenario:
+    """The entry of a point: the four rows and what the proof allows."""
+    point, trial = aim.point, aim.trial
+    gallery = f"{run_folder.ATTACKS}/gallery-{point.name}.png"
+    (folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
+    save_gallery(
+        folder / gallery,
+        [("original", planted.shown), *((row.name, row.images) for row in rows)],
+        captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
+    )
+    return Scenario(
+        scenario=str(point.scenario),
+        adversary=trial.parsed_adversary().name,
+        round=point.round,
+        model_owner=trial.model_owner if point.scenario == "cross-gradient" else point.victim,
+        victim=point.victim,
+        preset=point.preset,
+        batch=batch,
+        together=trial.together,
+        rows=[_row(folder, point.name, row, planted.shown) for row in rows],
+        originals=list(planted.originals),
+        gallery=gallery,
+        records=PLANTED,
+        conclusion=_words(rows, planted.public),
+        bound=_allowed(bound),
+    )
+
+
+def save_pictures(folder: Path, name: str, images: Tensor) -> list[str]:
+    """Write (N, channels, height, width) pixels as PNG files; their paths within the run."""
+    from PIL import Image
+
+    paths = [f"{run_folder.ATTACKS}/{name}-{i}.png" for i in range(len(images))]
+    for path, image in zip(paths, images, strict=True):
+        levels = (image.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()
+        Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels).save(folder / path)
+    return paths
+
+
+def _words(rows: Sequence[Row], public: Public) -> str:
+    """The conclusion, and whether the gradient stands out of the noise at all."""
+    said = conclusion(rows, threshold=public.threshold, guessed=public.guessed)
+    return f"{said} {rows[-1].spectral}".strip()
+
+
+def _allowed(bound: ReconstructionBound) -> AllowedByProof:
+    return AllowedByProof(
+        mu=bound.mu,
+        threshold=bound.threshold,
+        prior_hit_rate=bound.prior_hit_rate,
+        most=bound.bound,
+        rebuilt=bound.hits,
+        images=bound.images,
+        guesses=bound.guesses,
+        confidence=bound.confidence,
+        exceeded=bound.exceeded,
+        sentence=bound.sentence(),
+    )
+
+
+def _row(folder: Path, name: str, row: Row, originals: Tensor) -> AttackRow:
+    s = row.scores
+    return AttackRow(
+        name=row.name,
+        mse=list(s.mse),
+        psnr=list(s.psnr),
+        ssim=list(s.ssim),
+        mean=means(s),
+        interval={"mse": bootstrap_interval(s.mse), "psnr": bootstrap_interval(s.psnr)},
+        conventions={
+            key: means(score_each(originals, row.images, convention=convention))
+            for key, convention in CONVENTIONS.items()
+        },
+        stage=list(row.stages),
+        noise_std=row.noise_std,
+        intercepts=row.intercepts,
+        labels=list(row.labels),
+        spectral=row.spectral,
+        unused=list(row.unused),
+        images=save_pictures(folder, f"{name}-{row.name.replace(' ', '-')}", row.images),
+    )
+
+
+def means(scores: Scores) -> Means:
+    """The means of scores of several images."""
+    return Means(mse=scores.mean_mse, psnr=scores.mean_psnr, ssim=scores.mean_ssim)

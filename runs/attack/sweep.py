@@ -8,22 +8,36 @@ neither does one where more was rebuilt than the proof allows: `contradictions` 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...privacy.errors import InputError
+from ..described import Described
 from ..errors import ContradictedProof, sentence
+from ..evidence.evidence import read_attack
+from ..evidence.schema import Attack, AttackRow, Scenario
 from ..folder import folder as run_folder
 from ..folder.run import train_run
 from ..plan.sweep import combinations_of
 from ..run_file.run_file import RunFile, load_run_file
 from .attack import attack_run
 
-__all__ = ["attack_sweep", "attack_sweep_rows", "contradictions"]
+__all__ = ["AttackedCombination", "attack_sweep", "attack_sweep_rows", "contradictions"]
 
 Progress = Callable[[int, int, str], None]
+
+
+class AttackedCombination(Described):
+    """One combination of swept values, and its attack or why there is none."""
+
+    swept: dict[str, str]
+    """The text of the value of each swept key."""
+    folder: str
+    """Of its run, within that of the sweep."""
+    refused: str | None
+    """The reason why it cannot be run."""
+    scenarios: list[Scenario]
+    """Of its attacks/attack.json."""
 
 
 def attack_sweep(
@@ -33,7 +47,7 @@ def attack_sweep(
     sweeps: Sequence[str] = (),
     overrides: Sequence[str] = (),
     progress: Progress | None = None,
-) -> list[dict[str, Any]]:
+) -> list[AttackedCombination]:
     """Train and attack every combination; the last sweep varies fastest.
 
     Args:
@@ -44,8 +58,7 @@ def attack_sweep(
         progress: called with (done, total, what) within each training and each attack.
 
     Returns:
-        For each combination what was swept, its folder, "refused" with a reason or None, and the
-        "scenarios" of attacks/attack.json.
+        An entry for each combination, refused or not.
 
     Raises:
         FileNotFoundError: no such run file.
@@ -55,33 +68,35 @@ def attack_sweep(
     found = []
     for number, (shown, every) in enumerate(combinations_of(run, sweeps, overrides=overrides)):
         folder = out / f"{number:02d}"
-        one: dict[str, Any] = {"swept": shown, "folder": folder.name, "refused": None}
+        refused: str | None = None
+        scenarios: list[Scenario] = []
         try:
             config = load_run_file(run, every)
-            one["scenarios"] = _attacked(config, folder, progress=progress)["scenarios"]
+            scenarios = _attacked(config, folder, progress=progress).scenarios
         except InputError as error:
-            reason = " ".join(sentence(error).removeprefix(f"{run}: ").split())
-            one |= {"refused": reason, "scenarios": []}
-        found.append(one)
-    if all(one["refused"] is not None for one in found):
+            refused = " ".join(sentence(error).removeprefix(f"{run}: ").split())
+        found.append(
+            AttackedCombination(
+                swept=shown, folder=folder.name, refused=refused, scenarios=scenarios
+            )
+        )
+    if all(one.refused is not None for one in found):
         raise InputError(
-            f"none of the {len(found)} combinations can be attacked; the first: "
-            f"{found[0]['refused']}"
+            f"none of the {len(found)} combinations can be attacked; the first: {found[0].refused}"
         )
     return found
 
 
-def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> dict[str, Any]:
+def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> Attack:
     """The attack of one combination, from its folder as far as that goes."""
     kept = folder / run_folder.RUN
-    if kept.exists() and kept.read_text(encoding="utf-8") != config.to_toml():
+    if kept.exists() and load_run_file(kept) != config:
         raise FileExistsError(
             f"{folder} holds a run of another run file; give a new folder to --out"
         )
-    done = folder / run_folder.ATTACK
-    if done.exists():
+    if (held := read_attack(folder)) is not None:
         run_folder.check_sums(folder)
-        return _held(done)
+        return held
     if folder.exists() and not run_folder.is_finished(folder):
         raise FileExistsError(
             f"{folder} holds a run that did not finish, with a ledger of what it released; "
@@ -99,36 +114,29 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> di
     try:
         return attack_run(folder, progress=progress)
     except ContradictedProof:  # told of when every combination is done
-        return _held(done)
+        if (held := read_attack(folder)) is None:
+            raise
+        return held
 
 
-def _held(done: Path) -> dict[str, Any]:
-    held: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
-    return held
-
-
-def contradictions(found: Sequence[Mapping[str, Any]]) -> list[str]:
+def contradictions(found: Sequence[AttackedCombination]) -> list[str]:
     """A sentence for each attack that rebuilt more than the proof allows, fresh or kept.
 
     Args:
         found: as `attack_sweep` returns it.
-
-    >>> bound = {"exceeded": True, "sentence": "8 of 8 images were rebuilt."}
-    >>> contradictions([{"swept": {"graph.name": "ring"}, "scenarios": [{"bound": bound}]}])
-    ['graph.name=ring: 8 of 8 images were rebuilt.']
     """
     told = []
     for one in found:
-        what = ", ".join(f"{key}={value}" for key, value in one["swept"].items())
-        for scenario in one["scenarios"]:
-            if scenario["bound"].get("exceeded", False):
-                said = scenario["bound"]["sentence"]
+        what = ", ".join(f"{key}={value}" for key, value in one.swept.items())
+        for scenario in one.scenarios:
+            if scenario.bound.exceeded:
+                said = scenario.bound.sentence
                 told.append(f"{what}: {said}" if what else said)
     return told
 
 
 def attack_sweep_rows(
-    found: Sequence[Mapping[str, Any]], *, convention: str | None = None
+    found: Sequence[AttackedCombination], *, convention: str | None = None
 ) -> Iterator[dict[str, str]]:
     """One row for each scenario of each combination: head -> text.
 
@@ -137,26 +145,23 @@ def attack_sweep_rows(
         convention: "dpdl" for MSE, PSNR and SSIM as that paper scales images; PSNR alone if None.
     """
     for one in found:
-        for scenario in one["scenarios"]:
-            row = dict(one["swept"])
+        for scenario in one.scenarios:
+            row = dict(one.swept)
             row |= {
-                "round": str(scenario["round"]),
-                "scenario": scenario["scenario"],
-                "attack": scenario["preset"],
+                "round": str(scenario.round),
+                "scenario": scenario.scenario,
+                "attack": scenario.preset,
             }
-            for of in scenario["rows"]:
-                row[of["name"]] = _scores(of, convention)
-            bound = scenario["bound"]
-            row["rebuilt, proof allows"] = (
-                f"{bound['rebuilt']}/{bound['images']}, {float(bound['most']):.0%}"
-            )
+            row |= {of.name: _scores(of, convention) for of in scenario.rows}
+            bound = scenario.bound
+            row["rebuilt, proof allows"] = f"{bound.rebuilt}/{bound.images}, {bound.most:.0%}"
             yield row
-        if one["refused"] is not None:
-            yield {**one["swept"], "scenario": f"refused: {one['refused']}"}
+        if one.refused is not None:
+            yield {**one.swept, "scenario": f"refused: {one.refused}"}
 
 
-def _scores(row: Mapping[str, Any], convention: str | None) -> str:
+def _scores(row: AttackRow, convention: str | None) -> str:
     if convention is None:
-        return f"{float(row['mean']['psnr']):.1f} dB"
-    mean = row["conventions"][convention]
-    return f"{float(mean['mse']):.3f} / {float(mean['psnr']):.1f} / {float(mean['ssim']):.2f}"
+        return f"{row.mean.psnr:.1f} dB"
+    mean = row.conventions[convention]
+    return f"{mean.mse:.3f} / {mean.psnr:.1f} / {mean.ssim:.2f}"

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...attacks.audit.audit import AGAIN, Audited, Verdict, audit, not_measured
+from ...attacks.audit.game import CanaryGame
 from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Status
 from ...privacy.ledger import read_ledger
 from ..errors import ContradictedProof
+from ..evidence.evidence import read_audit
+from ..evidence.schema import (
+    Audit,
+    AuditCheck,
+    AuditedAdversary,
+    AuditedMessage,
+    AuditVerdict,
+    EarlierAudit,
+    Estimator,
+    RowVerdict,
+    SecondLook,
+)
 from ..folder import folder as run_folder
+from ..folder.records import header_of
 from ..plan.plan import make_plan
-from ..run_file.build import build
+from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.tables import PrivacyTable
 from .game import game_of
 
 __all__ = ["audit_config", "audit_folder", "raise_contradiction"]
@@ -33,7 +47,7 @@ def audit_folder(
     overrides: Sequence[str] = (),
     again: bool = False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> Audit:
     """Audit the run of a folder, at the noise that its ledger names, and write audit.json.
 
     Args:
@@ -55,44 +69,51 @@ def audit_folder(
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
     config = load_run_file(path, overrides)
     run_folder.check_sums(folder)
-    header = read_ledger(run_folder.require(folder, run_folder.LEDGER)).header
+    header = header_of(read_ledger(run_folder.require(folder, run_folder.LEDGER)))
     held = folder / run_folder.AUDIT
     if held.exists() and not again:
         raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
-    found = audit_config(config, noise_multiplier=header["noise_multiplier"], progress=progress)
-    found |= {"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
-    if found["verdict"] == "consistent" and any(_in_doubt(one, found) for one in found["earlier"]):
-        found["verdict"] = "suspicious"
-    run_folder.write_json(held, found)
+    found = audit_config(config, noise_multiplier=header.noise_multiplier, progress=progress)
+    # What was found before stays beside it, and a suspicion stands until a closer look clears it.
+    earlier = _put_aside(folder, rounds=config.training.rounds)
+    verdict = found.verdict
+    if verdict == "consistent" and any(_in_doubt(one, found) for one in earlier):
+        verdict = "suspicious"
+    found = found.model_copy(
+        update={"verdict": verdict, "run_file": run_folder.digest(path), "earlier": earlier}
+    )
+    found.write(held)
     if (folder / run_folder.SUMS).exists():
         run_folder.write_sums(folder)
     raise_contradiction(found)
     return found
 
 
-def _in_doubt(before: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+def _in_doubt(before: EarlierAudit, found: Audit) -> bool:
     """Whether an earlier suspicion stands: only a look that is four times as close clears it."""
-    close = found["canaries"] >= AGAIN * before["canaries"] and found["rounds"] >= before["rounds"]
-    return before["verdict"] == "suspicious" and not close
+    close = found.canaries >= AGAIN * before.canaries and (found.rounds or 0) >= before.rounds
+    return before.verdict == "suspicious" and not close
 
 
-def _put_aside(folder: Path) -> list[dict[str, Any]]:
-    """Rename an audit that is there already, and say what it and those before it found."""
-    held, stem = folder / run_folder.AUDIT, Path(run_folder.AUDIT).stem
-    count = 1
+def _put_aside(folder: Path, *, rounds: int) -> list[EarlierAudit]:
+    """Rename an audit that is there already, and say what it and those before it found.
+
+    Args:
+        folder: of the run.
+        rounds: of the run, which an audit that names none had all of.
+    """
+    before = read_audit(folder)
+    if before is None:
+        return []
+    stem, count = Path(run_folder.AUDIT).stem, 1
     while (folder / f"{stem}-{count}.json").exists():
         count += 1
-    earlier: list[dict[str, Any]] = []
-    if held.exists():
-        before = json.loads(held.read_text(encoding="utf-8"))
-        name = f"{stem}-{count}.json"
-        held.rename(folder / name)
-        earlier = [*before.get("earlier", []), _summary(name, before)]
-    return earlier
-
-
-def _summary(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    return {"file": name} | {key: found[key] for key in ("verdict", "canaries", "rounds")}
+    name = f"{stem}-{count}.json"
+    (folder / run_folder.AUDIT).rename(folder / name)
+    summary = EarlierAudit(
+        file=name, canaries=before.canaries, rounds=before.rounds or rounds, verdict=before.verdict
+    )
+    return [*before.earlier, summary]
 
 
 def audit_config(
@@ -101,7 +122,7 @@ def audit_config(
     noise_multiplier: float | None = None,
     generator: np.random.Generator | None = None,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> Audit:
     """Audit what a run file describes.
 
     Args:
@@ -116,15 +137,8 @@ def audit_config(
     Raises:
         ValueError: the run is not private, or nothing is proven or released that could be measured.
     """
-    p = config.privacy
-    if p is None:
-        raise InputError("[privacy] is missing: nothing is proven, so there is nothing to audit")
-    built = build(config)
-    if built.clip_norm is None:
-        raise InputError(
-            f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
-            "audit; attack it instead"
-        )
+    # What is held against what: the plan, and the game that its adversaries can be scored in.
+    p, built = _auditable(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     if multiplier == 0:
@@ -135,6 +149,7 @@ def audit_config(
         if progress is not None:
             progress(done, total, what)
 
+    # Checks of the engine, which need no canaries; then the game.
     watched = min(config.audit.checked_rounds, config.training.rounds)
     show(0, watched, "checks")
     checks = engine_checks(built.setting, built.bound(multiplier), rounds=watched)
@@ -149,27 +164,54 @@ def audit_config(
             progress=lambda done, total: show(done, total, "canaries"),
         )
     )
-    found: dict[str, Any] = run_folder.finite(
-        {
-            "schema": 1,
-            "canaries": 0 if game is None else game.runs * game.of_each * len(game.hosts),
-            "runs": 0 if game is None else game.runs,
-            "rounds": config.audit.rounds or config.training.rounds,
-            "planned_rounds": config.training.rounds,
-            "hosts": [] if game is None else game.hosts,
-            "victim": p.victim,
-            "game": _GAMES[p.adjacency],
-            "confidence": config.audit.confidence,
-            "delta": p.delta,
-            "unit": "record",
-            "adjacency": p.adjacency,
-            "noise_multiplier": multiplier,
-            "verdict": _verdict(measured, checks),
-            "adversaries": [_entry(one, config) for one in measured],
-            "checks": [_check(one) for one in checks],
-        }
+    return _audit_of(config, p, game, multiplier=multiplier, measured=measured, checks=checks)
+
+
+def _audit_of(
+    config: RunFile,
+    privacy: PrivacyTable,
+    game: CanaryGame | None,
+    *,
+    multiplier: float,
+    measured: list[Audited],
+    checks: list[Check],
+) -> Audit:
+    """The object of what was measured and checked."""
+    return Audit(
+        version=1,
+        canaries=0 if game is None else game.runs * game.of_each * len(game.hosts),
+        runs=0 if game is None else game.runs,
+        rounds=config.audit.rounds or config.training.rounds,
+        planned_rounds=config.training.rounds,
+        hosts=[] if game is None else list(game.hosts),
+        victim=privacy.victim,
+        game=_GAMES[privacy.adjacency],
+        confidence=config.audit.confidence,
+        delta=privacy.delta,
+        unit="record",
+        adjacency=privacy.adjacency,
+        noise_multiplier=multiplier,
+        verdict=_verdict(measured, checks),
+        adversaries=[_entry(one, config) for one in measured],
+        checks=[_check(one) for one in checks],
     )
-    return found
+
+
+def _auditable(config: RunFile) -> tuple[PrivacyTable, Built]:
+    """The privacy and the objects of a run file.
+
+    Raises:
+        ValueError: the run is not private.
+    """
+    if config.privacy is None:
+        raise InputError("[privacy] is missing: nothing is proven, so there is nothing to audit")
+    built = build(config)
+    if built.clip_norm is None:
+        raise InputError(
+            f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
+            "audit; attack it instead"
+        )
+    return config.privacy, built
 
 
 _GAMES = {
@@ -178,7 +220,7 @@ _GAMES = {
 }
 
 
-def _verdict(measured: list[Audited], checks: list[Check]) -> str:
+def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
     found = {one.verdict for one in measured}
     if Verdict.CONTRADICTED in found:
         return "contradicted"
@@ -189,36 +231,45 @@ def _verdict(measured: list[Audited], checks: list[Check]) -> str:
     return "consistent" if Verdict.CONSISTENT in found else "nothing proven"
 
 
-def _entry(one: Audited, config: RunFile) -> dict[str, Any]:
+def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
     first = one.bounds[0] if one.bounds else None
     proven = one.proven.epsilon
-    return {
-        "name": one.proven.name,
-        "proven_epsilon": proven,
-        "status": str(one.proven.status),
-        "measured_epsilon": None if first is None else first.epsilon,
-        "ideal_epsilon": one.ideal,
-        "ratio": None if first is None or proven == 0 else first.epsilon / proven,
-        "canaries": one.canaries,
-        "threshold": None if first is None else first.threshold,
-        "false_alarms": None if first is None else first.false_alarms,
-        "misses": None if first is None else first.misses,
-        "verdict": str(one.verdict),
-        "estimators": [
-            {"name": b.name, "epsilon": b.epsilon, "assumptions": b.assumptions} for b in one.bounds
+    return AuditedAdversary(
+        name=one.proven.name,
+        proven_epsilon=proven,
+        status="proven" if one.proven.status is Status.PROVEN else "heuristic",
+        measured_epsilon=None if first is None else first.epsilon,
+        ideal_epsilon=one.ideal,
+        ratio=None if first is None or proven == 0 else first.epsilon / proven,
+        canaries=one.canaries,
+        threshold=None if first is None else first.threshold,
+        false_alarms=None if first is None else first.false_alarms,
+        misses=None if first is None else first.misses,
+        verdict=_ROW_VERDICTS[one.verdict],
+        estimators=[
+            Estimator(name=b.name, epsilon=b.epsilon, assumptions=b.assumptions) for b in one.bounds
         ],
-        "noise_scale": None if first is None else first.noise_scale,
-        "again": None
+        noise_scale=None if first is None else first.noise_scale,
+        again=None
         if one.again is None
-        else {
-            "epsilon": one.again.epsilon,
-            "confidence": one.again.confidence,
-            "noise_scale": one.again.noise_scale,
-        },
-        "messages": [_message(link) for link in one.links],
-        "messages_again": [_message(link) for link in one.again_links],
-        "words": one.words() + _of_rounds(config),
-    }
+        else SecondLook(
+            epsilon=one.again.epsilon,
+            confidence=one.again.confidence,
+            noise_scale=one.again.noise_scale,
+        ),
+        messages=[_message(link) for link in one.links],
+        messages_again=[_message(link) for link in one.again_links],
+        words=one.words() + _of_rounds(config),
+    )
+
+
+_ROW_VERDICTS: Mapping[Verdict, RowVerdict] = {
+    Verdict.CONSISTENT: "consistent",
+    Verdict.SUSPICIOUS: "suspicious",
+    Verdict.CONTRADICTED: "contradicted",
+    Verdict.NOTHING_PROVEN: "nothing proven",
+    Verdict.NOT_MEASURED: "not measured",
+}
 
 
 def _of_rounds(config: RunFile) -> str:
@@ -228,38 +279,32 @@ def _of_rounds(config: RunFile) -> str:
     return f" (all figures are of the first {audited} of {planned} rounds)"
 
 
-def _message(link: LinkBound) -> dict[str, Any]:
-    return {
-        "message": link.message,
-        "agent": link.host,
-        "proven_epsilon": link.proven,
-        "measured_epsilon": link.measured,
-        "canaries": link.canaries,
-    }
+def _message(link: LinkBound) -> AuditedMessage:
+    return AuditedMessage(
+        message=link.message,
+        agent=link.host,
+        proven_epsilon=link.proven,
+        measured_epsilon=link.measured,
+        canaries=link.canaries,
+    )
 
 
-def _check(one: Check) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "passed": one.passed,
-        "p": one.p,
-        "tests": one.tests,
-        "words": one.words,
-    }
+def _check(one: Check) -> AuditCheck:
+    return AuditCheck(name=one.name, passed=one.passed, p=one.p, tests=one.tests, words=one.words)
 
 
-def raise_contradiction(found: dict[str, Any]) -> None:
+def raise_contradiction(found: Audit) -> None:
     """Raise what an audit found against a proof.
 
     Raises:
         ContradictedProof: a bound above a proven epsilon, twice, or a check that failed.
     """
-    said = [one["words"] for one in found["adversaries"] if one["verdict"] == "contradicted"]
-    said += [f"{one['name']}: {one['words']}" for one in found["checks"] if not one["passed"]]
+    said = [one.words for one in found.adversaries if one.verdict == "contradicted"]
+    said += [f"{one.name}: {one.words}" for one in found.checks if not one.passed]
     said += [
-        f"{one['file']} found: {one['verdict']}"
-        for one in found.get("earlier", [])
-        if one["verdict"] in ("contradicted", "failed checks")
+        f"{one.file} found: {one.verdict}"
+        for one in found.earlier
+        if one.verdict in ("contradicted", "failed checks")
     ]
     if said:
         raise ContradictedProof("; ".join(said))

@@ -1,44 +1,39 @@
 """What attacks/attack.json and audit.json hold, as types.
 
-Keys may be added, so that readers must ignore those that they do not know. Infinite figures are
-the string "inf".
+Keys may be added, so that readers must ignore those that they do not know.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Score, Status
 
 __all__ = [
-    "Adjacency",
+    "AllowedByProof",
+    "Assumption",
     "Attack",
+    "AttackRow",
     "Audit",
+    "AuditCheck",
+    "AuditVerdict",
     "AuditedAdversary",
-    "Count",
-    "Delta",
-    "Described",
-    "Fraction",
-    "NotNegative",
-    "Score",
-    "Status",
+    "AuditedMessage",
+    "EarlierAudit",
+    "Estimator",
+    "Means",
+    "Measured",
+    "RowVerdict",
+    "Scenario",
+    "SecondLook",
 ]
 
-Count = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Delta = Annotated[float, Field(gt=0, lt=1)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["inf"]
-Score = Annotated[float, Field(allow_inf_nan=False)] | Literal["inf", "-inf", "nan"]
-Status = Literal["proven", "heuristic"]
-Adjacency = Literal["add-or-remove-one", "replace-one"]
-
-
-class Described(BaseModel):
-    """An object that may hold more than is described here."""
-
-    model_config = ConfigDict(
-        extra="allow", frozen=True, strict=True, use_attribute_docstrings=True
-    )
+RowVerdict = Literal["consistent", "suspicious", "contradicted", "nothing proven", "not measured"]
+AuditVerdict = Literal[
+    "consistent", "suspicious", "contradicted", "failed checks", "nothing proven"
+]
 
 
 class Means(Described):
@@ -79,16 +74,16 @@ class AttackRow(Described):
 class AllowedByProof(Described):
     """What was rebuilt, beside what the proof allows."""
 
-    rebuilt: Count
-    images: Count
-    most: Fraction
-    """Largest expected fraction that the proof allows."""
     mu: NotNegative | None = None
     """Of the attacked messages together."""
     threshold: Score | None = None
     """MSE at which an image counts as rebuilt."""
     prior_hit_rate: Fraction | None = None
     """Of guessing alone, at most."""
+    most: Fraction
+    """Largest expected fraction that the proof allows."""
+    rebuilt: Count
+    images: Count
     guesses: Count = 1
     confidence: Fraction | None = None
     exceeded: bool
@@ -168,7 +163,7 @@ class AuditedAdversary(Described):
     """On the score, fixed in advance."""
     false_alarms: Count | None = None
     misses: Count | None = None
-    verdict: Literal["consistent", "suspicious", "contradicted", "nothing proven", "not measured"]
+    verdict: RowVerdict
     estimators: list[Estimator]
     noise_scale: NotNegative | None = None
     """Largest multiple of the declared noise that is not rejected; below 1 contradicts it."""
@@ -194,7 +189,7 @@ class EarlierAudit(Described):
     file: str
     canaries: Count
     rounds: Count
-    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks", "nothing proven"]
+    verdict: AuditVerdict
 
 
 class Audit(Described):
@@ -206,10 +201,10 @@ class Audit(Described):
     rounds: Count | None = None
     """That were run with canaries; null or absent: all."""
     planned_rounds: Count | None = None
-    victim: Count | None = None
-    """The agent whose records alone were at stake; null: the worst agents'."""
     hosts: list[Count] = []
     """Agents that held canaries."""
+    victim: Count | None = None
+    """The agent whose records alone were at risk; null: the worst agents'."""
     game: str = ""
     """What a canary's coin decides."""
     confidence: Annotated[float, Field(gt=0, lt=1)]
@@ -217,10 +212,29 @@ class Audit(Described):
     unit: Literal["record"] = "record"
     adjacency: Adjacency
     noise_multiplier: NotNegative | None = None
-    verdict: Literal["consistent", "suspicious", "contradicted", "failed checks", "nothing proven"]
+    verdict: AuditVerdict
     adversaries: list[AuditedAdversary]
     checks: list[AuditCheck]
     run_file: str = ""
     """SHA-256 of the run file that was audited."""
     earlier: list[EarlierAudit] = []
     """Audits of the same run before this one."""
+
+
+class Measured(Described):
+    """What a page says of an audited adversary: three digits, rounded down."""
+
+    epsilon: NotNegative | None
+    ideal: NotNegative | None
+    messages: list[NotNegative | None]
+    """Of each message alone, in the order of the audit."""
+
+
+class Assumption(Described):
+    """What the figures rest on."""
+
+    name: str
+    text: str
+    status: Literal["verified", "assumed", "gap"]
+    how: str
+    """How it was verified, or why it was not."""

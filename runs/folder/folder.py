@@ -6,16 +6,15 @@ import errno
 import hashlib
 import importlib.metadata
 import json
-import math
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ...privacy.durable import PART, sync_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
+from .records import Environment, header_of, read_stopped
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
 CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
@@ -34,7 +33,7 @@ def stated(out: Path) -> Iterator[None]:
         if error.errno is None or isinstance(error, FileExistsError):  # says all there is to say
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = "make room" if full else "mend that"
+        remedy = "make room" if full else "fix that"
         path = error.filename or out
         raise OSError(
             error.errno,
@@ -104,8 +103,8 @@ def is_finished(folder: Path) -> bool:
 def last_round(folder: Path) -> int:
     """The last round of a run: the planned one, or where its budget stopped it."""
     if (folder / STOPPED).is_file():
-        return int(json.loads((folder / STOPPED).read_text(encoding="utf-8"))["round"])
-    return int(read_ledger(folder / LEDGER).header["planned_rounds"])
+        return read_stopped(folder / STOPPED).round
+    return header_of(read_ledger(folder / LEDGER)).planned_rounds
 
 
 def checkpoint(folder: Path, round: int) -> Path:
@@ -127,24 +126,7 @@ def require(folder: Path, name: str) -> Path:
     return path
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object as JSON, all at once; numbers that are not finite become strings."""
-    text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
-    write_durably(path, text.encode())
-
-
-def finite(value: Any) -> Any:
-    """The value with infinite and undefined numbers as the strings that JSON lacks."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    if isinstance(value, Mapping):
-        return {key: finite(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(held) for held in value]
-    return value
-
-
-def environment(device: str) -> dict[str, Any]:
+def environment(device: str) -> Environment:
     """Versions and the kind of machine, without names or paths."""
     versions = {}
     for package in _PACKAGES:
@@ -152,13 +134,13 @@ def environment(device: str) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             versions[package] = "not installed"
-    return {
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "processor": platform.machine(),
-        "device": device,
-        "packages": versions,
-    }
+    return Environment(
+        python=platform.python_version(),
+        system=platform.system(),
+        processor=platform.machine(),
+        device=device,
+        packages=versions,
+    )
 
 
 def digest(path: Path) -> str:

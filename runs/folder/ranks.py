@@ -99,7 +99,7 @@ def facts_of(config: RunFile, built: Built, plan: Plan) -> dict[str, str]:
     for graph in setting.graph.graphs:
         for array in (graph.receivers, graph.senders, graph.edge_weights):
             edges.update(array.tobytes())
-    packages = run_folder.environment("")["packages"]
+    packages = run_folder.environment("").packages
     return {
         "run file": hashlib.sha256(config.to_toml().encode()).hexdigest(),
         "noise multiplier": repr(float(plan.noise_multiplier)),

@@ -15,10 +15,9 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...privacy.durable import PART, sync_folder, write_durably
 from ...privacy.errors import InputError
@@ -26,12 +25,20 @@ from ...privacy.ledger import Ledger, Spent, read_ledger
 from ...privacy.view.view import UnsupportedView
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
 from ...training.exposure.guarantees import accounted, run_epsilon
-from ...training.exposure.joint_sensitivities import Release
 from ..numbers import bound, small
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile, load_run_file
 from . import folder as run_folder
 from .ranks import Group
+from .records import (
+    ExposureFacts,
+    LedgerHeader,
+    Stopped,
+    TrainSummary,
+    header_of,
+    read_metrics,
+    read_stopped,
+)
 from .run import (
     Progress,
     Session,
@@ -57,7 +64,7 @@ def resume_run(
     progress: Progress | None = None,
     notice: Notice | None = None,
     group: Group | None = None,
-) -> dict[str, Any]:
+) -> TrainSummary:
     """Continue a run to its end; a finished one is left as it is.
 
     Args:
@@ -104,12 +111,13 @@ def resume_run(
             ledger.close()
 
 
-def _continue(session: Session, ledger: Ledger, say: Notice) -> dict[str, Any]:
+def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     out, plan = session.out, session.plan
     spent = read_ledger(out / run_folder.LEDGER)
-    _check_header(out, spent, plan)
+    header = header_of(spent)
+    _check_header(out, header, plan)
     released = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
-    start, broken = _newest(out, spent, say)
+    start, broken = _newest(out, header, say)
     after = -1 if start is None else start.round
     _check_begun(out, released, after)
     repeated = sorted({number for number in released if number > after})
@@ -119,12 +127,12 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> dict[str, Any]:
     _tidy(out, after=after, ledger=spent, broken=broken)
     ledger.resume(after)
     stopped = _stop(session, last) if last < plan.rounds else None
-    session = replace(session, last=last, released=released, run=spent.header["run"])
+    session = replace(session, last=last, released=released, run=header.run)
     found = run_session(session, ledger=ledger, start=start)
-    if stopped is not None:
-        say(stopped["because"])
-        found["stopped"] = stopped
-    return found
+    if stopped is None:
+        return found
+    say(stopped.because)
+    return found.model_copy(update={"stopped": stopped})
 
 
 def affordable_round(session: Session, released: Sequence[int], *, after: int) -> int:
@@ -165,39 +173,39 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
     return last
 
 
-def _stop(session: Session, last: int) -> dict[str, Any]:
+def _stop(session: Session, last: int) -> Stopped:
     """Write down where the budget ends the run, before the rounds that are left of it."""
     p, plan = session.config.privacy, session.plan
     if p is None or p.epsilon is None:
         raise InputError("a run without a target epsilon has no budget that could end it")
     epsilon = plan.guarantee(p.adversary).epsilon
-    found = {
-        "round": last,
-        "rounds": plan.rounds,
-        "adversary": p.adversary,
-        "epsilon": epsilon,
-        "target": p.epsilon,
-        "delta": p.delta,
-        "because": (
+    found = Stopped(
+        round=last,
+        rounds=plan.rounds,
+        adversary=p.adversary,
+        epsilon=epsilon,
+        target=p.epsilon,
+        delta=p.delta,
+        because=(
             f"Stopped after round {last} of {plan.rounds}: rounds that were released twice have "
             f"used up the rest. One more release would exceed the target of {p.adversary}; spent "
             f"is epsilon {bound(epsilon)} of {p.epsilon:g} at delta {small(p.delta)}."
         ),
-    }
-    run_folder.write_json(session.out / run_folder.STOPPED, found)
+    )
+    found.write(session.out / run_folder.STOPPED)
     return found
 
 
-def _finished(session: Session, say: Notice) -> dict[str, Any]:
+def _finished(session: Session, say: Notice) -> TrainSummary:
     out = session.out
     if session.group is not None:
         session.group.share_start(None)
     say(f"The run in {out} is finished; nothing was changed.")
-    last = (out / run_folder.METRICS).read_text(encoding="utf-8").splitlines()[-1]
-    found = summary(session, json.loads(last))
-    if (out / run_folder.STOPPED).is_file():
-        found["stopped"] = json.loads((out / run_folder.STOPPED).read_text(encoding="utf-8"))
-    return found
+    metrics = read_metrics(out / run_folder.METRICS)
+    found = summary(session, metrics[-1])
+    if not (out / run_folder.STOPPED).is_file():
+        return found
+    return found.model_copy(update={"stopped": read_stopped(out / run_folder.STOPPED)})
 
 
 def _where(session: Session, after: int, repeated: Sequence[int]) -> str:
@@ -247,33 +255,35 @@ def check_nothing_released(out: Path) -> None:
             )
 
 
-def _check_header(out: Path, spent: Spent, plan: Plan) -> None:
-    if spent.header.get("run_file") != run_folder.digest(out / run_folder.RUN):
+def _check_header(out: Path, header: LedgerHeader, plan: Plan) -> None:
+    if header.run_file != run_folder.digest(out / run_folder.RUN):
         raise InputError(
             f"{out / run_folder.RUN} is not the run file that the ledger was written for; put the "
             "original back, or start a new run in another folder"
         )
-    for name in ("noise_multiplier", "sampling_rate"):
-        planned, written = float(getattr(plan, name)), float(spent.header[name])
+    for name, planned, written in (
+        ("noise_multiplier", plan.noise_multiplier, header.noise_multiplier),
+        ("sampling_rate", plan.sampling_rate, header.sampling_rate),
+    ):
         if abs(planned - written) > 1e-9 * max(1.0, abs(planned)):
             raise InputError(
                 f"the run was begun with {name}={written:g}, and now {planned:g} would be used; "
                 "continue it with the version and the data that it was begun with"
             )
-    check_exposures(spent, plan)
+    check_exposures(header, plan)
 
 
-def check_exposures(spent: Spent, plan: Plan) -> None:
+def check_exposures(header: LedgerHeader, plan: Plan) -> None:
     """Refuse a plan whose rounds cost something else than those that the ledger announces.
 
     Args:
-        spent: the ledger of a run.
+        header: of the ledger of a run.
         plan: of the same run file, with the graph and the data as they are today.
 
     Raises:
         ValueError: they differ, with the adversary and both figures; or the ledger has none.
     """
-    held, planned = spent.header.get("exposures"), exposure_facts(plan)
+    held, planned = header.exposures, exposure_facts(plan)
     if held is None:
         raise InputError(
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "
@@ -290,25 +300,18 @@ def check_exposures(spent: Spent, plan: Plan) -> None:
                 )
 
 
-def _costs(exposure: Mapping[str, Any] | None) -> dict[str, Any]:
-    """One adversary's entry of `exposure_facts`, each figure by its words."""
-    if exposure is None:
-        return {}
-    found = {"whole_run": exposure["whole_run"], "number of releases": len(exposure["releases"])}
-    for at, release in enumerate(exposure["releases"], start=1):
-        figures = zip(Release._fields, release, strict=True)
-        found |= {f"{name} of release {at}": figure for name, figure in figures}
-    return found
+def _costs(exposure: ExposureFacts | None) -> dict[str, float]:
+    return {} if exposure is None else exposure.figures()
 
 
-def _is_close(begun: Any, now: Any) -> bool:
+def _is_close(begun: float | None, now: float | None) -> bool:
     """Whether two figures are equal but for the rounding of another machine."""
     if begun is None or now is None:
         return False
-    return math.isclose(float(begun), float(now), rel_tol=1e-9, abs_tol=1e-12)
+    return math.isclose(begun, now, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def _newest(out: Path, spent: Spent, say: Notice) -> tuple[Checkpoint | None, list[Path]]:
+def _newest(out: Path, header: LedgerHeader, say: Notice) -> tuple[Checkpoint | None, list[Path]]:
     """The newest checkpoint that is whole and of this run, and those that are newer but not."""
     broken: list[Path] = []
     for path in sorted((out / run_folder.CHECKPOINTS).glob("round-*.safetensors"), reverse=True):
@@ -318,7 +321,7 @@ def _newest(out: Path, spent: Spent, say: Notice) -> tuple[Checkpoint | None, li
             say(f"Skipped: {error}.")
             broken.append(path)
             continue
-        if all(found.facts.get(name) == spent.header[name] for name in ("run", "run_file")):
+        if (found.facts.get("run"), found.facts.get("run_file")) == (header.run, header.run_file):
             return found, broken
         say(f"Skipped: {path} belongs to another run.")
         broken.append(path)

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import safetensors
 
@@ -42,6 +43,7 @@ from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
 from . import folder as run_folder
 from .ranks import Group, Start
+from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
@@ -83,7 +85,7 @@ class Session:
 
 def train_run(
     config: RunFile, out: Path, *, progress: Progress | None = None, group: Group | None = None
-) -> dict[str, Any]:
+) -> TrainSummary:
     """Plan, train, and leave everything that attack and report need in a new folder.
 
     Args:
@@ -143,51 +145,45 @@ def agreed(session: Session, group: Group | None) -> Session:
     return replace(session, group=group)
 
 
-def first_session(session: Session) -> dict[str, Any]:
+def first_session(session: Session) -> TrainSummary:
     """Train in a folder that has its run file and nothing released yet; a summary as train_run."""
     built, plan, out = session.built, session.plan, session.out
-    run_folder.write_json(
-        out / run_folder.ENVIRONMENT, run_folder.environment(str(built.setting.device))
-    )
+    run_folder.environment(str(built.setting.device)).write(out / run_folder.ENVIRONMENT)
     algorithm, run = session.config.algorithm, secrets.token_hex(16)
-    ledger = Ledger(
-        out / run_folder.LEDGER,
-        {
-            "run": run,
-            "run_file": run_folder.digest(out / run_folder.RUN),
-            "algorithm": algorithm.name,
-            "form": algorithm.form,
-            "agents": built.setting.graph.agents,
-            "clip_norm": run_folder.finite(
-                float("inf") if built.clip_norm is None else built.clip_norm
-            ),
-            "noise_multiplier": plan.noise_multiplier,
-            "sampling_rate": plan.sampling_rate,
-            "planned_rounds": plan.rounds,
-            "exposures": exposure_facts(plan),
-        },
+    header = LedgerHeader(
+        run=run,
+        run_file=run_folder.digest(out / run_folder.RUN),
+        algorithm=algorithm.name,
+        form=algorithm.form,
+        agents=built.setting.graph.agents,
+        clip_norm=math.inf if built.clip_norm is None else built.clip_norm,
+        noise_multiplier=plan.noise_multiplier,
+        sampling_rate=plan.sampling_rate,
+        planned_rounds=plan.rounds,
+        exposures=exposure_facts(plan),
     )
+    ledger = Ledger(out / run_folder.LEDGER, header.dump())
     try:
         return run_session(replace(session, run=run), ledger=ledger, start=None)
     finally:
         ledger.close()
 
 
-def exposure_facts(plan: Plan) -> dict[str, Any]:
-    """What a record is exposed to, by adversary, as the header of the ledger has it.
-
-    The run file names the graph and the data, but does not hold them; what they cost is here.
-    """
+def exposure_facts(plan: Plan) -> dict[str, ExposureFacts]:
+    """What a record is exposed to, by adversary, as the header of the ledger has it."""
     return {
-        name: {
-            "whole_run": exposure.whole_run,
-            "releases": [run_folder.finite(release) for release in exposure.releases],
-        }
+        name: ExposureFacts(
+            whole_run=exposure.whole_run,
+            releases=[
+                (r.joint_sensitivity, r.sampling_rate, r.rounds, r.contributions, r.first)
+                for r in exposure.releases
+            ],
+        )
         for name, exposure in plan.exposures.items()
     }
 
 
-def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> dict[str, Any]:
+def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> TrainSummary:
     """Train from a checkpoint, or from the start, to the last round; then close the folder.
 
     Args:
@@ -200,17 +196,18 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
     last = _rounds(session, ledger=ledger, start=start)
     _prune(session, newest=0)
     run_folder.write_sums(session.out)
-    return summary(session, last._asdict())
+    return summary(session, MetricsLine.of(last))
 
 
-def summary(session: Session, metrics: dict[str, Any]) -> dict[str, Any]:
+def summary(session: Session, metrics: MetricsLine) -> TrainSummary:
     """What a run was: noise multiplier, epsilon by adversary, and the last metrics."""
-    return {
-        "out": str(session.out),
-        "noise_multiplier": session.plan.noise_multiplier,
-        "adversaries": session.plan.to_json()["adversaries"],
-        "metrics": run_folder.finite(metrics),
-    }
+    planned = session.plan.planned()
+    return TrainSummary(
+        out=str(session.out),
+        noise_multiplier=planned.noise_multiplier,
+        adversaries=planned.adversaries,
+        metrics=metrics,
+    )
 
 
 def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None) -> Metrics:
@@ -239,7 +236,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
             if at % every == 0 or at == session.last:
                 metrics = evaluate(built.setting.model, engine.models(), test, round=at)
                 if lines is not None:
-                    lines.write(json.dumps(run_folder.finite(metrics._asdict())) + "\n")
+                    lines.write(json.dumps(MetricsLine.of(metrics).dump()) + "\n")
                     lines.flush()
                     os.fsync(lines.fileno())
             if session.progress is not None:
@@ -259,7 +256,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
 
 
 def _announce(
-    session: Session, ledger: Ledger | None, round: int, releases: Sequence[Mapping[str, Any]]
+    session: Session, ledger: Ledger | None, round: int, releases: Sequence[Mapping[str, str]]
 ) -> None:
     """Put a round on the disk, on rank 0, before anything of it leaves, on any rank."""
     if ledger is not None:
@@ -309,9 +306,9 @@ def _layout_of(start: Checkpoint, config: RunFile) -> str:
 def _tell_layout(session: Session, engine: Engine) -> None:
     """Complete the facts of the environment by what the rounds have settled."""
     path = session.out / run_folder.ENVIRONMENT
-    told = json.loads(path.read_text(encoding="utf-8"))
+    told = read_environment(path)
     ranks = 1 if session.group is None else session.group.place.size
-    run_folder.write_json(path, {**told, "layout": engine.layout, "ranks": ranks})
+    told.model_copy(update={"layout": engine.layout, "ranks": ranks}).write(path)
 
 
 def _victim(config: RunFile) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from pydantic import JsonValue
 
 from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
@@ -29,9 +30,10 @@ from ..run_file.build import (
     statement_of,
 )
 from ..run_file.run_file import RunFile
+from ..run_file.tables import PrivacyTable
 from .by_agent import epsilon_by_agent, exposures_by_agent
+from .schema import Planned, PlannedAdversary, PublishedBound, Target
 
-SCHEMA = 1
 _SOME_BATCH = 37.5
 
 
@@ -54,7 +56,7 @@ class Plan:
 
     statement: Statement
     noise_multiplier: float
-    target: dict[str, Any]
+    target: Target
     guarantees: Sequence[Guarantee]
     exposures: dict[str, JointSensitivity]
     sampling_rate: float
@@ -68,40 +70,56 @@ class Plan:
         """The statement for one adversary."""
         return next(g for g in self.guarantees if g.adversary == adversary)
 
-    def to_json(self) -> dict[str, Any]:
-        """The object that `overhear plan --json` prints; infinite figures are the string "inf"."""
-        found = {
-            "schema": SCHEMA,
-            "noise_multiplier": _number(self.noise_multiplier),
-            "target": self.target,
-            "adversaries": [
-                {
-                    "name": g.adversary,
-                    "victim": g.victim,
-                    "worst_adversary": g.worst_adversary,
-                    "joint_sensitivity": _number(g.joint_sensitivity),
-                    "effective_noise_multiplier": _number(g.effective_noise_multiplier),
-                    "mu_per_round": _number(g.mu_per_round),
-                    "epsilon": _number(g.epsilon),
-                    "delta": g.delta,
-                    "unit": str(g.unit),
-                    "adjacency": str(g.adjacency),
-                    "sampling": str(g.sampling),
-                    "status": str(g.status),
-                    "bound": str(g.bound),
-                    "because": g.because,
-                }
-                for g in self.guarantees
-            ],
-            "published_bound": _claim_json(self.published_bound),
-            "warnings": list(self.warnings),
-        }
-        if self.victims is not None:
-            found["victims"] = {
-                name: [None if e is None else _number(e) for e in of]
-                for name, of in self.victims.items()
-            }
-        return found
+    def planned(self) -> Planned:
+        """The object that `overhear plan --json` prints."""
+        found = Planned(
+            version=1,
+            noise_multiplier=self.noise_multiplier,
+            target=self.target,
+            adversaries=[planned_adversary(g) for g in self.guarantees],
+            published_bound=None
+            if self.published_bound is None
+            else _claimed(self.published_bound),
+            warnings=list(self.warnings),
+        )
+        if self.victims is None:
+            return found
+        every = {name: list(of) for name, of in self.victims.items()}
+        return found.model_copy(update={"victims": every})
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The same as JSON; infinite figures are the string "inf"."""
+        return self.planned().dump()
+
+
+def _claimed(claim: PublishedClaim) -> PublishedBound:
+    return PublishedBound(
+        paper=claim.paper,
+        statement=claim.statement,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        caveats=list(claim.caveats),
+    )
+
+
+def planned_adversary(stated: Guarantee) -> PlannedAdversary:
+    """The row of a statement."""
+    return PlannedAdversary(
+        name=stated.adversary,
+        victim=stated.victim,
+        worst_adversary=stated.worst_adversary,
+        joint_sensitivity=stated.joint_sensitivity,
+        effective_noise_multiplier=stated.effective_noise_multiplier,
+        mu_per_round=stated.mu_per_round,
+        epsilon=stated.epsilon,
+        delta=stated.delta,
+        unit="record",
+        adjacency=stated.adjacency.value,
+        sampling=str(stated.sampling),
+        status="proven" if stated.status is Status.PROVEN else "heuristic",
+        bound=str(stated.bound),
+        because=stated.because,
+    )
 
 
 def make_plan(
@@ -126,6 +144,7 @@ def make_plan(
     """
     graph = graph or graph_of(config)
     rounds, p = config.training.rounds, config.privacy
+    # What a round sends and what it is exposed to, at noise multiplier 1.
     needs_records = ALGORITHMS[config.algorithm.name].needs_records
     data = data_of(config) if needs_records or config.training.sampling_rate is None else None
     rate = sampling_rate_of(config, data)
@@ -134,16 +153,8 @@ def make_plan(
     kinds, found, of_each = _exposures(
         config, graph, rate=rate, records=records, every_agent=every_agent
     )
-    multiplier = 0.0
-    target: dict[str, Any] = {"epsilon": None, "delta": statement.delta, "adversary": None}
-    if p is not None:
-        target = {"epsilon": p.epsilon, "delta": p.delta, "adversary": p.adversary}
-        if p.epsilon is not None:
-            multiplier = calibrated_multiplier(
-                found[p.adversary], statement=statement, epsilon=p.epsilon
-            )
-        else:
-            multiplier = float(p.noise_multiplier or 0.0)
+    # The noise that meets the target; the step as it runs with it must cost what was accounted.
+    multiplier = _multiplier(p, found, statement)
     if multiplier > 0:
         _, real, _ = _exposures(
             config,
@@ -154,18 +165,18 @@ def make_plan(
             batch_size=batch_size,
         )
         _check_scaling(found, real, multiplier)
-    every = [
-        guarantee(name, exposure, statement=statement, noise_multiplier=multiplier)
-        for name, exposure in found.items()
-    ]
-    if config.training.evaluation_noise_seed is not None:
-        known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
-        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
-    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
+    # Epsilon of every adversary, and of every agent where that is asked for.
+    every = _guarantees(config, found, statement, multiplier=multiplier)
+    victims = {
+        name: epsilon_by_agent(
+            of, agents=graph.agents, statement=statement, noise_multiplier=multiplier
+        )
+        for name, of in of_each.items()
+    }
     return Plan(
         statement=statement,
         noise_multiplier=multiplier,
-        target=target,
+        target=_target(p, statement),
         guarantees=every,
         exposures=found,
         sampling_rate=rate,
@@ -181,18 +192,46 @@ def make_plan(
             rate=rate,
             records=records,
         ),
-        victims={
-            name: epsilon_by_agent(
-                of,
-                agents=graph.agents,
-                statement=statement,
-                noise_multiplier=multiplier,
-            )
-            for name, of in of_each.items()
-        }
-        if every_agent
-        else None,
+        victims=victims if every_agent else None,
     )
+
+
+def _target(privacy: PrivacyTable | None, statement: Statement) -> Target:
+    if privacy is None:
+        return Target(epsilon=None, delta=statement.delta, adversary=None)
+    return Target(epsilon=privacy.epsilon, delta=statement.delta, adversary=privacy.adversary)
+
+
+def _multiplier(
+    privacy: PrivacyTable | None, found: Mapping[str, JointSensitivity], statement: Statement
+) -> float:
+    """The noise multiplier that is given, or that meets the target."""
+    if privacy is None:
+        return 0.0
+    if privacy.epsilon is None:
+        return float(privacy.noise_multiplier or 0.0)
+    return calibrated_multiplier(
+        found[privacy.adversary], statement=statement, epsilon=privacy.epsilon
+    )
+
+
+def _guarantees(
+    config: RunFile,
+    found: Mapping[str, JointSensitivity],
+    statement: Statement,
+    *,
+    multiplier: float,
+) -> list[Guarantee]:
+    """What is stated of each adversary, worst first."""
+    every = [
+        guarantee(name, exposure, statement=statement, noise_multiplier=multiplier)
+        for name, exposure in found.items()
+    ]
+    if config.training.evaluation_noise_seed is not None:
+        known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
+        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
+    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
+    return every
 
 
 def _exposures(
@@ -225,18 +264,7 @@ def _exposures(
     )
     traces = trace(bound.init, bound.step, graph=graph, rounds=config.training.rounds)
     encrypted = config.graph.links == "encrypted"
-    p = config.privacy
-    names = list(ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)
-    if p is not None:
-        names = list(p.adversaries or names)
-        names += [p.adversary] if p.adversary not in names else []
-    if graph.agents == 1:
-        if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
-            raise InputError(
-                f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
-                "about the eavesdropper or the final models"
-            )
-        names = [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
+    p, names = config.privacy, _names(config, agents=graph.agents)
     victim = None if p is None else p.victim
     kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
     found = joint_sensitivities(
@@ -255,6 +283,27 @@ def _exposures(
         else {}
     )
     return kinds, dict(found), of_each
+
+
+def _names(config: RunFile, *, agents: int) -> list[str]:
+    """The adversaries that are asked for, the target's among them.
+
+    Raises:
+        ValueError: the target's is another agent, and there is none.
+    """
+    p, encrypted = config.privacy, config.graph.links == "encrypted"
+    names = list(ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)
+    if p is not None:
+        names = list(p.adversaries or names)
+        names += [p.adversary] if p.adversary not in names else []
+    if agents > 1:
+        return names
+    if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
+        raise InputError(
+            f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
+            "about the eavesdropper or the final models"
+        )
+    return [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
 
 
 def _check_scaling(
@@ -280,13 +329,13 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
     said = []
     if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
         blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
-        mend = (
+        fix = (
             ' Use form = "repaired" for a proven figure.'
             if Form(config.algorithm.form) is Form.PUBLISHED
             and Form.PUBLISHED in ALGORITHMS[config.algorithm.name].forms
             else ""
         )
-        said.append(f"Heuristic: {blame}.{mend}")
+        said.append(f"Heuristic: {blame}.{fix}")
     leaking = [g for g in guarantees if math.isinf(g.epsilon)]
     if leaking:
         said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
@@ -338,19 +387,3 @@ def _published_bound(
             status=worst.status,
         )
     )
-
-
-def _claim_json(claim: PublishedClaim | None) -> dict[str, Any] | None:
-    if claim is None:
-        return None
-    return {
-        "paper": claim.paper,
-        "statement": claim.statement,
-        "epsilon": _number(claim.epsilon),
-        "delta": claim.delta,
-        "caveats": list(claim.caveats),
-    }
-
-
-def _number(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value

@@ -14,7 +14,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from ...privacy.errors import InputError
 from ..errors import STATED, sentence
@@ -54,11 +56,11 @@ class Combination:
         if (self.plan is None) == (self.refused is None):
             raise InputError("a combination has either a plan or a reason why it is refused")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """The entry of `overhear plan --sweep --json`: what was swept, then the plan or reason."""
         return {
-            "swept": dict(self.values),
-            "overrides": list(self.overrides),
+            "swept": {**self.values},
+            "overrides": [*self.overrides],
             "refused": self.refused,
             **({} if self.plan is None else self.plan.to_json()),
         }

@@ -1,105 +1,158 @@
-"""Checks and defaults of a run file that need more than one table."""
+"""Checks and defaults of a run file that need more than one table.
+
+Each function gives a table with its defaults filled in, and one line for each problem.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
 
-from ...privacy.errors import InputError
+from .tables import AttackTable, AuditTable, InterceptTable, ModelTable, PrivacyTable
 
-if TYPE_CHECKING:
-    from .run_file import RunFile
-    from .tables import ModelTable, PrivacyTable
+__all__ = [
+    "audit_problems",
+    "resolved_attack",
+    "resolved_intercept",
+    "resolved_model",
+    "resolved_privacy",
+]
 
-__all__ = ["resolve_tables"]
 
+def resolved_privacy(
+    privacy: PrivacyTable | None, *, algorithm: str, agents: int, links: str
+) -> tuple[PrivacyTable | None, list[str]]:
+    """[privacy] with its adversaries; without a clip norm where the algorithm does not clip.
 
-def resolve_tables(run: RunFile) -> dict[str, Any]:
-    """The tables whose defaults depend on another table.
-
-    Raises:
-        ValueError: with one line for each problem.
+    Args:
+        privacy: as read.
+        algorithm: its name, in the registry.
+        agents: how many there are.
+        links: clear or encrypted.
     """
-    privacy, problems = _privacy(run)
-    model, wrong = _model(run)
-    problems += wrong
-    agents, rounds = run.data.agents, run.training.rounds
-    victim = privacy.victim if privacy is not None else None
-    kept, victims, tried = run.intercept.rounds, run.intercept.victims, run.attack.rounds
-    # An empty list that is given means none; one that is not given is to be filled in.
-    if "rounds" not in run.intercept.model_fields_set:
-        kept = tuple(sorted({1, rounds}))
-    problems += _outside("[intercept] victims", victims, agents - 1, "agents count from 0")
-    if "victims" not in run.intercept.model_fields_set:
-        victims = (0 if victim is None else victim,)
-    if "rounds" not in run.attack.model_fields_set:
-        tried = kept
-    if victim is not None:
-        problems += _outside("[privacy] victim", (victim,), agents - 1, "agents count from 0")
-    problems += _outside("[intercept] rounds", kept, rounds, "rounds count from 1")
-    problems += [
-        f"[attack] rounds names round {number}, which is not in [intercept] rounds; add it there"
-        for number in tried
-        if number not in kept
-    ]
-    problems += _attack(run, tried, victims)
-    if run.audit.rounds is not None:
-        problems += _outside("[audit] rounds", (run.audit.rounds,), rounds, "it is part of the run")
-    if problems:
-        raise InputError("\n".join(problems))
-    return {
-        "model": model,
-        "privacy": privacy,
-        "intercept": run.intercept.model_copy(update={"rounds": kept, "victims": victims}),
-        "attack": run.attack.model_copy(update={"rounds": tried}),
-    }
-
-
-def _privacy(run: RunFile) -> tuple[PrivacyTable | None, list[str]]:
     from ...training.algorithms import ALGORITHMS
 
-    name, privacy = run.algorithm.name, run.privacy
-    private = ALGORITHMS[name].private
+    private = ALGORITHMS[algorithm].private
     if privacy is None:
         missing = "[privacy] is missing; give epsilon or noise_multiplier, and delta"
-        return None, [f"{missing}: {name} is private"] if private else []
-    names, problems = _adversaries(privacy, run.data.agents, links=run.graph.links)
+        return None, [f"{missing}: {algorithm} is private"] if private else []
+    names, problems = _adversaries(privacy, agents, links=links)
+    if privacy.victim is not None:
+        problems += _outside(
+            "[privacy] victim", (privacy.victim,), agents - 1, "agents count from 0"
+        )
     privacy = privacy.model_copy(update={"adversaries": names})
     if private:
         return privacy, problems
+    # What asks for protection is refused here, and so is a clip norm that nothing reads.
     remedy = "choose a private algorithm or leave [privacy] out"
     if privacy.epsilon is not None:
         problems.append(
-            f"[privacy] epsilon={privacy.epsilon} cannot be met: {name} adds no noise; {remedy}"
+            f"[privacy] epsilon={privacy.epsilon} cannot be met: {algorithm} adds no noise; "
+            f"{remedy}"
         )
     elif privacy.noise_multiplier:
         problems.append(
-            f"[privacy] noise_multiplier={privacy.noise_multiplier} has no effect: {name} adds no "
-            f"noise; {remedy}"
+            f"[privacy] noise_multiplier={privacy.noise_multiplier} has no effect: {algorithm} "
+            f"adds no noise; {remedy}"
         )
     if "clip_norm" in privacy.model_fields_set and privacy.clip_norm != math.inf:
         problems.append(
-            f"[privacy] clip_norm={privacy.clip_norm} has no effect: {name} does not clip; leave "
-            "clip_norm out"
+            f"[privacy] clip_norm={privacy.clip_norm} has no effect: {algorithm} does not clip; "
+            "leave clip_norm out"
         )
     return privacy.model_copy(update={"clip_norm": math.inf}), problems
 
 
-def _model(run: RunFile) -> tuple[ModelTable, list[str]]:
-    """The model with its task, by default what the algorithm is for, and what is wrong with it."""
+def resolved_model(model: ModelTable, *, algorithm: str) -> tuple[ModelTable, list[str]]:
+    """[model] with its task, by default what the algorithm is for."""
     from ...training.algorithms import ALGORITHMS
 
-    name, task = run.algorithm.name, run.model.task
-    has_dual = ALGORITHMS[name].blocks > 1
+    has_dual = ALGORITHMS[algorithm].blocks > 1
     wanted = "class-weights" if has_dual else "classification"
-    if task in (None, wanted):
-        return run.model.model_copy(update={"task": wanted}), []
+    if model.task in (None, wanted):
+        return model.model_copy(update={"task": wanted}), []
     reason = "ascends in dual variables" if has_dual else "has no dual variables"
     min_max = next(other for other, of in ALGORITHMS.items() if of.blocks > 1 and of.private)
     instead = "another algorithm" if has_dual else f"a min-max algorithm such as {min_max}"
-    return run.model, [
-        f'[model] task="{task}" cannot be learned by {name}, which {reason}; use "{wanted}", or '
-        f"choose {instead}"
+    return model, [
+        f'[model] task="{model.task}" cannot be learned by {algorithm}, which {reason}; use '
+        f'"{wanted}", or choose {instead}'
+    ]
+
+
+def resolved_intercept(
+    intercept: InterceptTable, *, rounds: int, agents: int, victim: int | None
+) -> tuple[InterceptTable, list[str]]:
+    """[intercept] with its rounds and victims.
+
+    Args:
+        intercept: as read.
+        rounds: of the run.
+        agents: how many there are.
+        victim: of [privacy].
+    """
+    kept, victims = intercept.rounds, intercept.victims
+    # An empty list that is given means none; one that is not given is to be filled in.
+    if "rounds" not in intercept.model_fields_set:
+        kept = tuple(sorted({1, rounds}))
+    problems = _outside("[intercept] victims", victims, agents - 1, "agents count from 0")
+    if "victims" not in intercept.model_fields_set:
+        victims = (0 if victim is None else victim,)
+    problems += _outside("[intercept] rounds", kept, rounds, "rounds count from 1")
+    return intercept.model_copy(update={"rounds": kept, "victims": victims}), problems
+
+
+def resolved_attack(
+    attack: AttackTable, intercept: InterceptTable, *, algorithm: str, agents: int, rounds: int
+) -> tuple[AttackTable, list[str]]:
+    """[attack] with its rounds, by default all that are intercepted.
+
+    Args:
+        attack: as read.
+        intercept: with its rounds and victims.
+        algorithm: its name, in the registry.
+        agents: how many there are.
+        rounds: of the run.
+    """
+    tried = attack.rounds
+    if "rounds" not in attack.model_fields_set:
+        tried = intercept.rounds
+    problems = [
+        f"[attack] rounds names round {number}, which is not in [intercept] rounds; add it there"
+        for number in tried
+        if number not in intercept.rounds
+    ]
+    problems += _attacker(attack.adversary, agents, intercept.victims)
+    together = attack.together
+    problems += [
+        f"[attack] together={together} from round {number} goes beyond the {rounds} rounds of "
+        f"[training]; use at most {rounds - number + 1}, or attack an earlier round"
+        for number in tried
+        if number <= rounds < number + together - 1
+    ]
+    problems += _scenarios(attack, algorithm)
+    return attack.model_copy(update={"rounds": tried}), problems
+
+
+def audit_problems(audit: AuditTable, *, rounds: int) -> list[str]:
+    """What is wrong with [audit] in a run of so many rounds."""
+    if audit.rounds is None:
+        return []
+    return _outside("[audit] rounds", (audit.rounds,), rounds, "it is part of the run")
+
+
+def _scenarios(attack: AttackTable, algorithm: str) -> list[str]:
+    """Scenarios that the algorithm does not have."""
+    if not attack.scenarios:
+        return []
+    from ...attacks.interception.scenarios import scenarios_of
+
+    possible = tuple(map(str, scenarios_of(algorithm)))
+    return [
+        f"[attack] scenarios: {name!r} is not to be had from {algorithm!r}; use "
+        f"{' or '.join(possible)}"
+        for name in attack.scenarios
+        if name not in possible
     ]
 
 
@@ -124,30 +177,7 @@ def _adversaries(
     return names, problems
 
 
-def _attack(run: RunFile, tried: tuple[int, ...], victims: tuple[int, ...]) -> list[str]:
-    """What is wrong with [attack] by the run file alone."""
-    problems = _onlooker(run.attack.adversary, run.data.agents, victims)
-    rounds, together = run.training.rounds, run.attack.together
-    problems += [
-        f"[attack] together={together} from round {number} goes beyond the {rounds} rounds of "
-        f"[training]; use at most {rounds - number + 1}, or attack an earlier round"
-        for number in tried
-        if number <= rounds < number + together - 1
-    ]
-    if run.attack.scenarios:
-        from ...attacks.interception.scenarios import scenarios_of
-
-        possible = tuple(map(str, scenarios_of(run.algorithm.name)))
-        problems += [
-            f"[attack] scenarios: {name!r} is not to be had from {run.algorithm.name!r}; use "
-            f"{' or '.join(possible)}"
-            for name in run.attack.scenarios
-            if name not in possible
-        ]
-    return problems
-
-
-def _onlooker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
+def _attacker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
     """What is wrong with the adversary of [attack]."""
     from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, Sees, parse_adversary
 

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.errors import InputError
 from .problems import did_you_mean, stated
@@ -15,7 +16,7 @@ from .problems import did_you_mean, stated
 __all__ = ["read_settings", "settings_entries", "settings_schema"]
 
 
-def read_settings(name: str, values: Mapping[str, Any]) -> Any:
+def read_settings(name: str, values: Mapping[str, object]) -> Any:
     """The settings of the algorithm `name`.
 
     Raises:
@@ -52,13 +53,13 @@ def read_settings(name: str, values: Mapping[str, Any]) -> Any:
         ) from None
 
 
-def settings_entries(settings: Any) -> dict[str, Any]:
+def settings_entries(settings: Any) -> dict[str, object]:
     """The hyper-parameters by name; one that is None is left out."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def settings_schema() -> dict[str, Any]:
+def settings_schema() -> JsonSchemaValue:
     """What the JSON schema of [algorithm] says for each algorithm."""
     from ...training.algorithms import ALGORITHMS
 

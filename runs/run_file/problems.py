@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from pydantic import ValidationError
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import ErrorDetails
 
 __all__ = ["did_you_mean", "sentences", "stated"]
@@ -43,7 +43,7 @@ def stated(details: ErrorDetails) -> str:
     return str(details.get("ctx", {}).get("error", details["msg"]))
 
 
-def sentences(error: ValidationError, schema: Mapping[str, Any]) -> list[str]:
+def sentences(error: ValidationError, schema: JsonSchemaValue) -> list[str]:
     """Each problem of a run file in the words of a run file.
 
     Args:
@@ -54,7 +54,7 @@ def sentences(error: ValidationError, schema: Mapping[str, Any]) -> list[str]:
     return [line for sentence in found for line in sentence.splitlines()]
 
 
-def _sentence(details: ErrorDetails, schema: Mapping[str, Any]) -> str:
+def _sentence(details: ErrorDetails, schema: JsonSchemaValue) -> str:
     loc = [str(part) for part in details["loc"]]
     kind, value = details["type"], details["input"]
     if kind == "value_error":
@@ -71,7 +71,7 @@ def _sentence(details: ErrorDetails, schema: Mapping[str, Any]) -> str:
     return f"[{loc[0]}] {name}={_shown(value)} must {_demand(details, loc, schema)}"
 
 
-def _demand(details: ErrorDetails, loc: list[str], schema: Mapping[str, Any]) -> str:
+def _demand(details: ErrorDetails, loc: list[str], schema: JsonSchemaValue) -> str:
     kind, value = details["type"], details["input"]
     if kind in _RANGES:
         words = _interval(_property(loc, schema))
@@ -85,7 +85,7 @@ def _demand(details: ErrorDetails, loc: list[str], schema: Mapping[str, Any]) ->
     return f"be {_KINDS[kind]}" if kind in _KINDS else f"be valid: {details['msg']}"
 
 
-def _unknown(loc: list[str], schema: Mapping[str, Any]) -> str:
+def _unknown(loc: list[str], schema: JsonSchemaValue) -> str:
     tables = _keys_by_table(schema)
     key = loc[-1]
     homes = [name for name, keys in tables.items() if key in keys]
@@ -102,7 +102,7 @@ def _unknown(loc: list[str], schema: Mapping[str, Any]) -> str:
     return f"[{table}] {key} is unknown{remedy or '; known keys: ' + ', '.join(tables[table])}"
 
 
-def _keys_by_table(schema: Mapping[str, Any]) -> dict[str, list[str]]:
+def _keys_by_table(schema: JsonSchemaValue) -> dict[str, list[str]]:
     found = {}
     for name, entry in schema["properties"].items():
         references = [entry, *entry.get("anyOf", []), *entry.get("allOf", [])]
@@ -111,21 +111,21 @@ def _keys_by_table(schema: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def _property(loc: list[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+def _property(loc: list[str], schema: JsonSchemaValue) -> JsonSchemaValue:
     """Schema of one key, or of the items of a list."""
     definition = schema["$defs"][f"{loc[0].capitalize()}Table"]
-    entry: dict[str, Any] = definition["properties"][loc[1]]
+    entry: JsonSchemaValue = definition["properties"][loc[1]]
     for part in entry.get("anyOf", []):
         if part.get("type") != "null":
             entry = part
     return entry["items"] if len(loc) > 2 else entry
 
 
-def _choices(entry: Mapping[str, Any]) -> list[str]:
+def _choices(entry: JsonSchemaValue) -> list[str]:
     return [str(choice) for choice in entry.get("enum", [entry.get("const")])]
 
 
-def _interval(entry: Mapping[str, Any]) -> str:
+def _interval(entry: JsonSchemaValue) -> str:
     """The bounds of a key, as a demand.
 
     >>> _interval({"exclusiveMinimum": 0, "maximum": 1})

@@ -19,11 +19,20 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import ValidationError, model_validator
+from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.errors import InputError
+from .cross_checks import (
+    audit_problems,
+    resolved_attack,
+    resolved_intercept,
+    resolved_model,
+    resolved_privacy,
+)
+from .hyper_parameters import settings_schema
 from .problems import sentences
 from .tables import (
     AlgorithmTable,
@@ -69,9 +78,32 @@ class RunFile(Table):
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
-        from .cross_checks import resolve_tables
-
-        return self.model_copy(update=resolve_tables(self))
+        """Fill in the defaults that depend on another table, and check what tables say together."""
+        name, agents, rounds = self.algorithm.name, self.data.agents, self.training.rounds
+        privacy, problems = resolved_privacy(
+            self.privacy, algorithm=name, agents=agents, links=self.graph.links
+        )
+        model, of_model = resolved_model(self.model, algorithm=name)
+        intercept, of_intercept = resolved_intercept(
+            self.intercept,
+            rounds=rounds,
+            agents=agents,
+            victim=None if privacy is None else privacy.victim,
+        )
+        attack, of_attack = resolved_attack(
+            self.attack, intercept, algorithm=name, agents=agents, rounds=rounds
+        )
+        problems += of_model + of_intercept + of_attack
+        problems += audit_problems(self.audit, rounds=rounds)
+        if problems:
+            raise InputError("\n".join(problems))
+        resolved: dict[str, Table | None] = {
+            "model": model,
+            "privacy": privacy,
+            "intercept": intercept,
+            "attack": attack,
+        }
+        return self.model_copy(update=resolved)
 
     def to_toml(self) -> str:
         """The resolved run file as TOML; reading it gives an equal run file."""
@@ -111,12 +143,10 @@ def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
         raise InputError(f"{path} has {len(found)} problems:{lines}") from None
 
 
-def run_file_schema(*, algorithms: bool = True) -> dict[str, Any]:
+def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:
     """JSON schema of the run file, by default with the hyper-parameters of every algorithm."""
     schema = RunFile.model_json_schema()
     schema["description"] = "What one run of overhear does."
     if algorithms:
-        from .hyper_parameters import settings_schema
-
         schema["$defs"]["AlgorithmTable"] |= settings_schema()
     return schema

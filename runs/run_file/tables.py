@@ -90,7 +90,7 @@ class Table(BaseModel):
                 )
         return self
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, object]:
         """The keys that have an effect, in the order of the table."""
         idle = {k for k, (owner, wanted) in self.belongs.items() if getattr(self, owner) != wanted}
         values = self.model_dump(exclude=idle)
@@ -220,7 +220,7 @@ class AlgorithmTable(Table):
 
         return read_settings(self.name, self.model_extra or {})
 
-    def entries(self) -> dict[str, Any]:
+    def entries(self) -> dict[str, object]:
         """Name, form and every hyper-parameter, given or default."""
         from .hyper_parameters import settings_entries
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import tomli_w
 
 from ...privacy.errors import InputError, InputTypeError
 
@@ -21,25 +21,41 @@ _ALTERNATIVES = (
 )
 
 
-def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+def write_toml(tables: Mapping[str, Mapping[str, object]]) -> str:
     r"""Tables of scalars, strings and lists as TOML, in their order.
 
     Raises:
-        TypeError: a value of another type.
+        TypeError: a value of another type; a run file has no tables inside tables, no dates.
 
     >>> print(write_toml({"privacy": {"delta": 1e-5, "clip_norm": float("inf")}}), end="")
     [privacy]
     delta = 1e-05
     clip_norm = inf
     """
-    blocks = (
-        "".join([f"[{name}]\n", *(f"{key} = {_value(value)}\n" for key, value in table.items())])
-        for name, table in tables.items()
+    return tomli_w.dumps(
+        {
+            name: {key: _checked(value) for key, value in table.items()}
+            for name, table in tables.items()
+        }
     )
-    return "\n".join(blocks)
 
 
-def merge_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+def _checked(value: object) -> object:
+    match value:
+        case enum.Enum():
+            return _checked(value.value)
+        case bool() | str() | int() | float():
+            return value
+        case list() | tuple():
+            return [_checked(item) for item in value]
+        case _:
+            # The writer would take a table or a date, which the tables' types do not read back.
+            raise InputTypeError(
+                f"{value!r} of type {type(value).__name__} has no place in a run file"
+            )
+
+
+def merge_overrides(values: dict[str, object], overrides: Sequence[str]) -> None:
     """Set "table.key=value" in the tables of a run file, in place.
 
     Raises:
@@ -65,11 +81,12 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         given.add((table, key))
     for table, one, other in _ALTERNATIVES:
         for key, rival in ((one, other), (other, one)):
-            if (table, key) in given and (table, rival) not in given:
-                values[table].pop(rival, None)
+            section = values.get(table)
+            if (table, key) in given and (table, rival) not in given and isinstance(section, dict):
+                section.pop(rival, None)
 
 
-def _parse(value: str, override: str) -> Any:
+def _parse(value: str, override: str) -> object:
     try:
         parsed = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
@@ -82,22 +99,3 @@ def _parse(value: str, override: str) -> Any:
             "'table.key=\"some text\"'"
         )
     return parsed["value"]
-
-
-def _value(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case enum.Enum():
-            return _value(value.value)
-        case str():
-            # JSON's escapes are TOML's; only DEL is forbidden there and bare here.
-            return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-        case int() | float():
-            return repr(value)
-        case list() | tuple():
-            return f"[{', '.join(_value(item) for item in value)}]"
-        case _:
-            raise InputTypeError(
-                f"{value!r} of type {type(value).__name__} has no place in a run file"
-            )

@@ -138,7 +138,7 @@ def test_everything_in_a_real_report_is_described(real: Any) -> None:
 def test_a_report_with_an_audit_is_valid(real: Any, folder: Path) -> None:
     (folder / AUDIT).write_text(json.dumps(AUDITED), encoding="utf-8")
     write_sums(folder)
-    report = json.loads(json.dumps(collect(folder)))
+    report = collect(folder).dump()
     assert report["audit"] is not None
     assert found(report, closed(report_schema())) == []
 

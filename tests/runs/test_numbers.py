@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from overhear.runs.numbers import bound, figure, small
+from overhear.runs.numbers import bound, figure, lower_bound, small
 
 
 @pytest.mark.parametrize("value", [2.0701, 0.030001, 7.999, 1234.5, 3.14159e-7, 99.91, 0.9995, 5e8])
@@ -33,3 +35,14 @@ def test_a_figure_that_rounds_up_to_the_next_power_keeps_its_digits() -> None:
 
 def test_delta_keeps_the_digits_it_was_given() -> None:
     assert [small(v) for v in (1e-5, 2.5e-7, 0.05, 0.001)] == ["1e-5", "2.5e-7", "0.05", "0.001"]
+
+
+@given(st.floats(1e-3, 9e5))
+def test_a_lower_bound_is_rounded_down_by_less_than_a_digit(value: float) -> None:
+    shown = float(lower_bound(value))
+    assert shown <= value
+    assert shown > value * (1 - 0.011)
+
+
+def test_a_lower_bound_of_few_digits_is_kept() -> None:
+    assert [lower_bound(v) for v in (7.6, 0.1, 2.675)] == ["7.60", "0.100", "2.67"]

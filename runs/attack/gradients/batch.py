@@ -33,6 +33,7 @@ from torch import Tensor
 from ....privacy.errors import InputError
 
 _Number = TypeVar("_Number", int, float)
+_Held = Mapping[str, Any]  # what is said by name, each of the type that its reader gives
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,9 +106,7 @@ class BatchFacts:
         return ((inputs.double() - low) / (high - low)).clamp(0, 1)
 
 
-def facts_of(
-    metadata: Mapping[str, str], options: Mapping[str, Any]
-) -> tuple[BatchFacts, tuple[str, ...]]:
+def facts_of(metadata: Mapping[str, str], options: _Held) -> tuple[BatchFacts, tuple[str, ...]]:
     """What the metadata of a file and the options of a command say together.
 
     Args:
@@ -153,7 +152,7 @@ def facts_of(
     return facts, tuple(name for name in said if name not in _READERS and name != "format")
 
 
-def _range(held: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _range(held: _Held) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """What a pixel of 0 and of 1 is fed as."""
     if not any(name in held for name in _SCALES[0]):
         return tuple(held.get("low", (0.0,))), tuple(held.get("high", (1.0,)))

@@ -11,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import sent_gradients
-from ....attacks.problem.presets import PRESETS
-from ....attacks.scoring.metrics import Scores, match
+from ....attacks.problem.presets import PRESETS, Preset
+from ....attacks.scoring.metrics import match
 from ....privacy.errors import InputError
 from ...folder import folder as run_folder
+from ..attack import means
 from .batch import BatchFacts, facts_of
 from .file import read_tensors
 from .model import Posed, doubts, pose
+from .schema import GradientAttack, TruthScores
 from .words import conclusion
 
 Progress = Callable[[int, int], None]
@@ -56,7 +57,7 @@ def attack_gradients(
     truth: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> GradientAttack:
     """Rebuild the batch whose gradients are in a file.
 
     Args:
@@ -97,11 +98,8 @@ def attack_gradients(
         ValueError: What is given does not fit together; see the message.
         TypeError: A gradient holds integers, or the function returns no network.
     """
-    if preset not in PRESETS:
-        raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
-    settings = PRESETS[preset]
-    if restarts is not None:
-        settings = replace(settings, starts=restarts)
+    # What is known: of the attack, of the batch, and of the model at the gradients.
+    settings = _settings(preset, restarts)
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
@@ -126,17 +124,101 @@ def attack_gradients(
     guess = torch.full(facts.input_shape, 0.5, dtype=torch.float64)
     if prior is not None:
         guess = _pictures(prior, facts).mean(dim=0)
-    true_pixels = None if truth is None else _pictures(truth, facts)
-    if true_pixels is not None and len(true_pixels) != facts.records:
-        raise InputError(
-            f"{truth} holds {len(true_pixels)} records, but records={facts.records}; give the "
-            "whole batch"
-        )
+    true_pixels = None if truth is None else _true_pixels(truth, facts)
     notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
+    # The search, in a folder that is claimed now that nothing is left to refuse.
     if not interrupted:
         run_folder.claim(out)
+    found = _search(posed, facts, guess, settings=settings, seed=seed, out=out, progress=progress)
+    # What was found, in words, tensors and pictures.
+    pixels = facts.pixels(found.inputs)
+    result = _result(posed, facts, found, model=model, preset=preset, notes=notes).model_copy(
+        update={
+            "scores": None if true_pixels is None else _scores(true_pixels, pixels, guess),
+            "images": _save_pictures(out, "image", pixels),
+            "originals": []
+            if true_pixels is None
+            else _save_pictures(out, "original", true_pixels),
+        }
+    )
+    result = result.model_copy(update={"conclusion": conclusion(result)})
+    _save_tensors(out / RECONSTRUCTION, found, pixels)
+    (out / f"{SEARCH}.part").unlink(missing_ok=True)
+    result.write(out / ATTACK)
+    return result
+
+
+def _result(
+    posed: Posed,
+    facts: BatchFacts,
+    found: Reconstruction,
+    *,
+    model: str,
+    preset: str,
+    notes: Sequence[str],
+) -> GradientAttack:
+    """What was found, without the truth, the pictures and the conclusion."""
+    left, of_noise = _residuals(posed, found)
+    gradient = posed.observation.gradient  # (K, D)
+    return GradientAttack(
+        version=1,
+        model=model,
+        parameters_from=posed.parameters_from,
+        parameters=gradient.shape[1],
+        intercepts=len(gradient),
+        preset=preset,
+        input_shape=list(facts.input_shape),
+        classes=posed.classes,
+        records=facts.records,
+        clip_norm=facts.clip_norm,
+        clip_batch=facts.clip_batch,
+        noise_std=facts.noise_std,
+        labels=found.labels.tolist(),
+        labels_given=facts.labels is not None,
+        stage=[found.stage if held else "prior" for held in found.supported],
+        supported=list(found.supported),
+        objective=found.objective,
+        iterations=found.iterations,
+        relative_residual=left,
+        residual_of_noise=of_noise,
+        scores=None,
+        images=[],
+        originals=[],
+        reconstruction=RECONSTRUCTION,
+        notes=list(notes),
+        conclusion="",
+    )
+
+
+def _settings(preset: str, restarts: int | None) -> Preset:
+    if preset not in PRESETS:
+        raise InputError(f"preset={preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+    return PRESETS[preset] if restarts is None else replace(PRESETS[preset], starts=restarts)
+
+
+def _true_pixels(truth: Path, facts: BatchFacts) -> Tensor:
+    """(records, *input_shape) pixels of the true batch."""
+    found = _pictures(truth, facts)
+    if len(found) != facts.records:
+        raise InputError(
+            f"{truth} holds {len(found)} records, but records={facts.records}; give the whole batch"
+        )
+    return found
+
+
+def _search(
+    posed: Posed,
+    facts: BatchFacts,
+    guess: Tensor,
+    *,
+    settings: Preset,
+    seed: int,
+    out: Path,
+    progress: Progress | None,
+) -> Reconstruction:
+    """Rebuild the batch, going on from the state of a search that was interrupted."""
     bounds, seen = facts.bounds(), posed.observation
-    found = reconstruct(
+    return reconstruct(
         seen,
         posed.model,
         preset=settings,
@@ -149,41 +231,6 @@ def attack_gradients(
         progress=progress,
         checkpoint=out / SEARCH,
     )
-    pixels = facts.pixels(found.inputs)
-    left, of_noise = _residuals(posed, found)
-    result: dict[str, Any] = {
-        "schema": 1,
-        "model": model,
-        "parameters_from": posed.parameters_from,
-        "parameters": seen.gradient.shape[1],
-        "intercepts": len(seen.gradient),
-        "preset": preset,
-        "input_shape": list(facts.input_shape),
-        "classes": posed.classes,
-        "records": facts.records,
-        "clip_norm": facts.clip_norm,
-        "clip_batch": facts.clip_batch,
-        "noise_std": facts.noise_std,
-        "labels": found.labels.tolist(),
-        "labels_given": facts.labels is not None,
-        "stage": [found.stage if held else "prior" for held in found.supported],
-        "supported": list(found.supported),
-        "objective": found.objective,
-        "iterations": found.iterations,
-        "relative_residual": left,
-        "residual_of_noise": of_noise,
-        "scores": None if true_pixels is None else _scores(true_pixels, pixels, guess),
-        "images": _save_pictures(out, "image", pixels),
-        "originals": [] if true_pixels is None else _save_pictures(out, "original", true_pixels),
-        "reconstruction": RECONSTRUCTION,
-        "notes": notes,
-    }
-    result["conclusion"] = conclusion(result)
-    _save_tensors(out / RECONSTRUCTION, found, pixels)
-    (out / f"{SEARCH}.part").unlink(missing_ok=True)
-    run_folder.write_json(out / ATTACK, result)
-    finite: dict[str, Any] = run_folder.finite(result)
-    return finite
 
 
 def _is_interrupted(out: Path) -> bool:
@@ -249,20 +296,16 @@ def _picture(path: Path, shape: tuple[int, ...]) -> Tensor:
     return levels.reshape(*size, shape[0]).permute(2, 0, 1).double() / 255
 
 
-def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> dict[str, Any]:
+def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
     held, blind = match(truth, pixels), match(truth, guess.expand_as(truth))
-    return {
-        "mse": list(held.mse),
-        "psnr": list(held.psnr),
-        "ssim": list(held.ssim),
-        "order": list(held.order),
-        "mean": _mean(held),
-        "blind": _mean(blind),
-    }
-
-
-def _mean(scores: Scores) -> dict[str, float]:
-    return {"mse": scores.mean_mse, "psnr": scores.mean_psnr, "ssim": scores.mean_ssim}
+    return TruthScores(
+        mse=list(held.mse),
+        psnr=list(held.psnr),
+        ssim=list(held.ssim),
+        order=list(held.order),
+        mean=means(held),
+        blind=means(blind),
+    )
 
 
 def _save_tensors(path: Path, found: Reconstruction, pixels: Tensor) -> None:

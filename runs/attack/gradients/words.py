@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ...numbers import figure
+from .schema import GradientAttack, TruthScores
 
 __all__ = ["conclusion", "summary_lines"]
 
@@ -19,37 +18,31 @@ _FAILED = 0.5
 _NOT_PROTECTED = "another attack may succeed"
 
 
-def conclusion(found: Mapping[str, Any]) -> str:
+def conclusion(found: GradientAttack) -> str:
     """The conclusion of an attack in a sentence or two.
 
     Without the truth it goes by the gradient alone: how much of it is explained, and for which
     records the observation speaks. With the truth it compares with the blind guess.
 
     Args:
-        found: what `attack_gradients` writes, but for this.
-
-    Examples:
-        >>> held = {"supported": [False], "scores": None, "residual_of_noise": 1.0,
-        ...         "relative_residual": 1.0, "stage": ["prior"]}
-        >>> conclusion(held)[:13]
-        'No leak shown'
+        found: what an attack found; its own conclusion is not looked at.
     """
-    records, supported = len(found["supported"]), sum(found["supported"])
-    if (scores := found["scores"]) is not None:
-        return _scored(scores, supported=supported)
+    records, supported = len(found.supported), sum(found.supported)
+    if found.scores is not None:
+        return _scored(found.scores, supported=supported)
     if not supported:
         return (
             "No leak shown: nothing was found for which the gradient speaks beyond the public "
             f"guess; {_NOT_PROTECTED}."
         )
     some = "the record" if records == 1 else f"{supported} of {records} records"
-    if found["residual_of_noise"]:
+    if found.residual_of_noise:
         return (
             f"A leak is likely: for {some} the gradient speaks for what was found, over the public "
             "guess, by more than its noise explains. How close it is only the truth can tell."
         )
-    left = found["relative_residual"]
-    if "exact" in found["stage"] and left < _EXPLAINED:
+    left = found.relative_residual
+    if "exact" in found.stage and left < _EXPLAINED:
         return f"A leak is shown: {some} can be had from the gradient by algebra."
     if left < _EXPLAINED:
         return (
@@ -67,8 +60,8 @@ def conclusion(found: Mapping[str, Any]) -> str:
     )
 
 
-def _scored(scores: Mapping[str, Any], *, supported: int) -> str:
-    reached, blind = scores["mean"]["mse"], scores["blind"]["mse"]
+def _scored(scores: TruthScores, *, supported: int) -> str:
+    reached, blind = scores.mean.mse, scores.blind.mse
     if reached < 0.9 * blind:
         share = "less than 0.01%" if reached < 1e-4 * blind else f"{reached / blind:.2%}"
         much = "A leak" if reached < 0.5 * blind else "A weak leak"
@@ -79,57 +72,41 @@ def _scored(scores: Mapping[str, Any], *, supported: int) -> str:
     )
 
 
-def summary_lines(found: Mapping[str, Any], out: Path) -> list[str]:
+def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     """What an attack on a file of gradients found, in lines for people.
 
     Args:
         found: what `attack_gradients` returned.
         out: its folder.
-
-    Examples:
-        >>> found = {
-        ...     "records": 1, "intercepts": 2, "parameters": 26, "preset": "matched",
-        ...     "labels": [3], "labels_given": False, "stage": ["exact"], "supported": [True],
-        ...     "relative_residual": 2e-7, "residual_of_noise": 0.0, "scores": None, "notes": [],
-        ...     "conclusion": "A leak is shown.",
-        ... }
-        >>> for line in summary_lines(found, Path("found")):
-        ...     print(line)
-        1 record from 2 intercepts of 26 parameters, preset matched
-        record 0: label 3, exact
-        unexplained: 2e-7 of the gradient's norm
-        A leak is shown.
-        Written to found.
     """
     of: dict[int, str] = {}
-    if (scores := found["scores"]) is not None:
-        for true, index in enumerate(scores["order"]):
-            of[index] = f", {_decibel(scores['psnr'][true])} to record {true} of the truth"
+    if (scores := found.scores) is not None:
+        for true, index in enumerate(scores.order):
+            of[index] = f", {_decibel(scores.psnr[true])} to record {true} of the truth"
     lines = [
-        f"{_counted(found['records'], 'record')} from {_counted(found['intercepts'], 'intercept')} "
-        f"of {found['parameters']:,} parameters, preset {found['preset']}"
+        f"{_counted(found.records, 'record')} from {_counted(found.intercepts, 'intercept')} "
+        f"of {found.parameters:,} parameters, preset {found.preset}"
     ]
-    known = " (given)" if found["labels_given"] else ""
-    for index, (label, stage) in enumerate(zip(found["labels"], found["stage"], strict=True)):
+    known = " (given)" if found.labels_given else ""
+    for index, (label, stage) in enumerate(zip(found.labels, found.stage, strict=True)):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
         lines.append(f"record {index}: label {label}{known}, {how}{of.get(index, '')}")
-    noise = found["residual_of_noise"]
+    noise = found.residual_of_noise
     beside = f"; the noise alone makes {figure(noise, 2)}" if noise else ""
     lines.append(
-        f"unexplained: {figure(found['relative_residual'], 2)} of the gradient's norm{beside}"
+        f"unexplained: {figure(found.relative_residual, 2)} of the gradient's norm{beside}"
     )
     if scores is not None:
         lines.append(
-            f"mean PSNR {_decibel(scores['mean']['psnr'])}, blind guess "
-            f"{_decibel(scores['blind']['psnr'])}"
+            f"mean PSNR {_decibel(scores.mean.psnr)}, blind guess {_decibel(scores.blind.psnr)}"
         )
-    lines += [f"Note: {note}." for note in found["notes"]]
-    return [*lines, found["conclusion"], f"Written to {out}."]
+    lines += [f"Note: {note}." for note in found.notes]
+    return [*lines, found.conclusion, f"Written to {out}."]
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _decibel(value: float | str) -> str:
-    return f"{float(value):.1f} dB"
+def _decibel(value: float) -> str:
+    return f"{value:.1f} dB"

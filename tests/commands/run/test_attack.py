@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
+from overhear.runs.attack.sweep import AttackedCombination
+from overhear.runs.evidence.schema import AllowedByProof, AttackRow, Means, Scenario
 
 
 @pytest.fixture(autouse=True)
@@ -37,22 +39,36 @@ def test_options_that_do_not_fit_are_refused(
 
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def means(mse: float, ssim: float) -> Means:
+        return Means(mse=mse, psnr=10.0, ssim=ssim)
+
     rows = [
-        {
-            "name": name,
-            "mean": {"mse": 0.1, "psnr": 10.0, "ssim": 0.5},
-            "conventions": {"dpdl": {"mse": 0.4, "psnr": 10.0, "ssim": 0.6}},
-        }
+        AttackRow(
+            name=name,
+            mse=[0.1],
+            psnr=[10.0],
+            ssim=[0.5],
+            mean=means(0.1, 0.5),
+            conventions={"dpdl": means(0.4, 0.6)},
+        )
         for name in ("blind guess", "defended")
     ]
-    scenario = {
-        "round": 2,
-        "scenario": "view",
-        "preset": "matched",
-        "rows": rows,
-        "bound": {"rebuilt": 1, "images": 4, "most": 0.25},
-    }
-    found = [{"swept": {"graph.name": "ring"}, "refused": None, "scenarios": [scenario]}]
+    scenario = Scenario(
+        scenario="view",
+        adversary="eavesdropper",
+        round=2,
+        model_owner=0,
+        victim=0,
+        preset="matched",
+        rows=rows,
+        conclusion="No leak shown.",
+        bound=AllowedByProof(rebuilt=1, images=4, most=0.25, exceeded=False, sentence="allowed"),
+    )
+    found = [
+        AttackedCombination(
+            swept={"graph.name": "ring"}, folder="00", refused=None, scenarios=[scenario]
+        )
+    ]
     monkeypatch.setattr("overhear.runs.attack.sweep.attack_sweep", lambda *_, **__: found)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overhear.reports.document.collect import collect, report_run
-from overhear.runs.attack.attack_entry import PLANTED
+from overhear.runs.attack.attack import PLANTED
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
@@ -88,19 +88,19 @@ def test_repeatable_noise_is_a_gap_and_never_met(tmp_path: Path) -> None:
 
 
 def test_a_server_in_place_of_links_is_found_in_what_is_sent(tmp_path: Path) -> None:
-    run = collect(trained(tmp_path, "algorithm.name=cdp-dsgd"))["run"]
-    assert (run["server"], run["links_used"]) == (True, False)
+    run = collect(trained(tmp_path, "algorithm.name=cdp-dsgd")).run
+    assert (run.server, run.links_used) == (True, False)
 
 
 def test_agents_that_send_to_each_other_use_no_server(tmp_path: Path) -> None:
-    run = collect(trained(tmp_path))["run"]
-    assert (run["server"], run["links_used"]) == (False, True)
+    run = collect(trained(tmp_path)).run
+    assert (run.server, run.links_used) == (False, True)
 
 
 def test_links_of_a_directed_graph_keep_their_direction(tmp_path: Path) -> None:
     changes = ("graph.name=directed-ring", "algorithm.name=dyn-d2p")
-    run = collect(trained(tmp_path, *changes))["run"]
-    assert [tuple(arc) for arc in run["one_way"]] == [(0, 1), (3, 0), (1, 2), (2, 3)]
+    run = collect(trained(tmp_path, *changes)).run
+    assert [tuple(arc) for arc in run.one_way] == [(0, 1), (3, 0), (1, 2), (2, 3)]
 
 
 def test_a_graph_that_changes_is_said_to(tmp_path: Path) -> None:
@@ -170,6 +170,6 @@ def test_the_signed_digest_is_that_of_the_file_beside_the_page(tmp_path: Path) -
 
 def test_of_a_large_network_the_links_of_one_agent_are_kept(tmp_path: Path) -> None:
     changes = ("data.agents=60", "graph.name=full", "training.rounds=1")
-    run = collect(trained(tmp_path, *changes))["run"]
-    assert run["edges_in_all"] == 60 * 59 // 2
-    assert len(run["edges"]) == 59
+    run = collect(trained(tmp_path, *changes)).run
+    assert run.edges_in_all == 60 * 59 // 2
+    assert len(run.edges) == 59

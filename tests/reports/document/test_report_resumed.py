@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from overhear.commands import cli
-from overhear.privacy.ledger import Ledger, Spent, read_ledger
+from overhear.privacy.ledger import Ledger, read_ledger
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import collect
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.document.run_facts import course
-from overhear.reports.judgement.facts import as_report, facts_of_report
+from overhear.reports.judgement.facts import facts_of_report
 from overhear.reports.judgement.findings import Kind
 from overhear.reports.judgement.gate import Outcome, Requirement, decide
 from overhear.reports.judgement.policy import Policy
@@ -24,10 +24,12 @@ from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import Outcome as Verdict
 from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import report_schema
+from overhear.runs.folder.records import LedgerHeader, MetricsLine, header_of
 from overhear.runs.folder.resume import check_exposures, resume_run
 from overhear.runs.folder.run import plan_session, train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.exposure.joint_sensitivities import Release
+from tests.conftest import typed
 from tests.reports.document.test_collect import reported
 from tests.reports.document.test_html import Page
 from tests.reports.test_schema import closed, found
@@ -67,7 +69,7 @@ def told(page: Page) -> str:
 
 
 def verdict_text(report: dict[str, Any]) -> list[str]:
-    return [text_of(note) for note in verdict(facts_of_report(as_report(report))).notes]
+    return [text_of(note) for note in verdict(facts_of_report(typed(report))).notes]
 
 
 def complete(out: Path) -> Requirement:
@@ -93,8 +95,8 @@ def test_a_resumed_run_says_how_often_and_what_was_released_twice(run_file: Path
     assert said in told(page)
     assert "Rounds 12 of 12 Releases 14 of rounds, resumed once" in told(page)
     assert "a round that was released again counted again" in told(page)
-    assert said in report_markdown(report)
-    assert "12 of 12 rounds, 14 releases of rounds" in report_markdown(report)
+    assert said in report_markdown(typed(report))
+    assert "12 of 12 rounds, 14 releases of rounds" in report_markdown(typed(report))
     assert found(report, closed(report_schema())) == []
     assert complete(out).outcome is Outcome.PASSED
 
@@ -109,11 +111,11 @@ def test_a_run_that_its_budget_ended_is_not_said_to_have_all_its_rounds(run_file
     assert run["stopped"]["because"].startswith("Stopped after round 10 of 12: ")
     assert "The budget ended the run after round 10 of 12: rounds that were" in told(page)
     assert "Rounds 10 of 12, where the budget ended it Releases 12 of rounds" in told(page)
-    assert "10 of 12 rounds, 12 releases of rounds" in report_markdown(report)
+    assert "10 of 12 rounds, 12 releases of rounds" in report_markdown(typed(report))
     assert "Each of the 12 releases of rounds is counted. " in told(page)
     assert "They are more than" not in told(page)
     assert "not finished" not in told(page)
-    assert verdict(facts_of_report(as_report(report))).outcome is Verdict.MET
+    assert verdict(facts_of_report(typed(report))).outcome is Verdict.MET
     assert "stopped.json" in report["reproduce"]["files"]
     assert found(report, closed(report_schema())) == []
 
@@ -159,7 +161,7 @@ def test_a_run_that_was_cut_off_in_its_last_round_is_not_complete(run_file: Path
     ledger = Ledger.reopen(out / "ledger.jsonl")
     ledger.append(12, releases)
     ledger.close()
-    report = collect(out)
+    report = collect(out).dump()
     assert (report["run"]["rounds_done"], report["run"]["finished"]) == (12, False)
     assert "12 of 12 rounds were released" in "".join(verdict_text(report))
     assert "cut off in its last round. Continue it" in complete(out).sentence
@@ -169,7 +171,7 @@ def test_a_run_that_is_cut_off_again_on_its_last_budget_is_not_finished(run_file
     config, out = cut_off(run_file)
     with pytest.raises(CutOffError):
         resume_run(config, out, progress=cut_off_at(8))
-    report = collect(out)
+    report = collect(out).dump()
     run = report["run"]
     assert (run["rounds_done"], run["finished"], run["stopped"]["round"]) == (8, False, 10)
     assert "continues it, to round 10 at the most" in verdict_text(report)[0]
@@ -228,9 +230,9 @@ def test_a_line_that_was_cut_off_before_a_resumption_is_a_gap(run_file: Path) ->
     with (out / "ledger.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"round": 7, "rel')
     resume_run(config, out)
-    report = collect(out)
+    report = collect(out).dump()
     assert not report["ledger"]["torn"]
-    assert report["ledger"]["repeated"] == [(5, 2), (6, 2), (7, 2)]
+    assert [tuple(one) for one in report["ledger"]["repeated"]] == [(5, 2), (6, 2), (7, 2)]
     entries = {entry["name"]: entry for entry in report["assumptions"]}
     assert entries["ledger"]["status"] == "gap"
     assert entries["ledger"]["how"].startswith("a line was cut off")
@@ -268,9 +270,9 @@ def test_a_start_that_was_released_twice_costs_twice(
     ]
     assert read_ledger(out / "ledger.jsonl").numbers == [0, 0, 1, 2]
     planned = plan_session(config, out).plan.guarantee("eavesdropper").epsilon
-    report = collect(out)
+    report = collect(out).dump()
     assert report["ledger"]["epsilon"]["eavesdropper"] > 1.05 * planned
-    assert report["ledger"]["repeated"] == [(0, 2)]
+    assert [tuple(one) for one in report["ledger"]["repeated"]] == [(0, 2)]
     assert "Released more than once: the start." in "".join(verdict_text(report))
     for name, line in report["epsilon_by_round"].items():
         assert line[-1][1] == pytest.approx(report["ledger"]["reading"][name], rel=1e-9)
@@ -284,9 +286,19 @@ def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(
     for run in (train_run, resume_run):
         with pytest.raises(CutOffError):
             run(config, out, progress=cut_off_at(3))
-    ledger = collect(out)["ledger"]
-    assert ledger["repeated"] == [(3, 2)]
+    ledger = collect(out).dump()["ledger"]
+    assert [tuple(one) for one in ledger["repeated"]] == [(3, 2)]
     assert (ledger["rounds"], ledger["rounds_accounted"]) == (4, 5)
+
+
+def evaluated(round: int) -> MetricsLine:
+    return MetricsLine(
+        round=round,
+        accuracy=[0.5],
+        consensus_accuracy=0.5,
+        consensus_loss=1.0,
+        consensus_distance=0.0,
+    )
 
 
 def test_rounds_past_the_end_of_a_budget_are_not_done(run_file: Path) -> None:
@@ -296,7 +308,7 @@ def test_rounds_past_the_end_of_a_budget_are_not_done(run_file: Path) -> None:
     spent = read_ledger(out / "ledger.jsonl")
     for end, done, finished in ((10, 10, True), (4, 4, True), (11, 10, False)):
         (out / "stopped.json").write_text(json.dumps(held | {"round": end}), encoding="utf-8")
-        came = course(out, plan, spent=spent, metrics=[{"round": end}])
+        came = course(out, plan, spent=spent, metrics=[evaluated(end)])
         assert (came.done, came.finished) == (done, finished)
 
 
@@ -332,7 +344,7 @@ def test_a_graph_file_that_became_another_graph_is_refused(
     path.write_text(full, encoding="utf-8")
     graph = ["graph.name=file", f'graph.path="{path}"', "data.agents=4", "algorithm.name=dpdl"]
     config, out = cut_off(run_file, *graph, NO_TARGET)
-    whole = collect(out)["ledger"]["epsilon"]["eavesdropper"]
+    whole = collect(out).dump()["ledger"]["epsilon"]["eavesdropper"]
     ring = {"agents": 4, "edges": [[i, (i + 1) % 4] for i in range(4)]}
     path.write_text(json.dumps(ring), encoding="utf-8")
     assert plan_session(config, out).plan.guarantee("eavesdropper").epsilon < 0.9 * whole
@@ -350,37 +362,39 @@ def test_a_graph_file_that_became_another_graph_is_refused(
     resume_run(config, out)
 
 
-def with_eavesdropper(spent: Spent, exposure: dict[str, Any]) -> Spent:
-    exposures = {**spent.header["exposures"], "eavesdropper": exposure}
-    return dataclasses.replace(spent, header={**spent.header, "exposures": exposures})
-
-
 def test_every_figure_of_an_exposure_is_that_of_the_ledger(run_file: Path) -> None:
     config, out = cut_off(run_file, NO_TARGET)
-    spent, plan = read_ledger(out / "ledger.jsonl"), plan_session(config, out).plan
-    held = spent.header["exposures"]["eavesdropper"]
-    [release] = held["releases"]
-    check_exposures(spent, plan)
-    nearly = [release[0] * (1 + 1e-12), *release[1:]]
-    check_exposures(with_eavesdropper(spent, held | {"releases": [nearly]}), plan)
-    others: list[tuple[dict[str, Any], str]] = [
-        ({"releases": [[f * (1 + (k == at) * 1e-8) for k, f in enumerate(release)]]}, name)
+    header, plan = header_of(read_ledger(out / "ledger.jsonl")), plan_session(config, out).plan
+    exposures = header.exposures or {}
+    held = exposures["eavesdropper"]
+    [release] = held.releases
+
+    def changed(**change: object) -> LedgerHeader:
+        update = exposures | {"eavesdropper": held.model_copy(update=change)}
+        return header.model_copy(update={"exposures": update})
+
+    check_exposures(header, plan)
+    nearly = (release[0] * (1 + 1e-12), *release[1:])
+    check_exposures(changed(releases=[nearly]), plan)
+    others: list[tuple[LedgerHeader, str]] = [
+        (changed(releases=[[f * (1 + (k == at) * 1e-8) for k, f in enumerate(release)]]), name)
         for at, name in enumerate(Release._fields)
     ]
-    others += [({"releases": [release, release]}, "number of releases 2, but .* give 1")]
-    others += [({"releases": [["inf", *release[1:]]]}, "joint_sensitivity of release 1 inf")]
-    others += [({"whole_run": True}, "whole_run True, but .* give False")]
-    for change, said in others:
+    twice, infinite = [release, release], [(math.inf, *release[1:])]
+    others += [(changed(releases=twice), "number of releases 2, but .* give 1")]
+    others += [(changed(releases=infinite), "joint_sensitivity of release 1 inf")]
+    others += [(changed(whole_run=True), "whole_run True, but .* give False")]
+    for other, said in others:
         with pytest.raises(ValueError, match=f"for eavesdropper the run was begun with {said}"):
-            check_exposures(with_eavesdropper(spent, held | change), plan)
-    both = {**spent.header["exposures"], "coalition:0,1": held}
-    for header, said in (
-        ({}, "lacks what each adversary is exposed to"),
-        ({"exposures": {}}, "whole_run None, but .* give False"),
-        ({"exposures": both}, "for coalition:0,1 the run was begun with whole_run False"),
+            check_exposures(other, plan)
+    both = exposures | {"coalition:0,1": held}
+    for exposed, said in (
+        (None, "lacks what each adversary is exposed to"),
+        ({}, "whole_run None, but .* give False"),
+        (both, "for coalition:0,1 the run was begun with whole_run False"),
     ):
         with pytest.raises(ValueError, match=said):
-            check_exposures(dataclasses.replace(spent, header=header), plan)
+            check_exposures(header.model_copy(update={"exposures": exposed}), plan)
 
 
 def test_an_infinite_exposure_is_the_same_when_a_run_goes_on(run_file: Path) -> None:
@@ -388,4 +402,4 @@ def test_an_infinite_exposure_is_the_same_when_a_run_goes_on(run_file: Path) -> 
     out = resumed(run_file, *open_)
     header = read_ledger(out / "ledger.jsonl").header
     assert header["exposures"]["eavesdropper"]["releases"][0][0] == "inf"
-    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] == float("inf")
+    assert collect(out).ledger.epsilon["eavesdropper"] == math.inf

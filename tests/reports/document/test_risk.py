@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import tomllib
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from scipy.special import ndtr, ndtri
 from overhear.privacy.accounting.risk import risk
 from overhear.privacy.ledger import Spent
 from overhear.reports.document.risk import hits_of_pair, odds, risk_by_adversary
+from overhear.reports.schema import Risk
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.exposure.guarantees import run_epsilon
@@ -40,7 +40,7 @@ def planned(
     return make_plan(RunFile.model_validate(tomllib.loads(text)))
 
 
-def found(plan: Plan, torn: bool = False) -> dict[str, Any]:
+def found(plan: Plan, torn: bool = False) -> dict[str, Risk]:
     entries = [{"round": n} for n in range(plan.rounds + 1)]
     spent = Spent(header={}, entries=entries, torn=torn)
     epsilon = {
@@ -66,46 +66,46 @@ def test_odds_enclose_the_probability(probability: float, of: int) -> None:
 def test_full_batches_have_the_odds_of_one_gaussian() -> None:
     """Nine full batches at multiplier 3 and joint sensitivity 1 are one release with mu 1."""
     of = found(planned())["eavesdropper"]
-    assert of["mu"] == pytest.approx(1.0)
-    for hit in of["hits"]:
-        rate = hit["false_positives"] / hit["of"]
-        assert hit["hit_rate"] == pytest.approx(float(ndtr(ndtri(rate) + 1.0)), rel=1e-6)
-    assert of["right"]["times"] == math.ceil(100 * float(ndtr(0.5)))  # 69.1
-    assert of["relation"] == "at most"
+    assert of.mu == pytest.approx(1.0)
+    for hit in of.hits:
+        rate = hit.false_positives / hit.of
+        assert hit.hit_rate == pytest.approx(float(ndtr(ndtri(rate) + 1.0)), rel=1e-6)
+    assert of.right.times == math.ceil(100 * float(ndtr(0.5)))  # 69.1
+    assert of.relation == "at most"
 
 
 def test_sampled_batches_have_the_odds_of_the_trade_off_curve() -> None:
     of = found(planned(rounds=50, rate=0.1))["eavesdropper"]
     expected = risk(noise_multiplier=3.0, sampling_rate=0.1, rounds=50)
-    assert of["advantage"] == pytest.approx(expected.advantage)
-    assert of["hits"][1]["hit_rate"] == pytest.approx(dict(expected.true_positive_rates)[0.01])
+    assert of.advantage == pytest.approx(expected.advantage)
+    assert of.hits[1].hit_rate == pytest.approx(dict(expected.true_positive_rates)[0.01])
 
 
 def test_the_curve_says_more_than_the_pair() -> None:
     plan = planned(rounds=50, rate=0.1)
-    of = found(plan)["eavesdropper"]["hits"][1]
+    of = found(plan)["eavesdropper"].hits[1]
     epsilon = plan.guarantee("eavesdropper").epsilon
-    assert of["hit_rate"] < 0.75 * hits_of_pair(epsilon, 1e-5, 0.01)
+    assert of.hit_rate < 0.75 * hits_of_pair(epsilon, 1e-5, 0.01)
 
 
 def test_a_torn_ledger_raises_the_odds() -> None:
     plan = planned(rounds=50, rate=0.1)
-    whole, torn = (found(plan, torn=t)["eavesdropper"]["advantage"] for t in (False, True))
+    whole, torn = (found(plan, torn=t)["eavesdropper"].advantage for t in (False, True))
     assert torn > whole
 
 
 def test_a_heuristic_row_is_told_as_at_least() -> None:
     of = found(planned("dpdl", "published"))["eavesdropper"]
-    assert of["relation"] == "at least"
-    for hit in of["hits"]:
-        assert hit["hits"] <= hit["hit_rate"] * hit["of"] * (1 + 1e-9)
+    assert of.relation == "at least"
+    for hit in of.hits:
+        assert hit.hits <= hit.hit_rate * hit.of * (1 + 1e-9)
 
 
 def test_a_row_that_nothing_protects_names_everybody() -> None:
     plan = replace(planned(), noise_multiplier=0.0)
     of = found(plan)["eavesdropper"]
-    assert of["from"] == "nothing protects"
-    assert {hit["hits"] / hit["of"] for hit in of["hits"]} == {1.0}
+    assert of.source == "nothing protects"
+    assert {hit.hits / hit.of for hit in of.hits} == {1.0}
 
 
 def test_where_no_curve_is_known_the_odds_are_those_of_the_pair() -> None:
@@ -113,9 +113,9 @@ def test_where_no_curve_is_known_the_odds_are_those_of_the_pair() -> None:
     plan = planned("dpdl", "repaired", "replace-one", rounds=20, rate=0.1)
     of = found(plan)["eavesdropper"]
     epsilon = plan.guarantee("eavesdropper").epsilon
-    assert of["from"] == "epsilon and delta alone"
-    assert of["mu"] is None
-    assert of["hits"][1]["hit_rate"] == pytest.approx(hits_of_pair(epsilon, 1e-5, 0.01))
+    assert of.source == "epsilon and delta alone"
+    assert of.mu is None
+    assert of.hits[1].hit_rate == pytest.approx(hits_of_pair(epsilon, 1e-5, 0.01))
 
 
 @given(st.floats(0, 20), st.floats(0, 0.1), st.floats(0, 1))

@@ -15,21 +15,21 @@ from overhear.reports.cited import Cited
 from overhear.reports.figures import by_round
 from overhear.reports.figures.by_round import Series
 from overhear.reports.figures.chart import HEIGHT, RIGHT, WIDTH, key, spread, ticks
-from overhear.reports.judgement.facts import as_report
+from tests.conftest import typed
 
 Report = dict[str, Any]
 
 
 def epsilon_figure(report: Report) -> str:
-    return by_round.epsilon_figure(as_report(report), Cited(report))
+    return by_round.epsilon_figure(typed(report), Cited(report))
 
 
 def utility_figure(report: Report) -> str:
-    return by_round.utility_figure(as_report(report), Cited(report))
+    return by_round.utility_figure(typed(report), Cited(report))
 
 
 def epsilon_series(report: Report) -> list[Series]:
-    return by_round.epsilon_series(as_report(report))
+    return by_round.epsilon_series(typed(report))
 
 
 @pytest.mark.parametrize("draw", [epsilon_figure, utility_figure])

@@ -12,17 +12,17 @@ import pytest
 
 from overhear.reports.figures import graph
 from overhear.reports.figures.graph import Network, network_key
-from overhear.reports.judgement.facts import as_report
+from tests.conftest import typed
 
 Report = dict[str, Any]
 
 
 def graph_figure(report: Report) -> str:
-    return graph.graph_figure(as_report(report))
+    return graph.graph_figure(typed(report))
 
 
 def network(report: Report) -> Network:
-    return graph.network(as_report(report))
+    return graph.network(typed(report))
 
 
 def joined(report: Report, agents: int, pairs: list[tuple[int, int]], name: str) -> Report:

@@ -8,15 +8,13 @@ from typing import Any
 
 from overhear.reports.cited import Cited
 from overhear.reports.figures import measured as drawn
-from overhear.reports.judgement.facts import as_report
-from overhear.runs.evidence.evidence import measured
-from tests.conftest import with_audit
+from tests.conftest import measured_json, typed, with_audit
 
 Report = dict[str, Any]
 
 
 def measured_figure(report: Report) -> str | None:
-    return drawn.measured_figure(as_report(report), Cited(report))
+    return drawn.measured_figure(typed(report), Cited(report))
 
 
 def test_without_an_audit_there_is_nothing_to_draw(report: Report) -> None:
@@ -27,7 +25,7 @@ def test_without_a_finite_figure_there_is_nothing_to_draw(report: Report) -> Non
     report = with_audit(report)
     for row in report["audit"]["adversaries"]:
         row |= {"proven_epsilon": "inf", "measured_epsilon": None, "ideal_epsilon": None}
-    report["measured"] = measured(report["audit"])
+    report["measured"] = measured_json(report["audit"])
     assert measured_figure(report) is None
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from overhear.reports.cited import Cited
 from overhear.reports.figures import odds
-from overhear.reports.judgement.facts import as_report
+from tests.conftest import typed
 
 Report = dict[str, Any]
 
 
 def odds_figure(report: Report, name: str) -> str:
-    return odds.odds_figure(as_report(report), Cited(report), name=name)
+    return odds.odds_figure(typed(report), Cited(report), name=name)
 
 
 def dots(drawing: str) -> list[int]:

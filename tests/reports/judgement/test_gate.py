@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.judgement.facts import Asked, Claim, Facts, as_report, facts_of_report
+from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Kind
 from overhear.reports.judgement.gate import Decision, Outcome, decide
 from overhear.reports.judgement.policy import Policy
 from overhear.reports.schema import Remedy as Fix
 from overhear.runs.evidence.schema import Attack, Audit
+from tests.conftest import typed
 from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
 
 LIMIT: dict[str, Any] = {"adversary": "eavesdropper", "epsilon": 4.0, "delta": 1e-5}
@@ -26,7 +27,7 @@ def facts(report: dict[str, Any]) -> Facts:
 
 
 def facts_of(report: dict[str, Any], **of: Any) -> Facts:
-    return facts_of_report(as_report(report), **of)
+    return facts_of_report(typed(report), **of)
 
 
 def ran(facts: Facts, **changes: Any) -> Facts:

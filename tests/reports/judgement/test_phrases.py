@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from overhear.reports.judgement import phrases
-from overhear.reports.judgement.facts import Facts, as_report, facts_of_report
+from overhear.reports.judgement.facts import Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Finding, Kind, Remedy
 from overhear.reports.judgement.phrases import ACTIONS, HEADLINES, KINDS, NOTES, Note
 from overhear.reports.judgement.sentence import Figure, Quote, fill, text_of
@@ -21,6 +21,7 @@ from overhear.reports.judgement.wording import (
     sentence,
     who,
 )
+from tests.conftest import typed
 
 TEMPLATES = [*KINDS.values(), *ACTIONS.values(), *NOTES.values()]
 UNWANTED = (
@@ -61,7 +62,7 @@ FIX: dict[str, Any] = {
 
 @pytest.fixture
 def facts(report: dict[str, Any]) -> Facts:
-    return replace(facts_of_report(as_report(report)), victim=3)
+    return replace(facts_of_report(typed(report)), victim=3)
 
 
 def found(facts: Facts, kind: Kind, **of: Any) -> Finding:

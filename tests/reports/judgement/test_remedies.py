@@ -82,7 +82,9 @@ def test_the_noise_and_the_rounds_that_are_named_would_have_met_the_target() -> 
 
     def cost(rounds: int) -> float:
         noise = plan.noise_multiplier
-        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, statement=plan.statement)
+        return run_epsilon(
+            exposure, rounds=rounds, noise_multiplier=noise, statement=plan.statement
+        )
 
     assert cost(rounds) <= 2.0 < cost(rounds + 1)
     assert found["rounds"].epsilon == pytest.approx(cost(rounds))
@@ -117,7 +119,9 @@ def test_rounds_within_a_limit_are_the_last_that_it_allows() -> None:
 
     def cost(rounds: int) -> float:
         noise = plan.noise_multiplier
-        return run_epsilon(exposure, rounds=rounds, noise_multiplier=noise, statement=plan.statement)
+        return run_epsilon(
+            exposure, rounds=rounds, noise_multiplier=noise, statement=plan.statement
+        )
 
     assert of.epsilon == cost(of.rounds)
     assert cost(of.rounds) <= 1.0 < cost(of.rounds + 1)

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.judgement.facts import as_report, facts_of_report
+from overhear.reports.judgement.facts import facts_of_report
 from overhear.reports.judgement.findings import Action, Finding, Kind
 from overhear.reports.judgement.proofs import against_proofs
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import Outcome, Verdict, verdict
-from tests.conftest import with_audit
+from tests.conftest import typed, with_audit
 
 Report = dict[str, Any]
 
 
 def judged(report: Report) -> Verdict:
-    return verdict(facts_of_report(as_report(report)))
+    return verdict(facts_of_report(typed(report)))
 
 
 def kinds(report: Report) -> list[Kind]:
@@ -29,7 +29,7 @@ def actions(report: Report) -> list[Action]:
 
 
 def doubts(report: Report) -> list[Finding]:
-    return list(against_proofs(facts_of_report(as_report(report))))
+    return list(against_proofs(facts_of_report(typed(report))))
 
 
 def test_a_proven_epsilon_within_the_target_meets_it(report: Report) -> None:
@@ -145,7 +145,7 @@ def test_an_unfinished_run_and_a_torn_ledger_are_named(report: Report) -> None:
 def test_without_a_target_adversary_the_worst_one_is_spoken_of(report: Report) -> None:
     report["plan"]["target"] |= {"epsilon": None, "adversary": None}
     report["plan"]["adversaries"].insert(0, report["plan"]["adversaries"].pop())
-    head = facts_of_report(as_report(report)).head
+    head = facts_of_report(typed(report)).head
     assert head.name == "eavesdropper"  # a single message is nobody's view
     assert head.row == 1
 
@@ -242,7 +242,7 @@ def test_a_bound_above_a_heuristic_figure_is_no_surprise(report: Report) -> None
 
 
 def test_an_audited_agent_is_found_as_the_worst_of_its_kind(report: Report) -> None:
-    facts = facts_of_report(as_report(report))
+    facts = facts_of_report(typed(report))
     found = facts.audited("neighbour:1")
     assert found is not None
     assert found.name == "neighbour"

@@ -1,6 +1,7 @@
 """An attack on a run's folder: what it refuses, goes on with, and tells of the proof."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,9 +94,9 @@ def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(
     result = attack_run(folder, progress=lambda done, *_: seen.append(done))
     assert len(made) == 1
     assert seen == list(range(25, 49))
-    assert result["scenarios"][0] == kept
-    assert [s["preset"] for s in result["scenarios"]] == ["matched", "idlg"]
-    assert json.loads((folder / "attacks" / "attack.json").read_text()) == result
+    assert result.scenarios[0].dump() == kept
+    assert [s.preset for s in result.scenarios] == ["matched", "idlg"]
+    assert json.loads((folder / "attacks" / "attack.json").read_text()) == result.dump()
     assert not list(folder.glob("attacks/point-*"))
     check_sums(folder)
     listed = (folder / "SHA256SUMS").read_text()
@@ -177,9 +178,9 @@ def test_without_noise_nothing_is_proven_and_nothing_contradicted(
     tmp_path: Path,
 ) -> None:
     result = attack_run(_train(tmp_path, "attack.images=2"))
-    bound = result["scenarios"][0]["bound"]
-    assert (bound["mu"], bound["exceeded"]) == ("inf", False)
-    assert bound["sentence"].endswith("nothing is proven of what the attack was given.")
+    bound = result.scenarios[0].bound
+    assert (bound.mu, bound.exceeded) == (math.inf, False)
+    assert bound.sentence.endswith("nothing is proven of what the attack was given.")
 
 
 def test_of_a_batch_only_the_first_image_is_tested(
@@ -189,22 +190,22 @@ def test_of_a_batch_only_the_first_image_is_tested(
     one_by_one = {"batch": 1}
     monkeypatch.setattr(module, "attack_images", lambda *a, **k: real(*a, **(k | one_by_one)))
     result = attack_run(_train(tmp_path, "attack.batch=2", "attack.images=3"))
-    bound = result["scenarios"][0]["bound"]
-    assert (bound["images"], bound["guesses"]) == (2, 2)
-    assert len(result["scenarios"][0]["rows"][-1]["mse"]) == 3
+    bound = result.scenarios[0].bound
+    assert (bound.images, bound.guesses) == (2, 2)
+    assert len(result.scenarios[0].rows[-1].mse) == 3
 
 
 def test_an_outsider_of_encrypted_links_attacks_the_final_models(tmp_path: Path) -> None:
     out = _train(
         tmp_path, "graph.links=encrypted", "privacy.noise_multiplier=2", "attack.images=1", *_IDLG
     )
-    (scenario,) = attack_run(out)["scenarios"]
-    assert scenario["adversary"] == "final-models"
-    assert scenario["bound"]["mu"] == pytest.approx(0.5)
+    (scenario,) = attack_run(out).scenarios
+    assert scenario.adversary == "final-models"
+    assert scenario.bound.mu == pytest.approx(0.5)
 
 
 def test_a_neighbour_reads_its_own_links_though_they_are_encrypted(tmp_path: Path) -> None:
     given = ["graph.links=encrypted", "attack.adversary=neighbour:1", "attack.images=1"]
-    (scenario,) = attack_run(_train(tmp_path, *given))["scenarios"]
-    assert scenario["adversary"] == "neighbour:1"
-    assert scenario["rows"][1]["mean"]["psnr"] > 30
+    (scenario,) = attack_run(_train(tmp_path, *given)).scenarios
+    assert scenario.adversary == "neighbour:1"
+    assert scenario.rows[1].mean.psnr > 30

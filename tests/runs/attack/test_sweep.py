@@ -46,9 +46,9 @@ def swept(tmp_path_factory):
 
 def test_every_combination_has_its_scenarios_or_a_reason(swept):
     _, found = swept
-    assert [one["swept"]["graph.name"] for one in found] == ["ring", "full", "bipartitte"]
-    assert [len(one["scenarios"]) for one in found] == [1, 1, 0]
-    assert "bipartite" in found[2]["refused"]
+    assert [one.swept["graph.name"] for one in found] == ["ring", "full", "bipartitte"]
+    assert [len(one.scenarios) for one in found] == [1, 1, 0]
+    assert "bipartite" in found[2].refused
 
 
 def test_each_row_shows_the_references_and_what_the_proof_allows(swept):
@@ -63,7 +63,7 @@ def test_each_row_shows_the_references_and_what_the_proof_allows(swept):
 
 def test_the_paper_s_convention_scales_the_error_by_four(swept):
     _, found = swept
-    plain = found[0]["scenarios"][0]["rows"][0]["mean"]["mse"]
+    plain = found[0].scenarios[0].rows[0].mean.mse
     shown = next(attack_sweep_rows(found, convention="dpdl"))["blind guess"]
     assert float(shown.split(" / ")[0]) == pytest.approx(4 * plain, abs=6e-4)
 
@@ -73,7 +73,7 @@ def test_what_is_done_is_not_done_again(swept, monkeypatch):
     monkeypatch.setattr(module, "train_run", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(module, "attack_run", lambda *_, **__: pytest.fail("attacked again"))
     again = attack_sweep(folder / "run.toml", folder / "out", sweeps=["graph.name=ring,full"])
-    assert json.dumps(again[0]["scenarios"]) == json.dumps(found[0]["scenarios"])
+    assert again[0].dump() == found[0].dump()
 
 
 def test_a_folder_of_another_run_is_refused(swept):
@@ -110,14 +110,14 @@ def test_an_interrupted_attack_of_a_combination_goes_on(swept, tmp_path):
     folder, found = swept
     run = tmp_path / "out" / "00"
     shutil.copytree(folder / "out" / "00", run)
-    point = found[0]["scenarios"][0]
+    point = found[0].scenarios[0]
     name = "point-round2-agent0-view-idlg.json"
     (run / "attacks" / "attack.json").unlink()
-    (run / "attacks" / name).write_text(json.dumps(point))
+    (run / "attacks" / name).write_text(json.dumps(point.dump()))
     kept = [s for s in (run / "SHA256SUMS").read_text().splitlines(True) if "attack.json" not in s]
     (run / "SHA256SUMS").write_text("".join(kept))
     again = attack_sweep(folder / "run.toml", tmp_path / "out", sweeps=["graph.name=ring"])
-    assert again[0]["scenarios"] == [point]
+    assert [one.dump() for one in again[0].scenarios] == [point.dump()]
     check_sums(run)
 
 

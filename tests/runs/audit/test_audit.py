@@ -11,6 +11,7 @@ from overhear.runs.audit import audit as module
 from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.audit.game import game_of
 from overhear.runs.errors import ContradictedProof
+from overhear.runs.evidence.schema import Audit
 from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
@@ -60,18 +61,19 @@ def run_file(tmp_path: Path) -> Path:
 def test_a_sound_run_is_never_contradicted(run_file: Path, capsys) -> None:
     """A sound run is contradicted only if two bounds fail, the second at 99.9 %: below 1e-4."""
     assert main(["audit", str(run_file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["verdict"] in ("consistent", "suspicious")
-    assert [check["passed"] for check in found["checks"]] == [True] * 4
-    by_name = {one["name"]: one for one in found["adversaries"]}
+    found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
+    assert found.verdict in ("consistent", "suspicious")
+    assert [check.passed for check in found.checks] == [True] * 4
+    by_name = {one.name: one for one in found.adversaries}
     first = by_name["eavesdropper"]
     # No power is asked of 400 canaries: 50 sound audits measured 0 to 1.8 of the proven epsilon,
     # .58 in the mean. That a broken run is seen is the next test's.
-    assert first["ratio"] >= 0
-    assert first["canaries"] == found["canaries"] == 400
-    assert [b["name"] for b in first["estimators"]][:2] == ["total error", "two-sided"]
-    assert all(m["canaries"] == 400 // len(found["hosts"]) for m in first["messages"])
-    assert by_name["single-message"]["measured_epsilon"] is None
+    assert first.ratio is not None
+    assert first.ratio >= 0
+    assert first.canaries == found.canaries == 400
+    assert [b.name for b in first.estimators][:2] == ["total error", "two-sided"]
+    assert all(m.canaries == 400 // len(found.hosts) for m in first.messages)
+    assert by_name["single-message"].measured_epsilon is None
 
 
 def test_half_the_noise_contradicts_the_proof(run_file: Path, capsys) -> None:
@@ -111,9 +113,9 @@ def test_a_contradiction_is_kept_before_it_is_raised(
 
     def contradicted(*args, **how):
         found = sound(*args, **how)
-        found["adversaries"][0] |= {"verdict": "contradicted", "words": "too much"}
-        found["verdict"] = "contradicted"
-        return found
+        row = {"verdict": "contradicted", "words": "too much"}
+        rows = [found.adversaries[0].model_copy(update=row), *found.adversaries[1:]]
+        return found.model_copy(update={"adversaries": rows, "verdict": "contradicted"})
 
     monkeypatch.setattr(module, "audit_config", contradicted)
     with pytest.raises(ContradictedProof, match="too much"):
@@ -129,16 +131,16 @@ def test_a_contradiction_is_kept_before_it_is_raised(
 def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None:
     config = load_run_file(run_file, ["audit.rounds=1", "audit.canaries=100"])
     found = audit_config(config, generator=np.random.default_rng(1))
-    by_name = {one["name"]: one for one in found["adversaries"]}
-    assert found["rounds"] == 1
-    assert 0 < by_name["eavesdropper"]["proven_epsilon"] < 3 / 1.5
+    by_name = {one.name: one for one in found.adversaries}
+    assert found.rounds == 1
+    assert 0 < by_name["eavesdropper"].proven_epsilon < 3 / 1.5
 
 
 def test_a_replaced_record_is_played_as_two_opposites(run_file: Path) -> None:
     config = load_run_file(run_file, ["privacy.adjacency=replace-one", "audit.canaries=100"])
     found = audit_config(config, generator=np.random.default_rng(1))
-    assert found["game"] == "a canary is one record or its opposite"
-    assert found["verdict"] in ("consistent", "suspicious")
+    assert found.game == "a canary is one record or its opposite"
+    assert found.verdict in ("consistent", "suspicious")
 
 
 @pytest.mark.parametrize(
@@ -199,10 +201,10 @@ def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file: Pa
         run_file, ['privacy.adversary="single-message"', 'privacy.adversaries=["single-message"]']
     )
     found = audit_config(config)
-    assert found["verdict"] == "nothing proven"
-    assert found["canaries"] == 0
-    assert len(found["checks"]) == 4
-    assert {one["verdict"] for one in found["adversaries"]} == {"not measured"}
+    assert found.verdict == "nothing proven"
+    assert found.canaries == 0
+    assert len(found.checks) == 4
+    assert {one.verdict for one in found.adversaries} == {"not measured"}
 
 
 def test_an_earlier_suspicion_stands_until_a_closer_look(run_file: Path, tmp_path: Path) -> None:
@@ -214,10 +216,10 @@ def test_an_earlier_suspicion_stands_until_a_closer_look(run_file: Path, tmp_pat
     path.write_text(json.dumps(held), encoding="utf-8")
     write_sums(folder)
     again = audit_folder(folder, again=True)
-    assert again["verdict"] == "suspicious"
+    assert again.verdict == "suspicious"
     closer = audit_folder(folder, again=True, overrides=["audit.canaries=400"])
-    assert closer["verdict"] in ("consistent", "suspicious")
-    assert [one["file"] for one in closer["earlier"]] == ["audit-1.json", "audit-2.json"]
+    assert closer.verdict in ("consistent", "suspicious")
+    assert [one.file for one in closer.earlier] == ["audit-1.json", "audit-2.json"]
 
 
 def test_an_audit_without_noise_is_refused(run_file: Path, capsys) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from overhear.runs.evidence.assumptions import DECLARED, Facts, assumptions
+from overhear.runs.evidence.schema import Audit
 from tests.conftest import sample_audit
 
 FACTS = Facts(
@@ -25,17 +26,18 @@ FACTS = Facts(
 
 
 def status(facts: Facts = FACTS, audit: dict[str, object] | None = None) -> dict[str, str]:
-    return {entry["name"]: entry["status"] for entry in assumptions(facts, audit)}
+    held = None if audit is None else Audit.model_validate(audit)
+    return {entry.name: entry.status for entry in assumptions(facts, held)}
 
 
 def test_each_assumption_has_a_name_of_its_own_and_says_how_it_is_known() -> None:
     everything = replace(FACTS, clipped=False, encrypted=True, server=True, changing=True)
-    found = assumptions(everything, sample_audit())
-    assert len({entry["name"] for entry in found}) == len(found)
+    found = assumptions(everything, Audit.model_validate(sample_audit()))
+    assert len({entry.name for entry in found}) == len(found)
     for entry in found:
-        assert entry["status"] in ("verified", "assumed", "gap")
-        assert entry["text"]
-        assert entry["how"]
+        assert entry.status in ("verified", "assumed", "gap")
+        assert entry.text
+        assert entry.how
 
 
 def test_without_an_audit_nothing_about_the_program_is_verified() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from overhear.runs.evidence.evidence import measured, read_attack, read_audit
+from overhear.runs.evidence.schema import Audit
 from tests.conftest import sample_audit
 
 Report = dict[str, Any]
@@ -22,7 +23,9 @@ def test_a_run_without_evidence_has_none(tmp_path: Path) -> None:
 def test_an_audit_is_read_as_it_was_written(tmp_path: Path) -> None:
     audit = sample_audit() | {"runs": 2}
     (tmp_path / "audit.json").write_text(json.dumps(audit))
-    assert read_audit(tmp_path) == audit
+    found = read_audit(tmp_path)
+    assert found is not None
+    assert found.dump() == audit
 
 
 @pytest.mark.parametrize(
@@ -39,4 +42,5 @@ def test_evidence_that_cannot_be_read_is_refused_and_not_left_out(
 def test_measured_figures_are_rounded_down() -> None:
     audit = sample_audit()
     audit["adversaries"][0] |= {"measured_epsilon": 7.4199, "ideal_epsilon": 7.6}
-    assert measured(audit)["eavesdropper"] == {"epsilon": 7.41, "ideal": 7.6, "messages": []}
+    found = measured(Audit.model_validate(audit))["eavesdropper"]
+    assert (found.epsilon, found.ideal, found.messages) == (7.41, 7.6, [])

@@ -90,7 +90,7 @@ def check_full_disk(config: RunFile, out: Path, *, takes: int) -> bool:
     else:
         train_run(config, out)
     assert is_finished(out)
-    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] <= 4
+    assert collect(out).ledger.epsilon["eavesdropper"] <= 4
     return True
 
 

@@ -138,9 +138,9 @@ def test_a_run_leaves_auroc_where_there_are_two_classes(name, tmp_path):
 
 def test_more_classes_have_no_auroc(tmp_path):
     summary = train_run(loaded(tmp_path), tmp_path / "out")
-    assert summary["metrics"]["auroc"] is summary["metrics"]["consensus_auroc"] is None
-    planned = make_plan(loaded(tmp_path)).to_json()["adversaries"]
-    assert summary["adversaries"] == planned
+    assert summary.metrics.auroc is summary.metrics.consensus_auroc is None
+    planned = make_plan(loaded(tmp_path)).planned().adversaries
+    assert summary.adversaries == planned
 
 
 @pytest.mark.skipif(not EXAMPLES.is_dir(), reason="examples/ is not beside the tests")

@@ -280,7 +280,7 @@ def test_a_resumed_run_keeps_the_layout_of_its_rounds(held_layout, layout, run_f
 def test_hardened_noise_is_other_noise_of_the_same_plan(run_file, alone, tmp_path):
     config = load_run_file(run_file, ["training.noise=hardened"])
     found = train_run(config, tmp_path / "out")
-    assert found["noise_multiplier"] == 1.5
+    assert found.noise_multiplier == 1.5
     ours, theirs = final(alone)["x"], final(tmp_path / "out")["x"]
     assert not torch.allclose(ours, theirs)
     assert 0.8 < float(ours.std() / theirs.std()) < 1.25  # 3,250 values: 10 standard errors

@@ -89,7 +89,7 @@ def test_rounds_that_are_released_again_cost_again(run_file):
     spent = read_ledger(out / "ledger.jsonl")
     assert spent.numbers == [*range(7), *range(5, 13)]
     assert spent.resumed_after == (4,)
-    ledger = collect(out)["ledger"]
+    ledger = collect(out).dump()["ledger"]
     assert (ledger["rounds"], ledger["rounds_accounted"]) == (14, 14)
     assert ledger["epsilon"]["eavesdropper"] > 1.02 * planned
 
@@ -99,15 +99,16 @@ def test_a_target_ends_the_run_before_the_release_that_would_exceed_it(run_file)
     said: list[str] = []
     found = resume_run(config, out, notice=said.append)
     assert "Stopped after round 10 of 12" in said[-1]
-    assert found["stopped"]["round"] == found["metrics"]["round"] == 10
-    assert json.loads((out / "stopped.json").read_text()) == found["stopped"]
+    assert found.stopped is not None
+    assert found.stopped.round == found.metrics.round == 10
+    assert json.loads((out / "stopped.json").read_text()) == found.stopped.dump()
     assert len(read_ledger(out / "ledger.jsonl").numbers) == 1 + 12
-    report = collect(out)
+    report = collect(out).dump()
     assert report["ledger"]["rounds_accounted"] == 12
     assert report["ledger"]["epsilon"]["eavesdropper"] <= 4
     assert is_finished(out)
     before = everything(out)
-    assert resume_run(config, out)["stopped"] == found["stopped"]
+    assert resume_run(config, out).stopped == found.stopped
     assert everything(out) == before
 
 
@@ -121,7 +122,7 @@ def test_a_run_that_is_cut_off_again_and_again_keeps_to_its_target(run_file):
         break
     resume_run(config, out)
     assert len(read_ledger(out / "ledger.jsonl").numbers) == 1 + 12
-    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] <= 4
+    assert collect(out).ledger.epsilon["eavesdropper"] <= 4
 
 
 @pytest.mark.parametrize("after", [4, 6])
@@ -177,7 +178,7 @@ def test_metrics_and_transcripts_are_those_of_the_rounds_behind_the_final_models
     assert (out / "transcript/discarded-1/round-000006.safetensors").read_bytes() == first
     assert (out / "transcript/round-000006.safetensors").read_bytes() != first
     assert {m.round for m in Transcript.load(out / "transcript")} == {3, 6}
-    assert collect(out)["utility"]["rounds"] == [0, 2, 4, 6, 8, 10, 12]
+    assert collect(out).utility.rounds == [0, 2, 4, 6, 8, 10, 12]
 
 
 def test_a_damaged_checkpoint_is_skipped_and_without_any_the_run_is_refused(run_file):
@@ -316,16 +317,18 @@ def test_a_run_that_died_in_its_start_begins_anew(run_file):
     ]
     spent = read_ledger(out / "ledger.jsonl")
     assert (spent.numbers, spent.resumed_after) == ([0, *range(13)], (-1,))
-    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] <= 4
+    assert collect(out).ledger.epsilon["eavesdropper"] <= 4
 
 
 def test_a_torn_line_is_a_release_that_a_target_pays_for(run_file):
     config, out = cut_off(run_file)
     with (out / "ledger.jsonl").open("a") as file:
         file.write('{"round": 7, "rel')
-    assert resume_run(config, out)["stopped"]["round"] == 9
+    stopped = resume_run(config, out).stopped
+    assert stopped is not None
+    assert stopped.round == 9
     assert len(read_ledger(out / "ledger.jsonl").numbers) == 1 + 12
-    assert collect(out)["ledger"]["epsilon"]["eavesdropper"] <= 4
+    assert collect(out).ledger.epsilon["eavesdropper"] <= 4
 
 
 def edit_header(out: Path, change: Callable[[dict[str, Any]], object]) -> None:

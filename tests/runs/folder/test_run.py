@@ -308,7 +308,7 @@ def test_every_victim_of_the_run_file_is_attacked(run_file, tmp_path):
     config = load_run_file(run_file, [*few, "intercept.victims=[0, 3]", "attack.restarts=1"])
     train_run(config, tmp_path / "out")
     result = attack_run(tmp_path / "out")
-    assert {s["victim"] for s in result["scenarios"]} == {0, 3}
+    assert {s.victim for s in result.scenarios} == {0, 3}
 
 
 def test_a_layout_by_layers_is_refused_for_a_forward_that_nobody_knows(

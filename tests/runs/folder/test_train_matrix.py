@@ -73,19 +73,19 @@ def test_the_ledger_of_a_run_costs_what_its_plan_said(
     config = load_run_file(example(name), [*SHORT, f"algorithm.form={form}"])
     expected = planned(make_plan(config))
     summary = train_run(config, tmp_path / "run")
-    assert {one["name"]: number(one["epsilon"]) for one in summary["adversaries"]} == expected
+    assert {one.name: one.epsilon for one in summary.adversaries} == expected
     assert read_ledger(tmp_path / "run" / "ledger.jsonl").numbers == list(range(ROUNDS + 1))
 
-    ledger = collect(tmp_path / "run")["ledger"]
-    assert (ledger["rounds"], ledger["rounds_accounted"]) == (ROUNDS, ROUNDS)
-    assert ledger["epsilon"].keys() == ledger["reading"].keys() == expected.keys()
+    ledger = collect(tmp_path / "run").ledger
+    assert (ledger.rounds, ledger.rounds_accounted) == (ROUNDS, ROUNDS)
+    assert ledger.epsilon.keys() == ledger.reading.keys() == expected.keys()
     for adversary, epsilon in expected.items():
         # What may be signed counts the planned rounds too; the reading, the entries alone.
-        assert number(ledger["epsilon"][adversary]) == pytest.approx(epsilon, rel=1e-9)
-        assert number(ledger["reading"][adversary]) == pytest.approx(epsilon, rel=1e-9)
+        assert ledger.epsilon[adversary] == pytest.approx(epsilon, rel=1e-9)
+        assert ledger.reading[adversary] == pytest.approx(epsilon, rel=1e-9)
     _check_protection(config, expected)
-    assert summary["metrics"]["round"] == ROUNDS
-    assert 0 < summary["metrics"]["consensus_loss"] < math.inf
+    assert summary.metrics.round == ROUNDS
+    assert 0 < summary.metrics.consensus_loss < math.inf
 
 
 def _check_protection(config: RunFile, epsilons: dict[str, float]) -> None:

@@ -124,13 +124,13 @@ def test_one_record_of_an_mlp_is_rebuilt_exactly(dtype):
     model = network()
     sent = {name: value.to(dtype) for name, value in gradients(model).items()}
     found = attack(write({**named("gradient", sent), **parameters(model)}))
-    assert (found["stage"], found["supported"], found["labels"]) == (["exact"], [True], [1])
+    assert (found.stage, found.supported, found.labels) == (["exact"], [True], [1])
     saved = load_file("found/reconstruction.safetensors")
     assert (saved["inputs"] - batch()[0]).abs().max() < 1e-5
     assert saved["labels"].tolist() == [1]
-    assert found["relative_residual"] < 1e-5
-    assert found["classes"] == CLASSES
-    assert found["conclusion"].startswith("A leak is shown")
+    assert found.relative_residual < 1e-5
+    assert found.classes == CLASSES
+    assert found.conclusion.startswith("A leak is shown")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -145,7 +145,7 @@ def test_half_precision_is_accepted(dtype):
 
 def test_the_picture_is_the_record():
     found = attack(usual())
-    assert found["images"] == ["image-0.png"]
+    assert found.images == ["image-0.png"]
     levels = np.asarray(Image.open("found/image-0.png"))
     assert np.abs(levels / 255 - batch()[0][0, 0].numpy()).max() <= 0.5 / 255 + 1e-5
 
@@ -153,8 +153,8 @@ def test_the_picture_is_the_record():
 def test_a_function_in_the_current_folder_with_weights_of_its_own_is_attacked():
     model = mine("trained")
     found = attack(write(gradients(model)), model="my_model:trained")
-    assert (found["stage"], found["parameters_from"]) == (["exact"], "model function")
-    assert "nothing shows that the gradient was taken at them" in found["notes"][0]
+    assert (found.stage, found.parameters_from) == (["exact"], "model function")
+    assert "nothing shows that the gradient was taken at them" in found.notes[0]
 
 
 @pytest.mark.usefixtures("quick")
@@ -175,8 +175,8 @@ def test_several_intercepts_at_several_models_are_used_together():
     for count in (1, 6):
         path = write({k: v for k, v in tensors.items() if int(k[0]) < count}, noise_std="0.01")
         found = attack(path, out=Path(f"found{count}"), truth=Path("truth.safetensors"))
-        assert found["intercepts"] == count
-        errors[count] = found["scores"]["mean"]["mse"]
+        assert found.intercepts == count
+        errors[count] = found.scores.mean.mse
     assert errors[6] < 0.5 * errors[1]
 
 
@@ -184,8 +184,8 @@ def test_clipping_of_each_record_is_undone():
     model = network()
     path = write({**named("gradient", gradients(model, clip_norm=0.1)), **parameters(model)})
     found = attack(path, clip_norm=0.1)
-    assert found["stage"] == ["exact"]
-    assert found["relative_residual"] < 1e-5
+    assert found.stage == ["exact"]
+    assert found.relative_residual < 1e-5
 
 
 @pytest.mark.usefixtures("quick")
@@ -194,8 +194,8 @@ def test_clipping_of_the_batch_is_undone():
     sent = gradients(model, 2, clip_norm=0.1, mean_of=2.0)
     path = write({**named("gradient", sent), **parameters(model)}, clip_batch="true")
     found = attack(path, clip_norm=0.1, records=2, restarts=1)
-    assert found["clip_batch"]
-    assert found["relative_residual"] < 1e-3
+    assert found.clip_batch
+    assert found.relative_residual < 1e-3
 
 
 def test_a_normalisation_is_undone():
@@ -217,7 +217,7 @@ def test_records_that_are_no_pictures_are_saved_as_tensors_alone(shape):
     model = network(shape=shape)
     tensors = {**named("gradient", gradients(model, shape=shape)), **parameters(model)}
     found = attack(write(tensors), input_shape=shape)
-    assert found["images"] == []
+    assert found.images == []
     assert load_file("found/reconstruction.safetensors")["inputs"].shape == (1, *shape)
     assert sorted(path.name for path in Path("found").iterdir()) == [
         "attack.json",
@@ -227,12 +227,12 @@ def test_records_that_are_no_pictures_are_saved_as_tensors_alone(shape):
 
 def test_what_is_returned_is_what_is_written():
     found = attack(usual())
-    assert json.loads(Path("found/attack.json").read_text(encoding="utf-8")) == found
+    assert json.loads(Path("found/attack.json").read_text(encoding="utf-8")) == found.dump()
 
 
 def test_given_labels_are_kept():
     found = attack(usual(labels="1"))
-    assert (found["labels"], found["labels_given"]) == ([1], True)
+    assert (found.labels, found.labels_given) == ([1], True)
     assert "record 0: label 1 (given), exact" in summary_lines(found, Path("found"))
 
 
@@ -247,9 +247,9 @@ def test_a_batch_is_scored_in_the_order_of_the_truth():
     tensors = {**named("gradient", gradients(model, 3)), **parameters(model)}
     found = attack(write(tensors), records=3, truth=Path("truth.safetensors"), restarts=1)
     saved = load_file("found/reconstruction.safetensors")["pixels"]
-    for true, index in enumerate(found["scores"]["order"]):
+    for true, index in enumerate(found.scores.order):
         error = float((saved[index] - x.roll(2, 0)[true]).square().mean())
-        assert found["scores"]["mse"][true] == pytest.approx(error, abs=1e-12)
+        assert found.scores.mse[true] == pytest.approx(error, abs=1e-12)
 
 
 def test_a_picture_may_be_the_truth_and_the_prior():
@@ -259,9 +259,9 @@ def test_a_picture_may_be_the_truth_and_the_prior():
     x = torch.from_numpy(levels / 255).float()[None, None]
     tensors = {**named("gradient", gradients(model, inputs=x)), **parameters(model)}
     found = attack(write(tensors), truth=Path("truth.png"), prior=Path("truth.png"))
-    assert found["scores"]["mse"][0] < 1e-9
-    assert found["scores"]["blind"]["mse"] == 0
-    assert found["originals"] == ["original-0.png"]
+    assert found.scores.mse[0] < 1e-9
+    assert found.scores.blind.mse == 0
+    assert found.originals == ["original-0.png"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -270,15 +270,15 @@ def test_noise_that_drowns_the_gradient_is_no_leak_shown_and_never_protection():
     generator = torch.Generator().manual_seed(1)
     noisy = {k: 30 * torch.randn(v.shape, generator=generator) for k, v in gradients(model).items()}
     found = attack(write({**named("gradient", noisy), **parameters(model)}, noise_std="30"))
-    assert (found["stage"], found["supported"]) == (["prior"], [False])
-    assert found["conclusion"].startswith("No leak shown")
-    assert "another attack may succeed" in found["conclusion"]
+    assert (found.stage, found.supported) == (["prior"], [False])
+    assert found.conclusion.startswith("No leak shown")
+    assert "another attack may succeed" in found.conclusion
     assert "public guess" in "\n".join(summary_lines(found, Path("found")))
 
 
 def test_metadata_that_are_not_read_are_noted():
     found = attack(usual(nois_std="1", format="pt"))
-    assert found["notes"] == ["metadata 'nois_std' of gradients.safetensors is not read"]
+    assert found.notes == ["metadata 'nois_std' of gradients.safetensors is not read"]
 
 
 # What is refused

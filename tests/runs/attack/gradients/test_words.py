@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from overhear.runs.attack.gradients.words import conclusion
+from overhear.runs.attack.gradients.schema import GradientAttack, TruthScores
+from overhear.runs.attack.gradients.words import conclusion, summary_lines
+from overhear.runs.evidence.schema import Means
 
-FOUND = {"supported": [True, True], "scores": None, "residual_of_noise": 0.0, "stage": ["o", "o"]}
+FOUND = GradientAttack(
+    version=1,
+    model="linear",
+    parameters_from="the file",
+    parameters=26,
+    intercepts=2,
+    preset="matched",
+    input_shape=[1, 2, 2],
+    classes=4,
+    records=2,
+    clip_norm=None,
+    clip_batch=False,
+    noise_std=0.0,
+    labels=[3, 1],
+    labels_given=False,
+    stage=["o", "o"],
+    supported=[True, True],
+    objective=0.1,
+    iterations=10,
+    relative_residual=1e-9,
+    residual_of_noise=0.0,
+    scores=None,
+    images=[],
+    originals=[],
+    reconstruction="reconstruction.safetensors",
+    notes=[],
+    conclusion="A leak is shown.",
+)
+
+
+def after(**change: object) -> str:
+    return conclusion(FOUND.model_copy(update=change))
 
 
 @pytest.mark.parametrize(
@@ -21,7 +56,7 @@ FOUND = {"supported": [True, True], "scores": None, "residual_of_noise": 0.0, "s
     ],
 )
 def test_a_conclusion_follows_from_the_gradient(change, said):
-    assert conclusion({**FOUND, **change}).startswith(said)
+    assert after(**change).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +70,10 @@ def test_a_conclusion_follows_from_the_gradient(change, said):
     ],
 )
 def test_a_conclusion_with_the_truth_goes_by_the_blind_guess(error, said):
-    scores = {"mean": {"mse": error}, "blind": {"mse": 0.1}}
-    found = {**FOUND, "scores": scores, "relative_residual": 1e-9}
-    assert conclusion(found).startswith(said)
-    assert "protect" not in conclusion(found)
+    mean, blind = (Means(mse=mse, psnr=10.0, ssim=0.5) for mse in (error, 0.1))
+    scores = TruthScores(mse=[error], psnr=[10.0], ssim=[0.5], order=[0], mean=mean, blind=blind)
+    assert after(scores=scores).startswith(said)
+    assert "protect" not in after(scores=scores)
 
 
 def test_an_attack_that_failed_names_that_another_may_succeed():
@@ -46,6 +81,18 @@ def test_an_attack_that_failed_names_that_another_may_succeed():
         {"relative_residual": 0.9},
         {"relative_residual": 1.0, "supported": [False] * 2},
     ):
-        said = conclusion({**FOUND, **change})
+        said = after(**change)
         assert "another attack may succeed" in said
         assert "protect" not in said
+
+
+def test_the_summary_names_every_record_what_is_unexplained_and_the_folder():
+    found = FOUND.model_copy(update={"stage": ["exact", "prior"], "relative_residual": 2e-7})
+    assert summary_lines(found, Path("found")) == [
+        "2 records from 2 intercepts of 26 parameters, preset matched",
+        "record 0: label 3, exact",
+        "record 1: label 1, the public guess, nothing better is supported",
+        "unexplained: 2e-7 of the gradient's norm",
+        "A leak is shown.",
+        "Written to found.",
+    ]

@@ -1,0 +1,171 @@
+"""Objects of a run folder: built, passed on, written as JSON and read back as one type each.
+
+A figure is a float inside. JSON has no infinity, so there it is the string "inf", "-inf" or "nan".
+A key that was not set is not written, so that an object reads as it was written, whatever version
+wrote it: one that knew a key less, or one that knew a key more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticKnownError
+
+from ..privacy.durable import write_durably
+from ..privacy.errors import InputError
+
+__all__ = [
+    "Adjacency",
+    "Count",
+    "Delta",
+    "Described",
+    "Fraction",
+    "NotNegative",
+    "Score",
+    "Status",
+    "as_text",
+    "finite",
+]
+
+
+def _word(value: float) -> str:
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _reads(*words: str) -> BeforeValidator:
+    """A validator of figures that may be what these words say, and else are finite."""
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str) and value in words:
+            return float(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            # In JSON an infinity without quotes is an extension that other readers refuse.
+            if info.mode == "json" or _word(value) not in words:
+                raise PydanticKnownError("finite_number")
+            return float(value)
+        return value
+
+    return BeforeValidator(read)
+
+
+def _write(value: float) -> float | str:
+    return value if math.isfinite(value) else _word(value)
+
+
+_WRITES = PlainSerializer(_write, when_used="json")
+
+Count = Annotated[int, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+NotNegative = Annotated[
+    float,
+    Field(ge=0),
+    _reads("inf"),
+    _WRITES,
+    WithJsonSchema(
+        {"anyOf": [{"minimum": 0, "type": "number"}, {"const": "inf", "type": "string"}]}
+    ),
+]
+Score = Annotated[
+    float,
+    _reads("inf", "-inf", "nan"),
+    _WRITES,
+    WithJsonSchema(
+        {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}
+    ),
+]
+Status = Literal["proven", "heuristic"]
+Adjacency = Literal["add-or-remove-one", "replace-one"]
+
+
+class Described(BaseModel):
+    """An object that may hold more than is described here.
+
+    >>> class Spent(Described):
+    ...     epsilon: NotNegative
+    >>> spent = Spent(epsilon=math.inf)
+    >>> spent.dump()
+    {'epsilon': 'inf'}
+    >>> Spent.parse('{"epsilon": "inf", "later": 1}', refusal="{} {}".format).epsilon
+    inf
+    """
+
+    model_config = ConfigDict(
+        extra="allow",
+        frozen=True,
+        strict=True,
+        use_attribute_docstrings=True,
+        validate_by_name=True,  # as it is built; what is read must use the names of the file
+        validate_by_alias=True,
+    )
+
+    @classmethod
+    def parse(cls, text: str | bytes, *, refusal: Callable[[str, str], str]) -> Self:
+        """The object of a JSON text.
+
+        Args:
+            text: of the file or line.
+            refusal: the sentence for a text that is none, of the place in it and what is wrong.
+
+        Raises:
+            ValueError: it is none, in the sentence of `refusal`.
+        """
+        try:
+            return cls.model_validate_json(text, by_alias=True, by_name=False)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = "/".join(str(part) for part in first["loc"])
+            raise InputError(refusal(place, first["msg"])) from error
+
+    @classmethod
+    def read(cls, path: Path, *, refusal: Callable[[str, str], str]) -> Self:
+        """The object of a JSON file; arguments and refusals of `parse`.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            ValueError: it cannot be read.
+        """
+        return cls.parse(path.read_bytes(), refusal=refusal)
+
+    def dump(self) -> dict[str, JsonValue]:
+        """The object of JSON: what was set, under the names of the file."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+    def write(self, path: Path) -> None:
+        """Write the object as a JSON file, all at once.
+
+        Raises:
+            OSError: the system refuses; the error names the file.
+        """
+        write_durably(path, as_text(self.dump()).encode())
+
+
+def as_text(value: object) -> str:
+    """JSON as the files of a run folder hold it."""
+    return json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+
+
+def finite(value: Any) -> Any:
+    """The value with infinite and undefined numbers as the strings that JSON lacks."""
+    if isinstance(value, float):
+        return _write(value)
+    if isinstance(value, Mapping):
+        return {key: finite(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(held) for held in value]
+    return value

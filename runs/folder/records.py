@@ -1,0 +1,193 @@
+"""The small files of a run folder as types: environment, ledger's header, metrics, early end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from ...privacy.ledger import Spent
+from ...training.exposure.joint_sensitivities import Release
+from ...training.models.evaluation import Metrics
+from ..described import Count, Delta, Described, Fraction, NotNegative, Score, as_text
+from ..plan.schema import PlannedAdversary
+
+__all__ = [
+    "Environment",
+    "ExposureFacts",
+    "LedgerHeader",
+    "MetricsLine",
+    "Stopped",
+    "TrainSummary",
+    "header_of",
+    "read_environment",
+    "read_metrics",
+    "read_stopped",
+]
+
+
+class Environment(Described):
+    """Where a run was trained: versions and the kind of machine, without names or paths."""
+
+    python: str = ""
+    system: str = ""
+    processor: str = ""
+    device: str = ""
+    """That gradients are computed on."""
+    packages: dict[str, str] = {}
+    """Versions by name."""
+    layout: str | None = None
+    """How gradients were computed, once the rounds have settled it."""
+    ranks: Annotated[int, Field(ge=1)] = 1
+    """Processes that shared the agents."""
+
+
+class ExposureFacts(Described):
+    """What a record is exposed to by one adversary, at noise multiplier 1."""
+
+    whole_run: bool
+    """Whether all rounds are one release, in which none may repeat."""
+    releases: list[tuple[NotNegative, Fraction, Count, Count, Count]]
+    """Joint sensitivity, sampling rate, rounds, contributions and first round of each."""
+
+    def figures(self) -> dict[str, float]:
+        """Each figure by its words.
+
+        >>> facts = ExposureFacts(whole_run=False, releases=[(1.5, 0.02, 200, 3, 1)])
+        >>> facts.figures()["joint_sensitivity of release 1"]
+        1.5
+        """
+        found: dict[str, float] = {
+            "whole_run": self.whole_run,
+            "number of releases": len(self.releases),
+        }
+        for at, release in enumerate(self.releases, start=1):
+            figures = zip(Release._fields, release, strict=True)
+            found |= {f"{name} of release {at}": figure for name, figure in figures}
+        return found
+
+
+class LedgerHeader(Described):
+    """The first line of ledger.jsonl: what every release of the run has in common."""
+
+    run: str
+    """What tells this run from others of the same run file."""
+    run_file: str
+    """SHA-256 of run.toml."""
+    algorithm: str
+    form: str
+    agents: Count
+    clip_norm: NotNegative
+    noise_multiplier: NotNegative
+    sampling_rate: Fraction
+    planned_rounds: Count
+    exposures: dict[str, ExposureFacts] | None = None
+    """By adversary. The run file names the graph and the data, but does not hold them; what they
+    cost is here."""
+
+
+class MetricsLine(Described):
+    """A line of metrics.jsonl: test metrics of a round."""
+
+    round: Count
+    accuracy: list[Fraction]
+    """Of each agent's model."""
+    loss: list[Score] = []
+    consensus_accuracy: Fraction
+    """Of the mean model."""
+    consensus_loss: Score
+    consensus_distance: Score
+    """Root mean squared distance of the models from their mean."""
+    auroc: list[Score] | None = None
+    consensus_auroc: Score | None = None
+
+    @classmethod
+    def of(cls, metrics: Metrics) -> MetricsLine:
+        """The line of what was evaluated."""
+        return cls(
+            round=metrics.round,
+            accuracy=list(metrics.accuracy),
+            loss=list(metrics.loss),
+            consensus_accuracy=metrics.consensus_accuracy,
+            consensus_loss=metrics.consensus_loss,
+            consensus_distance=metrics.consensus_distance,
+            auroc=None if metrics.auroc is None else list(metrics.auroc),
+            consensus_auroc=metrics.consensus_auroc,
+        )
+
+
+class Stopped(Described):
+    """Where its budget ends a run that releases rounds more than once."""
+
+    round: Count
+    """The last one."""
+    rounds: Count
+    """Planned."""
+    adversary: str
+    epsilon: NotNegative
+    """As planned, at `delta`."""
+    target: NotNegative
+    delta: Delta
+    because: str
+
+
+class TrainSummary(Described):
+    """The object of `overhear train --json`."""
+
+    out: str
+    noise_multiplier: NotNegative
+    adversaries: list[PlannedAdversary]
+    metrics: MetricsLine
+    """The last ones."""
+    stopped: Stopped | None = None
+    """Set where the budget ended the run early."""
+
+
+def header_of(spent: Spent) -> LedgerHeader:
+    """The header of a ledger.
+
+    Raises:
+        ValueError: it lacks what every run has, or holds it in another way.
+    """
+    return LedgerHeader.parse(
+        as_text(spent.header),
+        refusal=lambda at, what: (
+            f"the ledger's header cannot be read at {at}: {what}; put the ledger back as it was "
+            "written"
+        ),
+    )
+
+
+def read_environment(path: Path) -> Environment:
+    """Where a run was trained.
+
+    Raises:
+        FileNotFoundError: no environment.json is there.
+        ValueError: it cannot be read.
+    """
+    return Environment.read(path, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
+
+
+def read_metrics(path: Path) -> list[MetricsLine]:
+    """The lines of metrics.jsonl that are whole; none where the run was cut off before its start.
+
+    Raises:
+        ValueError: a whole line is no evaluation.
+    """
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [
+        MetricsLine.parse(line, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
+        for line in text.splitlines()
+        if line.endswith("}")  # else it was cut off
+    ]
+
+
+def read_stopped(path: Path) -> Stopped:
+    """Where the budget of a run ends it.
+
+    Raises:
+        FileNotFoundError: no stopped.json is there.
+        ValueError: it cannot be read.
+    """
+    return Stopped.read(path, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")

@@ -1,0 +1,67 @@
+"""What `overhear plan --json` prints, as types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..described import Adjacency, Count, Delta, Described, NotNegative, Status
+
+__all__ = ["Planned", "PlannedAdversary", "PublishedBound", "Target"]
+
+
+class Target(Described):
+    """What the run file asks for."""
+
+    epsilon: NotNegative | None
+    delta: Delta
+    adversary: str | None
+
+
+class PlannedAdversary(Described):
+    """What one adversary can learn about one record, as planned."""
+
+    name: str
+    """The adversary that was asked for."""
+    victim: Count
+    """The agent whose record is meant."""
+    worst_adversary: str | None
+    """The adversary behind the name, where the worst one was searched."""
+    joint_sensitivity: NotNegative
+    effective_noise_multiplier: NotNegative
+    mu_per_round: NotNegative
+    epsilon: NotNegative
+    delta: Delta
+    unit: Literal["record"]
+    adjacency: Adjacency
+    sampling: str
+    status: Status
+    """Only a proven epsilon is an upper bound."""
+    bound: str
+    """How epsilon was found."""
+    because: str
+
+
+class PublishedBound(Described):
+    """What the algorithm's paper claims; no figure of ours."""
+
+    paper: str
+    statement: str
+    epsilon: NotNegative
+    delta: Delta
+    caveats: list[str]
+
+
+class Planned(Described):
+    """The object of `overhear plan --json`."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    noise_multiplier: NotNegative
+    target: Target
+    adversaries: list[PlannedAdversary]
+    """Worst first."""
+    published_bound: PublishedBound | None
+    warnings: list[str]
+    victims: dict[str, list[NotNegative | None]] | None = None
+    """By adversary epsilon of every agent's records, null for members of it; where asked for."""
