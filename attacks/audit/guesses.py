@@ -51,7 +51,7 @@ class Guesses:
         if (bad := int(np.isnan(scores).sum())) > 0:
             raise InputError(
                 f"{bad} of {scores.size} scores are not numbers; they must be finite or infinite. "
-                "Mend the run: a canary that is left out breaks the count"
+                "Correct the run: a canary that is left out breaks the count"
             )
         _check_coins(int(included.sum()), scores.size)
         for name, values in (("scores", scores), ("included", included)):

@@ -167,7 +167,7 @@ def from_total(errors: Errors, *, claim: Claim, delta: float, confidence: float)
 
 
 def two_sided(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
-    """Bound epsilon from false alarms and misses at ratio 0, each limited on its own.
+    """Bound epsilon from false positives and false negatives at ratio 0, each limited on its own.
 
     More conservative than `total_error`, and does without the coins being fair.
 

@@ -29,7 +29,7 @@ def engine_checks(
     """Messages, residuals, sampler and knowledge, in this order.
 
     Messages are compared in the run's own precision, and once more in double precision, where
-    rounding hides next to nothing; one check stands for both.
+    rounding hides next to nothing; one check covers both.
 
     Args:
         setting: graph, model and data of the run.

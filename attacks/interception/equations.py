@@ -180,7 +180,7 @@ class Equations:
 
 
 class _Columns:
-    """The columns of one round: what each stands for over the columns of all rounds."""
+    """The columns of one round: what each is over the columns of all rounds."""
 
     def __init__(
         self,

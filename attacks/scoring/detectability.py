@@ -11,7 +11,7 @@ is therefore called detectable with probability at most a, over all layers toget
 | symbol | name here | unit |
 |---|---|---|
 | s | noise_std of the observation | of one coordinate |
-| a | false_alarm_rate | probability |
+| a | false_positive_rate | probability |
 
 A convolution's weight counts as the (out, in * k * k) matrix of its patches; the bias, where there
 is one, is a further column. K intercepts are whitened and stacked as rows: their inputs are the
@@ -74,14 +74,14 @@ class LayerSpectrum:
 
 
 def detectability(
-    observation: Observation, model: nn.Module, *, false_alarm_rate: float = FALSE_ALARM_RATE
+    observation: Observation, model: nn.Module, *, false_positive_rate: float = FALSE_ALARM_RATE
 ) -> tuple[LayerSpectrum, ...]:
     """Which linear and convolutional layers show the batch.
 
     Args:
         observation: one batch's gradients, of the parameters of `model`.
         model: supplies names and shapes; its own values are not read.
-        false_alarm_rate: probability, over all layers together, that pure noise is called
+        false_positive_rate: probability, over all layers together, that pure noise is called
             detectable; at most that.
 
     Returns:
@@ -101,12 +101,14 @@ def detectability(
         ...  for found in detectability(seen, model)]
         [('0', (4, 4), 5.06), ('2', (2, 5), 4.19)]
     """
-    if not 0 < false_alarm_rate < 1:
-        raise InputError(f"false_alarm_rate={false_alarm_rate} must lie in (0, 1); .001 is usual")
+    if not 0 < false_positive_rate < 1:
+        raise InputError(
+            f"false_positive_rate={false_positive_rate} must lie in (0, 1); .001 is usual"
+        )
     matrices = _matrices(observation, model)
     if not matrices:
         return ()
-    margin = math.sqrt(2 * math.log(len(matrices) / false_alarm_rate))
+    margin = math.sqrt(2 * math.log(len(matrices) / false_positive_rate))
     rounding = torch.finfo(observation.gradient.dtype).eps
     found = []
     for layer, matrix in matrices.items():
@@ -128,19 +130,19 @@ def detectability(
 
 
 def spectral_sentence(
-    spectra: Sequence[LayerSpectrum], *, false_alarm_rate: float = FALSE_ALARM_RATE
+    spectra: Sequence[LayerSpectrum], *, false_positive_rate: float = FALSE_ALARM_RATE
 ) -> str:
     """What the spectra say, in a sentence; never that nothing leaks.
 
     Args:
         spectra: of `detectability`.
-        false_alarm_rate: the one they were made with.
+        false_positive_rate: the one they were made with.
 
     Examples:
         >>> quiet = LayerSpectrum(layer="fc", shape=(10, 65), largest=1.0, edge=1.5, above=())
         >>> print(spectral_sentence([quiet]))
         Not detectable spectrally: in none of 1 layers does the gradient stand out of the noise \
-(strongest: 'fc', at 0.67 of the edge; false alarms at most 0.001). An attack may still succeed.
+(strongest: 'fc', at 0.67 of the edge; FPR at most 0.001). An attack may still succeed.
     """
     if not spectra:
         return "Not examined spectrally: the network has no linear or convolutional layer."
@@ -152,7 +154,7 @@ def spectral_sentence(
         return (
             f"Not detectable spectrally: in none of {len(spectra)} layers does the gradient stand "
             f"out of the noise (strongest: {strongest.layer!r}, at {strongest.strength:.2f} of the "
-            f"edge; false alarms at most {false_alarm_rate:g}). An attack may still succeed."
+            f"edge; FPR at most {false_positive_rate:g}). An attack may still succeed."
         )
     count = len(strongest.above)
     directions = f"{count} direction" + ("" if count == 1 else "s")

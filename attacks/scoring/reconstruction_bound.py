@@ -29,7 +29,7 @@ Formal guarantees:
   guesses. Then the first image of each batch alone is counted, chosen before anything is attacked,
   and guessing is right with probability at most min(1, B k).
 - Of several attacks of one run each is tested at (1 - confidence) / tests, so that 1 - confidence
-  is the probability of any false alarm.
+  is the probability of any false positive.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def reconstruction_bound(
         hits: images with at most that MSE: `count_rebuilt`.
         images: images attacked, each in a round of its own; of batches their first alone.
         prior_hit_rate: `prior_hit_rate` of one guess at the same threshold.
-        confidence: that none of all tests raises a false alarm.
+        confidence: that none of all tests gives a false positive.
         guesses: how many reconstructions each image meets: the size of a batch.
         tests: how many bounds are looked at together, of which each may raise an alarm.
 

@@ -33,7 +33,7 @@ def train(
     rank_timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=1, help="That a process may keep the others waiting."),
-    ] = 300.0,
+    ] = 60.0,
     json: Json = False,
 ) -> None:
     """Train, keep the ledger, and record the intercepted rounds.

@@ -47,8 +47,8 @@ def measured_table(found: Audit) -> Table:
     table.caption = (
         f"* not proven; at least: a lower bound at {level} "
         "confidence; ideal: what a perfect audit of so many "
-        "canaries expects; errors: false alarms + misses where the log-likelihood ratio is cut at "
-        "0, as fixed in advance"
+        "canaries expects; errors: false positives + false negatives where the log-likelihood "
+        "ratio is cut at 0, as fixed in advance"
     )
     table.caption_justify = "left"
     return table

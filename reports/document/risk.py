@@ -86,7 +86,7 @@ def odds(probability: float, of: int, *, up: bool = True) -> float:
     return min(float(exact.quantize(step, rounding=rounding)), float(of))
 
 
-def hits_of_pair(epsilon: float, delta: float, false_alarm_rate: float) -> float:
+def hits_of_pair(epsilon: float, delta: float, false_positive_rate: float) -> float:
     """The largest hit rate that (epsilon, delta) alone allows at a false-positive rate.
 
         min(1, e^epsilon a + delta, 1 - e^-epsilon (1 - delta - a))
@@ -98,8 +98,8 @@ def hits_of_pair(epsilon: float, delta: float, false_alarm_rate: float) -> float
     """
     if epsilon > 700.0:
         return 1.0
-    steep = math.exp(epsilon) * false_alarm_rate + delta
-    flat = 1.0 - math.exp(-epsilon) * (1.0 - delta - false_alarm_rate)
+    steep = math.exp(epsilon) * false_positive_rate + delta
+    flat = 1.0 - math.exp(-epsilon) * (1.0 - delta - false_positive_rate)
     return min(1.0, steep, flat)
 
 

@@ -131,7 +131,7 @@ _CLIPPING = Declared(
 )
 _ENCRYPTION = Declared(
     name="encryption",
-    text="Links are encrypted, and no onlooker has a key.",
+    text="Links are encrypted, and no eavesdropper has a key.",
     how='links = "encrypted" in the run file; the transport is not part of the run',
 )
 _SERVER = Declared(

@@ -32,6 +32,7 @@ _LIFELINE, _AGENT = "OVERHEAR_LIFELINE", "TORCHELASTIC_USE_AGENT_STORE"
 _FAILED = 2
 _POLL = 0.05  # seconds between two looks at the children
 _GRACE = 5.0  # seconds that the others have once a child has ended by itself
+_STOPPED = 10.0  # seconds that a child may be stopped
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 
 
@@ -206,9 +207,18 @@ def _interfaces() -> list[tuple[int, str]]:
 def _watch(
     children: Sequence[subprocess.Popen[bytes]], *, patience: float, until: float = math.inf
 ) -> int:
-    """Wait for all: once a signal has ended one, until the others miss it; else only shortly."""
+    """Wait for all: once a signal has ended one, until the others miss it; else only shortly.
+
+    One that is stopped is given up after `_STOPPED` seconds, however long the others would wait.
+    """
     left = list(children)
+    seen_running = {child.pid: time.monotonic() for child in children}
     while left and time.monotonic() < until:
+        for child in left:
+            if not _is_stopped(child):
+                seen_running[child.pid] = time.monotonic()
+            elif time.monotonic() - seen_running[child.pid] > _STOPPED:
+                until = 0.0
         for child in [child for child in left if child.poll() is not None]:
             left.remove(child)
             until = min(until, time.monotonic() + (patience if child.returncode < 0 else _GRACE))
@@ -220,10 +230,23 @@ def _watch(
     if said:
         return said[0]
     rank, code = next((rank, code) for rank, code in enumerate(codes) if code != 0)
+    stopped = [number for number, child in enumerate(children) if _is_stopped(child)]
     why = "does not answer" if code is None else f"was ended by signal {-code}"
+    if stopped:
+        rank, why = stopped[0], "is stopped and does not answer"
     print(
-        f"error: rank {rank} of {len(children)} {why}; what was released is in the ledger, "
-        "continue the run with --resume",
+        f"error: rank {rank} of {len(children)} {why}; what was released is in the "
+        "ledger: --resume continues the run",
         file=sys.stderr,
     )
     return _FAILED
+
+
+def _is_stopped(child: subprocess.Popen[bytes]) -> bool:
+    """Whether a signal has stopped a child that may still be continued."""
+    if sys.platform == "win32" or child.returncode is not None:
+        return False
+    with contextlib.suppress(ChildProcessError):
+        asked = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, child.pid, asked) is not None
+    return False

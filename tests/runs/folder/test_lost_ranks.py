@@ -168,6 +168,23 @@ def test_a_run_that_lost_a_rank_says_which_and_goes_on_to_the_same_models(
 @pytest.mark.distributed
 @pytest.mark.slow
 @needs_proc
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_rank_is_named_long_before_the_ranks_miss_it(run_file, tmp_path, rank):
+    with started(run_file, tmp_path / "out", "--ranks", "2", *SETS) as process:
+        ranks, since = children(process.pid), time.monotonic()
+        stop(ranks, rank)
+        _, said = process.communicate(timeout=60)
+        assert time.monotonic() - since < 20
+        assert process.returncode == 2, said
+        (error,) = [line for line in said.splitlines() if line.startswith("error:")]
+        assert error.startswith(f"error: rank {rank} of 2 is stopped")
+        assert "--resume continues the run" in error
+        assert not [pid for pid in ranks.values() if is_running(pid)]
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@needs_proc
 @pytest.mark.parametrize("hangs", [False, True])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_no_rank_outlives_its_parent(run_file, tmp_path, sent, hangs):
