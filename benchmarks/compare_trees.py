@@ -31,16 +31,23 @@ from torch import Tensor
 from tree_runs import Case, cases_of, environment_of, write_cases
 
 ROOT = Path(__file__).resolve().parents[1]
-RENAMED: dict[str, str] = {}
-"""Keys of OLD, fields of checkpoints and kinds of messages, by their names in NEW."""
+RENAMED: dict[str, str] = {
+    "privacy.json.*.mending": "fixes",
+    "privacy.json.*.hits.*.false_alarms": "false_positives",
+}
+"""Patterns of paths of OLD's keys, and their names in NEW."""
+GAINED: dict[str, str] = {"*.published_bound": "bounds of three papers that no command reached"}
+"""Patterns of paths that may be null in OLD alone, and why."""
 IGNORED: dict[str, str] = {
     "ledger.0.run": "drawn at random",
     "models.*.metadata.run": "the same",
     "*.run_file": "digest of run.toml, which is compared itself",
+    "models.*.metadata.measured": "seconds by layout, which nobody measures any more",
     "models.*.metadata.sha256": "of the fields, which are compared, and of the two above",
     "privacy.json.*.reproduce.files.*": "digests of files, which are compared themselves",
     "privacy.json.*.made": "the time",
     "*.version": "of the tool",
+    "privacy.json.*.schema": "of the file's format: keys were renamed",
     "*.packages.overhear": "the same",
     "run folder.SHA256SUMS": "digests",
     "run folder.report.html": "words; its figures are those of privacy.json",
@@ -69,12 +76,18 @@ class Difference(NamedTuple):
         return f"{self.path}: {self.old[:_WIDTH]} -> {self.new[:_WIDTH]}"
 
 
-def renamed(value: Any) -> Any:
-    """A value of OLD with the keys of NEW; of a key with dots each part by itself."""
+def renamed(value: Any, path: str) -> Any:
+    """A value of OLD, which stands at a path, with the keys of NEW."""
     if isinstance(value, Mapping):
-        names = {key: ".".join(RENAMED.get(part, part) for part in key.split(".")) for key in value}
-        return {names[key]: renamed(held) for key, held in value.items()}
-    return [renamed(held) for held in value] if isinstance(value, list) else value
+        found = {}
+        for key, held in value.items():
+            here = f"{path}.{key}"
+            names = (name for pattern, name in RENAMED.items() if fnmatchcase(here, pattern))
+            found[next(names, key)] = renamed(held, here)
+        return found
+    if isinstance(value, list):
+        return [renamed(held, f"{path}.{at}") for at, held in enumerate(value)]
+    return value
 
 
 def differences(old: Any, new: Any, path: str) -> Iterator[Difference]:
@@ -86,6 +99,8 @@ def differences(old: Any, new: Any, path: str) -> Iterator[Difference]:
         path: where they stand.
     """
     if any(fnmatchcase(path, pattern) for pattern in IGNORED):
+        return
+    if old is None and any(fnmatchcase(path, pattern) for pattern in GAINED):
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(key for key in new if key not in old)]:
@@ -216,7 +231,7 @@ def compare(case: Case, out: Path) -> Row:
         side = " and ".join(name for name, held in (("OLD", old), ("NEW", new)) if not held)
         missing = [Difference("all", "not run", f"by {side}; see its log", words=False)]
         return Row(case.name, {"others": missing})
-    old = {part: renamed(held) for part, held in old.items()}
+    old = {part: renamed(held, part) for part, held in old.items()}
     found = {
         part: list(differences(old[part], new[part], part))
         for part in (*PARTS, "said")
