@@ -52,12 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = ["none", *PATCHES, *ACCOUNTING]
     for name in names if asked.only is None else asked.only:
         found, what = audited(name, canaries=asked.canaries)
-        one = next(a for a in found["adversaries"] if a["name"] == "eavesdropper")
-        again = "-" if one["again"] is None else f"{one['again']['epsilon']:.2f}"
-        failed = ", ".join(c["name"] for c in found["checks"] if not c["passed"]) or "none"
+        one = next(a for a in found.adversaries if a.name == "eavesdropper")
+        again = "-" if one.again is None else f"{one.again.epsilon:.2f}"
+        failed = ", ".join(check.name for check in found.checks if not check.passed) or "none"
         print(
-            f"| {name} | {what} | {float(one['proven_epsilon']):.2f} "
-            f"| {one['measured_epsilon']:.2f} | {again} | {one['verdict']} | {failed} |",
+            f"| {name} | {what} | {one.proven_epsilon:.2f} "
+            f"| {one.measured_epsilon:.2f} | {again} | {one.verdict} | {failed} |",
             flush=True,
         )
 

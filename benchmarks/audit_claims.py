@@ -79,12 +79,12 @@ def _engine(
         EXAMPLES / run, [*values, f"audit.canaries={canaries}", "intercept.rounds=[1]"]
     )
     found = audit_config(config, generator=np.random.default_rng(0))
-    by_name = {one["name"]: one for one in found["adversaries"]}
+    by_name = {one.name: one for one in found.adversaries}
     for claim, who in itertools.product(claims, against):
         one = by_name[who]
-        proven = "none" if one["status"] != "proven" else f"{float(one['proven_epsilon']):.2f}"
-        claimed = float(by_name[claim]["proven_epsilon"])
-        _row(f"{name}: {claim}", who, claimed, proven, one["measured_epsilon"])
+        proven = "none" if one.status != "proven" else f"{one.proven_epsilon:.2f}"
+        claimed = by_name[claim].proven_epsilon
+        _row(f"{name}: {claim}", who, claimed, proven, one.measured_epsilon)
 
 
 def _limit(canaries: int) -> None:

@@ -144,7 +144,7 @@ def check(folder: Path, seen: Path, plan: Plan, config: RunFile, table: Table) -
 
 def signed_of(plan: Plan, numbers: list[int]) -> float:
     """Epsilon of the target adversary, as a report signs it."""
-    sensitivity = accounted(plan.exposures[plan.target["adversary"]], numbers)
+    sensitivity = accounted(plan.exposures[str(plan.target.adversary)], numbers)
     return run_epsilon(
         sensitivity, statement=plan.statement, noise_multiplier=plan.noise_multiplier
     )
@@ -173,10 +173,10 @@ def one_run(place: Path, config: RunFile, table: Table, *, draw: random.Random, 
     table.counts["releases"] += len(spent.numbers)
     table.counts["rounds released again"] += len(spent.numbers) - len(set(spent.numbers))
     table.counts["runs ended by the budget"] += (folder / run_folder.STOPPED).exists()
-    limit = report["plan"]["target"]["epsilon"]
-    signed = report["ledger"]["epsilon"][plan.target["adversary"]]
+    limit = report.plan.target.epsilon
+    signed = report.ledger.epsilon[str(plan.target.adversary)]
     table.hold("a report is within its target", limit is None or signed <= limit, signed)
-    rounds = report["utility"]["rounds"]
+    rounds = report.utility.rounds
     table.hold("an evaluation of a round is there once", rounds == sorted(set(rounds)), rounds)
 
 

@@ -15,7 +15,11 @@ import numpy as np
 import pytest
 
 from overhear.commands import cli
+from overhear.commands.prepare.budget import AccountantName, AdjacencyName
 from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
+from overhear.runs.evidence.schema import Attack
+from overhear.runs.folder.records import TrainSummary
+from tests.conftest import typed
 
 SETTING = ["--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
 HEAVY = ("torch", "opacus", "scipy", "numpy", "sklearn", "skimage", "dp_accounting")
@@ -238,13 +242,12 @@ def test_train_reports_epsilon_against_its_limit_on_standard_error(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def train_run(
-        _: Any, out: Path, *, progress: Callable[..., None], group: None
-    ) -> dict[str, Any]:
+    def train_run(_: Any, out: Path, *, progress: Callable[..., None], group: None) -> TrainSummary:
         metrics = type("Metrics", (), {"consensus_accuracy": 0.5})
         progress(1, 200, None, None)
         progress(2, 200, 1.234, metrics)
-        return {"out": str(out), "adversaries": report["plan"]["adversaries"], "metrics": {}}
+        adversaries = typed(report).plan.adversaries
+        return TrainSummary.model_construct(out=str(out), adversaries=adversaries)
 
     stub("runs.folder.run", "train_run", train_run)
     assert cli.main(["train", str(run_file), "--out", "DIR", "--json"]) == 0
@@ -259,10 +262,9 @@ def test_attack_prints_a_table_for_each_scenario(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def attack_run(_: Path, *, progress: Callable[..., None]) -> dict[str, Any]:
+    def attack_run(_: Path, *, progress: Callable[..., None]) -> Attack | None:
         progress(1, 12, "image 1")
-        attack: dict[str, Any] = report["attack"]
-        return attack
+        return typed(report).attack
 
     stub("runs.attack.attack", "attack_run", attack_run)
     assert cli.main(["attack", "DIR"]) == 0
@@ -295,7 +297,7 @@ def test_report_prints_the_same_figures_and_writes_nothing(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stub("reports.document.collect", "collect", lambda _: report)
+    stub("reports.document.collect", "collect", lambda _: typed(report))
     assert cli.main(["report", str(tmp_path), "--format", form]) == 0
     shown = capsys.readouterr().out
     if form == "json":
@@ -326,8 +328,8 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
 def test_names_of_choices_are_those_of_the_accountant() -> None:
     from overhear.privacy.accounting.accountant import Accountant, Adjacency
 
-    assert {a.value for a in cli.AccountantName} == {a.value for a in Accountant}
-    assert {a.value for a in cli.AdjacencyName} == {a.value for a in Adjacency}
+    assert {a.value for a in AccountantName} == {a.value for a in Accountant}
+    assert {a.value for a in AdjacencyName} == {a.value for a in Adjacency}
 
 
 class _Planned:
