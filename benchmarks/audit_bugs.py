@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from overhear.runs.audit import game as audits  # noqa: E402 # the tests lie beside us
 from overhear.runs.audit.audit import audit_config  # noqa: E402
+from overhear.runs.evidence.schema import Audit  # noqa: E402
 from overhear.runs.run_file.run_file import load_run_file  # noqa: E402
 from tests.attacks.checks.planted_bugs import ACCOUNTING, PATCHES  # noqa: E402
 
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
 
 
-def audited(name: str, *, canaries: int = 5000, seed: int = 0) -> tuple[dict[str, Any], str]:
+def audited(name: str, *, canaries: int = 5000, seed: int = 0) -> tuple[Audit, str]:
     """The audit of a run with one bug, and the sentence that goes with the bug.
 
     Args:

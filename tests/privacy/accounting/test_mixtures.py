@@ -74,7 +74,7 @@ def test_the_lottery_in_the_multiplier_alone_would_not_do():
 
 
 @pytest.mark.parametrize("pair", list(Pair))
-@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+@pytest.mark.parametrize("delta", [pytest.param(1e-3, marks=pytest.mark.slow), 1e-9])
 def test_mixtures_compose_from_above_and_close_to_round_by_round(pair, delta):
     rounds = [
         Round(noise_multiplier=float(m), sampling_rate=0.02 if t % 2 else 0.05, count=1 + t % 3)
@@ -111,7 +111,7 @@ def test_lotteries_keep_their_digits_at_extreme_noise(multiplier):
     assert len(np.unique(weights)) > 40
 
 
-@pytest.mark.parametrize("growth", [2.0, 4.0])
+@pytest.mark.parametrize("growth", [pytest.param(2.0, marks=pytest.mark.slow), 4.0])
 def test_a_corner_far_below_the_others_keeps_its_moment(growth):
     """Warnings are errors here: the moment of a corner with all the weight must not be log 0."""
     rate = 640 / 60_000

@@ -151,17 +151,37 @@ def limited(run: RunFile, **limit: Any) -> tuple[Claim, dict[str, Fix]]:
 @pytest.mark.parametrize(
     ("changes", "limit"),
     [
-        ({}, {"epsilon": 1.0}),
+        pytest.param({}, {"epsilon": 1.0}, marks=pytest.mark.slow),
         ({"privacy": {"epsilon": 8}}, {"epsilon": 4.0}),
-        ({"training": {"sampling_rate": 0.02, "rounds": 90}}, {"epsilon": 1.2}),
-        ({"algorithm": {"name": "ldp-dsgd"}, "privacy": {"epsilon": 8}}, {"epsilon": 4.0}),
-        ({"privacy": {"epsilon": None, "noise_multiplier": 3}}, {"epsilon": 1.0}),
+        pytest.param(
+            {"training": {"sampling_rate": 0.02, "rounds": 90}},
+            {"epsilon": 1.2},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"algorithm": {"name": "ldp-dsgd"}, "privacy": {"epsilon": 8}},
+            {"epsilon": 4.0},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"privacy": {"epsilon": None, "noise_multiplier": 3}},
+            {"epsilon": 1.0},
+            marks=pytest.mark.slow,
+        ),
         ({"privacy": {"adjacency": "replace-one"}}, {"epsilon": 1.0, "adjacency": "replace-one"}),
-        ({}, {"epsilon": 1.5, "delta": 1e-6}),
-        ({}, {"epsilon": 1.5, "delta": 1e-4}),
-        ({"graph": {"name": "star"}, "privacy": {"victim": 1}}, {"epsilon": 1.9}),
-        ({"training": {"evaluation_noise_seed": 3, "rounds": 30}}, {"epsilon": 1.0}),
-        ({}, {"epsilon": 1.0, "adversary": "neighbour"}),
+        pytest.param({}, {"epsilon": 1.5, "delta": 1e-6}, marks=pytest.mark.slow),
+        pytest.param({}, {"epsilon": 1.5, "delta": 1e-4}, marks=pytest.mark.slow),
+        pytest.param(
+            {"graph": {"name": "star"}, "privacy": {"victim": 1}},
+            {"epsilon": 1.9},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"training": {"evaluation_noise_seed": 3, "rounds": 30}},
+            {"epsilon": 1.0},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({}, {"epsilon": 1.0, "adversary": "neighbour"}, marks=pytest.mark.slow),
     ],
 )
 def test_the_rounds_and_the_noise_that_are_named_for_a_limit_meet_it_and_one_round_more_does_not(

@@ -82,6 +82,7 @@ def _count_points(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(
     assert "attacks/round1-agent0-view-idlg-defended-7.png" in listed
 
 
+@pytest.mark.slow
 def test_a_report_of_an_unfinished_attack_does_not_stop_it(folder: Path) -> None:
     _interrupt(folder)
     write_sums(folder)  # as a report does

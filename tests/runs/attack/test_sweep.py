@@ -121,6 +121,7 @@ def test_an_interrupted_attack_of_a_combination_goes_on(swept, tmp_path):
     check_sums(run)
 
 
+@pytest.mark.slow
 def test_a_contradiction_stops_no_combination_and_is_exit_code_4_each_time(
     tmp_path, monkeypatch, capsys
 ):

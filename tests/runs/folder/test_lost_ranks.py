@@ -228,12 +228,12 @@ def fill_the_disk() -> None:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("agent", [True, False], ids=["torchrun", "rank-0-keeps-the-store"])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
         (refuse, 2, "error: no data on this machine"),
-        (crash, 1, "RuntimeError: a slip"),
+        pytest.param(crash, 1, "RuntimeError: a slip", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_fails_says_so_once_and_all_have_its_exit_code(

@@ -303,6 +303,7 @@ def test_noise_that_is_out_of_proportion_to_the_batch_is_refused(run_file, monke
         make_plan(load_run_file(run_file))
 
 
+@pytest.mark.slow
 def test_every_victim_of_the_run_file_is_attacked(run_file, tmp_path):
     few = ["training.rounds=1", "intercept.rounds=[1]", "attack.rounds=[1]", "attack.images=1"]
     config = load_run_file(run_file, [*few, "intercept.victims=[0, 3]", "attack.restarts=1"])

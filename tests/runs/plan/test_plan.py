@@ -113,6 +113,7 @@ def test_dpmixsgd_is_planned_with_its_papers_theorem_beside_the_same_proof(tmp_p
     assert plan.published_bound.proven_epsilon == pytest.approx(proven, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_published_form_of_dpmixsgd_proves_nothing_beside_the_claim(tmp_path):
     published = ('"dpdl"', '"dpmixsgd"\nform = "published"')
     plan = planned(tmp_path, replaced=published)
