@@ -140,6 +140,7 @@ def test_two_sided_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target
 
 
 @pytest.mark.parametrize("target", [2.0, 6.0])
+@pytest.mark.slow
 def test_total_error_covers_sampled_rounds_as_well(target):
     claim = _sampled(target, rate=0.2, rounds=20)
     bounds = [total_error(g, claim=claim, **HOW) for g in _audits(claim, 500)]

@@ -124,6 +124,7 @@ def test_audits_of_one_gaussian_stay_below_the_truth(target):
     assert np.median(pure) < np.median(curves) < target
 
 
+@pytest.mark.slow
 def test_audits_of_sampled_rounds_stay_below_the_truth():
     # 20 audits of 1,000 canaries, each above the truth with probability .05: more than 4 have
     # probability .0026.

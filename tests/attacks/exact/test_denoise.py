@@ -35,6 +35,7 @@ def test_a_picture_without_smoothness_is_hardly_touched(seed: int) -> None:
     assert float(left) < 1.1 * float((noisy - truth).square().mean())
 
 
+@pytest.mark.slow
 def test_the_risk_is_that_of_the_mean() -> None:
     # n = 40 pictures of 3,072 values. The estimates' mean is within 4 standard errors of the
     # errors' mean, so a false alarm has probability below 1e-4 (choosing the least biases it by

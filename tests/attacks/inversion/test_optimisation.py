@@ -131,6 +131,7 @@ def test_batched_starts_are_the_starts_one_by_one() -> None:
     torch.testing.assert_close(both[0], both[1])
 
 
+@pytest.mark.slow
 def test_a_smoothed_search_finds_what_a_sharp_one_does_not() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

@@ -111,7 +111,8 @@ def test_lotteries_keep_their_digits_at_extreme_noise(multiplier):
     assert len(np.unique(weights)) > 40
 
 
-@pytest.mark.parametrize("growth", [pytest.param(2.0, marks=pytest.mark.slow), 4.0])
+@pytest.mark.parametrize("growth", [2.0, 4.0])
+@pytest.mark.slow
 def test_a_corner_far_below_the_others_keeps_its_moment(growth):
     """Warnings are errors here: the moment of a corner with all the weight must not be log 0."""
     rate = 640 / 60_000

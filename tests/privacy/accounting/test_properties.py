@@ -184,6 +184,7 @@ def drawn_view(seed: int, *, rows: int = 4) -> tuple[np.ndarray, np.ndarray]:
 
 @many
 @given(seed=seeds, columns=st.sampled_from([[0], [0, 1], [0, 1, 2]]))
+@pytest.mark.slow
 def test_seeing_less_or_knowing_less_noise_never_helps_the_adversary(seed, columns):
     A, B = drawn_view(seed)
     mu = View(contributions=A, noise=B).mu(columns)
@@ -195,6 +196,7 @@ def test_seeing_less_or_knowing_less_noise_never_helps_the_adversary(seed, colum
 
 @many
 @given(seed=seeds, columns=st.sampled_from([[0], [0, 1], [0, 1, 2]]))
+@pytest.mark.slow
 def test_what_an_adversary_computes_from_its_messages_changes_nothing(seed, columns):
     A, B = drawn_view(seed)
     mu = View(contributions=A, noise=B).mu(columns)

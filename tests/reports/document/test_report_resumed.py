@@ -248,6 +248,7 @@ def of_example(name: str, *changes: str) -> RunFile:
     return load_run_file(path, [*few, *changes])
 
 
+@pytest.mark.slow
 def test_a_start_that_was_released_twice_costs_twice(
     run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +279,7 @@ def test_a_start_that_was_released_twice_costs_twice(
         assert line[-1][1] == pytest.approx(report["ledger"]["reading"][name], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(
     tmp_path: Path,
 ) -> None:
@@ -334,6 +336,7 @@ def test_a_resumption_that_repeats_nothing_says_so(report: dict[str, Any]) -> No
     assert verdict_text(report) == ["The run was resumed once, and no round was released again."]
 
 
+@pytest.mark.slow
 def test_a_graph_file_that_became_another_graph_is_refused(
     run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

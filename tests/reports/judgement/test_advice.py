@@ -111,6 +111,7 @@ def test_a_published_form_is_fixed_by_the_repaired_one_at_the_same_noise() -> No
     assert "noise-free gradient" in found[What.LEAK].words
 
 
+@pytest.mark.slow
 def test_encrypted_links_are_named_with_what_an_outsider_then_learns() -> None:
     changes = {"name": "dpmixsgd", "form": "published"}
     short = {"rounds": 4}

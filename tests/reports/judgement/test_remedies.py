@@ -168,7 +168,11 @@ def limited(run: RunFile, **limit: Any) -> tuple[Claim, dict[str, Fix]]:
             {"epsilon": 1.0},
             marks=pytest.mark.slow,
         ),
-        ({"privacy": {"adjacency": "replace-one"}}, {"epsilon": 1.0, "adjacency": "replace-one"}),
+        pytest.param(
+            {"privacy": {"adjacency": "replace-one"}},
+            {"epsilon": 1.0, "adjacency": "replace-one"},
+            marks=pytest.mark.slow,
+        ),
         pytest.param({}, {"epsilon": 1.5, "delta": 1e-6}, marks=pytest.mark.slow),
         pytest.param({}, {"epsilon": 1.5, "delta": 1e-4}, marks=pytest.mark.slow),
         pytest.param(

@@ -166,6 +166,7 @@ def test_more_than_the_proof_allows_is_exit_code_4_and_everything_is_written(
     assert bound["confidence"] == pytest.approx(1 - 0.001 / 2)  # two points
 
 
+@pytest.mark.slow
 def test_a_contradiction_found_before_an_interruption_is_told_after_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_of_a_batch_only_the_first_image_is_tested(
     assert len(result.scenarios[0].rows[-1].mse) == 3
 
 
+@pytest.mark.slow
 def test_an_outsider_of_encrypted_links_attacks_the_final_models(tmp_path: Path) -> None:
     out = _train(
         tmp_path, "graph.links=encrypted", "privacy.noise_multiplier=2", "attack.images=1", *_IDLG

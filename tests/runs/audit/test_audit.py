@@ -58,6 +58,7 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_sound_run_is_never_contradicted(run_file: Path, capsys) -> None:
     """A sound run is contradicted only if two bounds fail, the second at 99.9 %: below 1e-4."""
     assert main(["audit", str(run_file), "--json"]) == 0
@@ -207,6 +208,7 @@ def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file: Pa
     assert {one.verdict for one in found.adversaries} == {"not measured"}
 
 
+@pytest.mark.slow
 def test_an_earlier_suspicion_stands_until_a_closer_look(run_file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train_run(load_run_file(run_file, ["audit.canaries=40"]), folder)

@@ -227,7 +227,13 @@ def fill_the_disk() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("agent", [True, False], ids=["torchrun", "rank-0-keeps-the-store"])
+@pytest.mark.parametrize(
+    "agent",
+    [
+        pytest.param(True, id="torchrun"),
+        pytest.param(False, id="rank-0-keeps-the-store", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize(
     ("change", "code", "words"),
@@ -247,6 +253,7 @@ def test_a_rank_that_fails_says_so_once_and_all_have_its_exit_code(
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_a_disk_that_is_full_ends_all_ranks(run_file, tmp_path):
     changes = [fill_the_disk, unchanged]
     ended = by_hand(run_file, tmp_path, [], [], changes=changes)
@@ -334,6 +341,7 @@ def write_slowly() -> None:
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_rank_0_may_plan_and_all_may_evaluate_longer_than_the_limit(run_file, tmp_path):
     given = command(
         run_file, tmp_path / "out", "--rank-timeout=1", "--set=training.evaluate_every=8"
@@ -344,6 +352,7 @@ def test_rank_0_may_plan_and_all_may_evaluate_longer_than_the_limit(run_file, tm
 
 
 @pytest.mark.distributed
+@pytest.mark.slow
 def test_rank_0_is_named_with_the_option_where_it_writes_longer_than_the_limit(run_file, tmp_path):
     given = command(run_file, tmp_path / "out", "--rank-timeout=1")
     ended = started_by_hand([given, given], tmp_path, changes=[write_slowly, unchanged])

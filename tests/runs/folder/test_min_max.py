@@ -154,6 +154,7 @@ def test_an_example_can_be_planned(name):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_the_references_rank_a9a_better_with_every_report(tmp_path):
     """AUROC of the mean model at rounds 0, 30 and 60; the start ranks at .40 to .60."""
     root = Path(os.environ.get("OVERHEAR_DATA") or Path(__file__).parents[4] / "shared" / "data")

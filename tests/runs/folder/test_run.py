@@ -40,8 +40,8 @@ learning_rate = 0.2
 [intercept]
 rounds = [1, 4]
 [attack]
-presets = ["idlg"]
-images = 2
+presets = ["dlg"]
+images = 1
 rounds = [4]
 """
 

@@ -139,8 +139,9 @@ def every_example() -> list[ParameterSet]:
     found = []
     for path in RUN_FILES:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-        marks = [] if table["data"]["name"] == "digits" else [pytest.mark.data]
-        if table["algorithm"]["name"] == "dyn-d2p":
+        bundled = table["data"]["name"] == "digits"
+        marks = [] if bundled else [pytest.mark.data]
+        if table["algorithm"]["name"] == "dyn-d2p" or not bundled:
             marks.append(pytest.mark.slow)
         found.append(pytest.param(path, marks=marks, id=path.stem))
     return found

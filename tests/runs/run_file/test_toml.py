@@ -21,6 +21,7 @@ VALUES = st.one_of(SCALARS, st.lists(TEXT), st.lists(st.integers(-(2**60), 2**60
 
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=4), max_size=4))
+@pytest.mark.slow
 def test_what_is_written_reads_back_equal(tables: dict[str, dict[str, Any]]) -> None:
     assert tomllib.loads(write_toml(tables)) == tables
 
