@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..privacy.errors import InputError
 from ..runs.numbers import bound, figure, is_infinite, lower_bound, score, small
 
 __all__ = ["KINDS", "Cited", "Key", "look_up"]
@@ -61,7 +62,7 @@ class Cited:
         """The figure at a place, for running text.
 
         Raises:
-            KeyError: the report has nothing there.
+            ValueError: the report has nothing there.
         """
         text = KINDS[kind](look_up(self._report, path))
         return Markup('<data {} value="{}">{}</data>').format(
@@ -84,12 +85,15 @@ def look_up(report: Mapping[str, object], path: tuple[Key, ...]) -> Any:
     """What stands at a place.
 
     Raises:
-        KeyError: the report has nothing there.
+        ValueError: the report has nothing there.
     """
     at: Any = report
     for key in path:
         try:
             at = at[key]
         except (KeyError, IndexError, TypeError) as error:
-            raise KeyError(f"the report has nothing at {'/'.join(map(str, path))}") from error
+            place = "/".join(map(str, path))
+            raise InputError(
+                f"the report has nothing at {place}; attack, audit or report the run again"
+            ) from error
     return at

@@ -129,7 +129,7 @@ class Described(BaseModel):
             return cls.model_validate_json(text, by_alias=True, by_name=False)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            place = "/".join(str(part) for part in first["loc"])
+            place = "/".join(str(part) for part in first["loc"]) or "its root"
             raise InputError(refusal(place, first["msg"])) from error
 
     @classmethod

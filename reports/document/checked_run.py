@@ -163,7 +163,7 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     path = folder / run_folder.PRIVACY
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
     version = held.get("schema") if isinstance(held, dict) else None
     if isinstance(version, int) and version < SCHEMA:
@@ -176,8 +176,8 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     if place is not None:
         raise InputError(
             f"{path} is not the report of this run: it differs from what the run's files give at "
-            f"{plain(place)}; it is older than they are, or was edited. Write it again with "
-            f"`overhear report {folder}`"
+            f"{plain(place) or 'its root'}; it is older than they are, or was edited. Write it "
+            f"again with `overhear report {folder}`"
         )
 
 

@@ -66,8 +66,9 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         The page, complete in itself. Its embedded data and its digest are those of the file that
         `Report.write` writes.
     """
-    held: Any = report.dump()  # figures are cited by their places in the file
-    facts, text = facts_of_report(report), as_text(held)
+    # Figures are cited by their places in the file; a template may ask for what is not set there.
+    held: Any = report.model_dump(mode="json", by_alias=True)
+    facts, text = facts_of_report(report), as_text(report.dump())
     found, head, cited = verdict(facts), facts.head, Cited(held)
     series = epsilon_series(report)
     phrases = {claim.name: who(claim, facts) for claim in facts.claims}

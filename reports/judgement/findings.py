@@ -253,7 +253,7 @@ def _remedies(
     if kind is Kind.HEURISTIC and of_reader:
         yield Remedy(action=Action.EAVESDROPPER)
         return
-    if kind is Kind.OVER and not of_reader:
+    if kind is Kind.OVER and not of_reader and (claim.proven or facts.seeded):
         yield Remedy(action=Action.TARGET)
     # A new run states no larger delta than what is asked, so its figures hold at that one.
     smaller = asked.delta if asked.delta < claim.delta else None

@@ -170,9 +170,9 @@ def _limited(limit: Limit, facts: Facts, fixes: Fixes) -> Sequence[Finding]:
 def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
     """What the attack and the audit leave of the proofs, where they are there."""
     against = against_proofs(facts)
-    if ran.attack is not None:
-        attacks = {"attacks": len(ran.attack.scenarios)}
-        agrees = Finding(kind=Kind.ATTACK_AGREES, words=attacks)
+    if ran.attack is not None and (scenarios := ran.attack.scenarios):
+        attacks = "The attack" if len(scenarios) == 1 else f"The {len(scenarios)} attacks"
+        agrees = Finding(kind=Kind.ATTACK_AGREES, words={"attacks": attacks})
         rebuilt = [one for one in against if one.kind is Kind.REBUILT]
         yield "proof: not contradicted by the attack", rebuilt or [agrees]
     if ran.audit is not None:
@@ -194,7 +194,11 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
             gaps = (_audit_gap(wanted, limit, facts, ran) for limit in limits)
             gap = next((gap for gap in gaps if gap is not None), None)
             yield f"audit of {name}", gap or _audited(facts, ran.audit)
-    tried = {one.preset for one in ran.attack.scenarios} if ran.attack else set[str]()
+    tried = {
+        one.preset
+        for one in (ran.attack.scenarios if ran.attack else ())
+        if any(row.name == "defended" and row.psnr for row in one.rows)
+    }
     for preset in dict.fromkeys(wanted.attack_presets):
         missing = Kind.NO_ATTACK if ran.attack is None else Kind.NOT_TRIED
         kind = Kind.TRIED if preset in tried else missing

@@ -132,7 +132,7 @@ KINDS: Mapping[Kind, str] = {
         "No attack of this run is {preset}. Name it in `presets` of [attack] in the run file, "
         "train again, and run `overhear attack {folder}`."
     ),
-    Kind.ATTACK_AGREES: "The {attacks} attacks rebuilt no more than the proof allows.",
+    Kind.ATTACK_AGREES: "{attacks} rebuilt no more than the proof allows.",
     Kind.AUDIT_AGREES: (
         "The audit measured no more than is proven, and no check of the implementation failed."
     ),

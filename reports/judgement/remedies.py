@@ -11,14 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...privacy.ledger import Spent
-from ...privacy.view.view import UnsupportedView
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile
 from ...training.exposure.guarantees import (
-    UnsupportedMechanism,
     accounted,
     calibrated_multiplier,
     run_epsilon,
@@ -140,7 +139,7 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
                 epsilon=_epsilon(plan, released),
                 graph=graph,
             )
-        except (UnsupportedView, UnsupportedMechanism):
+        except InputError:  # what cannot be planned or accounted for is not named
             return ()
 
     return found
@@ -236,7 +235,7 @@ def _same_noise(config: RunFile, plan: Plan, adversary: str | None, graph: Topol
     )
     try:
         return make_plan(config.model_copy(update={"privacy": kept}), graph=graph)
-    except (UnsupportedView, UnsupportedMechanism):
+    except InputError:  # what cannot be planned or accounted for is not named
         return None
 
 
@@ -267,7 +266,7 @@ def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:
     released = accounted(plan.exposures[adversary], spent.numbers, torn=spent.torn)
     try:
         multiplier = calibrated_multiplier(released, epsilon=limit, statement=plan.statement)
-    except (UnsupportedView, UnsupportedMechanism):
+    except InputError:  # what cannot be planned or accounted for is not named
         return []
     spends = _epsilon(replace(plan, noise_multiplier=multiplier), released)
     return [
@@ -291,7 +290,7 @@ def _last_within(cost: Callable[[int], float], most: int, limit: float) -> Round
             middle = (low + high) // 2
             low, high = (middle, high) if cost(middle) <= limit else (low, middle)
         spends = cost(low)
-    except (UnsupportedView, UnsupportedMechanism):
+    except InputError:  # what cannot be planned or accounted for is not named
         return None
     return RoundsWithin(rounds=low, epsilon=spends) if spends <= limit else None
 

@@ -63,7 +63,8 @@ class AttackRow(Described):
     """On each coordinate of what was attacked."""
     intercepts: Count = 0
     """Messages that were used."""
-    labels: list[Count] = []
+    labels: list[int] = []
+    """That the attack took the records to have; below 0 where it found none."""
     spectral: str = ""
     unused: list[str] = []
     """What of the victim the attack does not use."""

@@ -366,7 +366,7 @@ def test_a_report_without_a_cited_figure_is_refused(report: Report) -> None:
 
 
 def test_a_figure_that_the_report_does_not_have_cannot_be_cited(report: Report) -> None:
-    with pytest.raises(KeyError, match="run/nothing"):
+    with pytest.raises(ValueError, match="run/nothing"):
         Cited(report)("figure", "run", "nothing")
 
 

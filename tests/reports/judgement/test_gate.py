@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_report
-from overhear.reports.judgement.findings import Action, Kind
+from overhear.reports.judgement.findings import Action, Kind, judge
 from overhear.reports.judgement.gate import Decision, Outcome, decide
 from overhear.reports.judgement.policy import Policy
 from overhear.reports.schema import Remedy as Fix
@@ -351,6 +351,23 @@ def test_every_preset_that_is_asked_for_must_have_been_tried(facts: Facts) -> No
     assert kinds(decision) == [Kind.NOT_TRIED]
     assert Kind.TRIED in kinds(decision, Outcome.PASSED)
     assert kinds(decided(facts, evidence=asked)) == [Kind.NO_ATTACK, Kind.NO_ATTACK]
+
+
+def test_an_attack_that_scored_nothing_was_not_tried(facts: Facts) -> None:
+    asked = {"attack_presets": ["matched"]}
+    empty = attack(rows=()), Attack.model_validate({"schema": 1, "scenarios": []})
+    for tried in empty:
+        decision = decided(ran(facts, attack=tried), evidence=asked)
+        assert kinds(decision) == [Kind.NOT_TRIED]
+    assert Kind.ATTACK_AGREES not in kinds(decision, Outcome.PASSED)
+
+
+def test_a_figure_that_no_noise_makes_proven_is_given_no_target(facts: Facts) -> None:
+    claims = [replace(claim, proven=False) for claim in facts.claims]
+    found = judge(replace(facts, claims=claims), Asked.of_target(claims[0], 0.5))
+    actions = {remedy.action for finding in found for remedy in finding.remedy}
+    assert Kind.OVER in {finding.kind for finding in found}
+    assert Action.TARGET not in actions
 
 
 @pytest.mark.parametrize(

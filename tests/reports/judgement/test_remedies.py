@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -234,3 +235,13 @@ def test_the_rounds_that_are_named_are_the_accountants_and_not_a_charts() -> Non
 def test_a_limit_that_no_round_meets_names_noise_alone() -> None:
     _, found = limited(config(), epsilon=1e-3)
     assert list(found) == ["noise"]
+
+
+def test_a_limit_that_the_accountant_does_not_cover_has_no_fix_and_stops_nothing() -> None:
+    run = config(
+        algorithm={"name": "dp-dpsgd", "form": None}, privacy={"epsilon": 8, "accountant": "rdp"}
+    )
+    plan = make_plan(run)
+    facts = facts_of_plan(run, plan)
+    asked = replace(Asked.of_target(facts.head, 5.0), adjacency="replace-one")
+    assert list(limit_fixes(run, ledger(plan))(facts.head, asked)) == []

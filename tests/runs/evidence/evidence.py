@@ -52,7 +52,17 @@ AUDIT: dict[str, Any] = {
 }
 
 
-def attack(*, exceeded: bool = False, preset: str = "matched") -> Attack:
+SCORES = {"mse": 0.1, "psnr": 10.0, "ssim": 0.2}
+DEFENDED = {
+    "name": "defended",
+    **{name: [value] for name, value in SCORES.items()},
+    "mean": SCORES,
+}
+
+
+def attack(
+    *, exceeded: bool = False, preset: str = "matched", rows: tuple[Any, ...] = (DEFENDED,)
+) -> Attack:
     bound = {
         "rebuilt": 8 if exceeded else 0,
         "images": 8,
@@ -67,7 +77,7 @@ def attack(*, exceeded: bool = False, preset: str = "matched") -> Attack:
         "model_owner": 0,
         "victim": 0,
         "preset": preset,
-        "rows": [],
+        "rows": list(rows),
         "conclusion": "none",
         "bound": bound,
     }
