@@ -176,7 +176,7 @@ def _places(net: Network, name: str) -> dict[int, Place]:
         }
     else:
         hub = _hub(net)
-        around = nx.circular_layout([agent for agent in graph if agent != hub])
+        around = nx.circular_layout(graph.subgraph(agent for agent in graph if agent != hub))
         at = {} if hub is None else {hub: (0.0, 0.0)}
         at |= {agent: (y, -x) for agent, (x, y) in around.items()}  # clockwise from the top
     return {

@@ -38,7 +38,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -174,7 +174,8 @@ class Group:
         self._meet(self._patience)
         self.ranks = self._control
         if built.setting.device.type == "cuda":
-            rows = dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
+            made = dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
+            rows = cast("dist.ProcessGroup", made)  # of which every rank is a member
             self.ranks = Ranks.joined(agents, timeout=self.timeout, group=rows)
 
     def share_start(self, start: Start | None) -> Start | None:

@@ -292,9 +292,9 @@ def _names(config: RunFile, *, agents: int) -> list[str]:
         ValueError: the target's is another agent, and there is none.
     """
     p, encrypted = config.privacy, config.graph.links == "encrypted"
-    names = list(ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)
+    names = [str(name) for name in (ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)]
     if p is not None:
-        names = list(p.adversaries or names)
+        names = [str(name) for name in p.adversaries or names]
         names += [p.adversary] if p.adversary not in names else []
     if agents > 1:
         return names

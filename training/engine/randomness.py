@@ -65,6 +65,7 @@ class NoiseMaker(Protocol):
         device: torch.device | str = ...,
     ) -> Tensor:
         """Independent standard normal noise; see `SecretRandomness.normal`."""
+        ...
 
 
 class SecretRandomness:

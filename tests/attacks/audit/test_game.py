@@ -97,9 +97,10 @@ def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
     assert errors > n * least - 5 * math.sqrt(n * least * (1 - least))
 
 
+@pytest.mark.slow
 def test_a_single_canary_in_a_clipped_batch_is_scored() -> None:
-    """DP-CGA clips a batch's mean: n = 100 canaries, and the scores must favour their coins."""
-    game = _game("dp-cga", canaries=100, batch_clipped=True)
+    """DP-CGA clips a batch's mean: n = 300 canaries, and the scores must favour their coins."""
+    game = _game("dp-cga", canaries=300, batch_clipped=True)
     found = play(game, generator=np.random.default_rng(6)).guesses["eavesdropper"]
     signed = np.where(found.included, found.scores, -found.scores)
     assert signed.mean() > 3 * signed.std() / math.sqrt(len(signed))

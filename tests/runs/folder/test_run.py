@@ -40,8 +40,8 @@ learning_rate = 0.2
 [intercept]
 rounds = [1, 4]
 [attack]
-presets = ["dlg"]
-images = 1
+presets = ["idlg"]
+images = 2
 rounds = [4]
 """
 
