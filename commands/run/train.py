@@ -32,7 +32,9 @@ def train(
     ] = None,
     rank_timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="That a process may keep the others waiting."),
+        typer.Option(
+            metavar="SECONDS", min=1, max=86400, help="That a process may keep the others waiting."
+        ),
     ] = 60.0,
     json: Json = False,
 ) -> None:

@@ -131,7 +131,7 @@ def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
         with socket.create_server(("127.0.0.1", 0), backlog=max(128, ranks)) as server:
             _start(children, arguments, ranks=ranks, port=server.getsockname()[1])
             store = _store_at(server)  # referred to as long as the children are there  # noqa: F841
-        return _watch(children, patience=timeout + _GRACE)
+        return _watch(children, patience=min(timeout + _GRACE, _STOPPED + _GRACE))
     except KeyboardInterrupt:
         if not children:
             raise
@@ -229,14 +229,16 @@ def _watch(
     said = [code for code in codes if code is not None and code > 0]
     if said:
         return said[0]
-    rank, code = next((rank, code) for rank, code in enumerate(codes) if code != 0)
+    ended = [(rank, code) for rank, code in enumerate(codes) if code is not None and code < 0]
+    silent = [(rank, code) for rank, code in enumerate(codes) if code is None]
+    rank, code = (ended or silent)[0]
     stopped = [number for number, child in enumerate(children) if _is_stopped(child)]
     why = "does not answer" if code is None else f"was ended by signal {-code}"
     if stopped:
         rank, why = stopped[0], "is stopped and does not answer"
     print(
         f"error: rank {rank} of {len(children)} {why}; what was released is in the "
-        "ledger: --resume continues the run",
+        "ledger: --resume continues the run, or start it again where there is no ledger",
         file=sys.stderr,
     )
     return _FAILED

@@ -203,6 +203,9 @@ def bind(
         ValueError: a number out of range, a hyper-parameter without effect, or a graph whose
             weights do not fit the algorithm.
     """
+    if form not in tuple(Form):
+        raise InputError(f"form={form!r} must be 'repaired' or 'published'")
+    form = Form(form)  # a step asks which member it is
     if not batch_size > 0:
         raise InputError(f"batch_size={batch_size} must be positive")
     if not noise_std >= 0:

@@ -58,6 +58,7 @@ def run_epsilon(
         UnsupportedMechanism: rounds that differ, by another accountant than "pld".
         UnsupportedView: more rounds than were traced, of rounds that differ.
     """
+    _check_rounds(rounds)
     if rounds is not None and not isinstance(rounds, int):
         _check_replays(sensitivity, rounds)
     releases = sensitivity.releases if rounds is None else _released(sensitivity.releases, rounds)
@@ -92,8 +93,23 @@ def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
     return UnsupportedMechanism(f"accountant='{accountant}' with rounds that differ; use 'pld'")
 
 
+def _check_rounds(rounds: int | Sequence[int] | None) -> None:
+    """Refuse what is no number of rounds: less than nothing would cost nothing."""
+    if rounds is None or isinstance(rounds, Sequence):
+        return
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
+        raise InputError(f"rounds={rounds!r} must be an integer of at least 0, or a list of rounds")
+
+
 def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
-    """The releases that cost anything."""
+    """The releases that cost anything.
+
+    Raises:
+        ValueError: a sampling rate that is none; dropped, it would cost nothing.
+    """
+    for release in releases:
+        if not 0 <= release.sampling_rate <= 1:
+            raise InputError(f"sampling_rate={release.sampling_rate} must lie in [0, 1]")
     return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
 
 

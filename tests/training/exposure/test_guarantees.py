@@ -331,3 +331,17 @@ def test_replace_one_asks_for_the_contributions_of_every_victim():
         statement=Statement(delta=1e-5, adjacency="replace-one"),
     )
     assert said.bound is Bound.PROFILE
+
+
+@pytest.mark.parametrize("rate", [float("nan"), -1.0, 2.0])
+def test_a_rate_that_is_none_does_not_cost_nothing(rate):
+    found = exposed(traces(ring(5), Form.REPAIRED), "eavesdropper", rate=rate)["eavesdropper"]
+    with pytest.raises(ValueError, match="sampling_rate"):
+        run_epsilon(found, statement=STATEMENT, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize("rounds", [-1, 1.5, True])
+def test_a_number_of_rounds_that_is_none_does_not_cost_nothing(rounds):
+    found = exposed(traces(ring(5), Form.REPAIRED), "eavesdropper")["eavesdropper"]
+    with pytest.raises(ValueError, match="rounds="):
+        run_epsilon(found, statement=STATEMENT, noise_multiplier=1.0, rounds=rounds)
