@@ -73,7 +73,10 @@ def test_the_lottery_in_the_multiplier_alone_would_not_do():
     assert 0.5 * (at_zero[0] + at_zero[1]) < at_zero[2] - 0.05
 
 
-@pytest.mark.parametrize("pair", list(Pair))
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(pair, marks=[] if pair is Pair.REPLACE else [pytest.mark.slow]) for pair in Pair],
+)
 @pytest.mark.parametrize("delta", [pytest.param(1e-3, marks=pytest.mark.slow), 1e-9])
 def test_mixtures_compose_from_above_and_close_to_round_by_round(pair, delta):
     rounds = [

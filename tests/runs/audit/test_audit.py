@@ -77,6 +77,7 @@ def test_a_sound_run_is_never_contradicted(run_file: Path, capsys) -> None:
     assert by_name["single-message"].measured_epsilon is None
 
 
+@pytest.mark.slow
 def test_half_the_noise_contradicts_the_proof(run_file: Path, capsys) -> None:
     """400 canaries at twice the declared mu of 1.7 and more: a miss is below 1e-6."""
     with noise_halved():
