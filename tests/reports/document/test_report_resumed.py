@@ -43,6 +43,8 @@ from tests.runs.folder.interrupted import (
     write_run_file,
 )
 
+pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -16,6 +16,8 @@ from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 
+pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
+
 RUN = """
 [data]
 name = "digits"

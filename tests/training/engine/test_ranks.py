@@ -15,6 +15,8 @@ import torch
 from overhear.training.engine.ranks import Ranks
 from tests.training.engine.rank_worker import AGENTS, CASES, PATIENCE, ROUNDS, as_tensors, run
 
+pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
+
 HERE = Path(__file__).resolve()
 LIMIT = 150  # seconds for a whole group; a hang shall fail, not hold up the suite
 
