@@ -105,9 +105,15 @@ def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
     """The releases that cost anything.
 
     Raises:
-        ValueError: a sampling rate that is none; dropped, it would cost nothing.
+        ValueError: a sampling rate or a joint sensitivity that is none; dropped, it would cost
+            nothing.
     """
     for release in releases:
+        if not release.joint_sensitivity >= 0:
+            raise InputError(
+                f"joint_sensitivity={release.joint_sensitivity} must be a number of at least 0; the "
+                "view's entries overflow or are not numbers"
+            )
         if not 0 <= release.sampling_rate <= 1:
             raise InputError(f"sampling_rate={release.sampling_rate} must lie in [0, 1]")
     return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)

@@ -345,3 +345,13 @@ def test_a_number_of_rounds_that_is_none_does_not_cost_nothing(rounds):
     found = exposed(traces(ring(5), Form.REPAIRED), "eavesdropper")["eavesdropper"]
     with pytest.raises(ValueError, match="rounds="):
         run_epsilon(found, statement=STATEMENT, noise_multiplier=1.0, rounds=rounds)
+
+
+@pytest.mark.parametrize("mu", [float("nan"), -1.0])
+def test_a_joint_sensitivity_that_is_none_does_not_cost_nothing(mu):
+    found = exposed(traces(ring(5), Form.REPAIRED), "eavesdropper")["eavesdropper"]
+    wrong = [release._replace(joint_sensitivity=mu) for release in found.releases]
+    with pytest.raises(ValueError, match="joint_sensitivity="):
+        run_epsilon(
+            found._replace(releases=tuple(wrong)), statement=STATEMENT, noise_multiplier=1.0
+        )
