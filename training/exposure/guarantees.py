@@ -111,7 +111,7 @@ def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
     for release in releases:
         if not release.joint_sensitivity >= 0:
             raise InputError(
-                f"joint_sensitivity={release.joint_sensitivity} must be a number of at least 0; the "
+                f"joint_sensitivity={release.joint_sensitivity} must be a number >= 0; the "
                 "view's entries overflow or are not numbers"
             )
         if not 0 <= release.sampling_rate <= 1:
