@@ -28,7 +28,6 @@ from overhear.privacy import (
 from overhear.training import (
     Agents,
     AlgorithmTrace,
-    Edges,
     Form,
     Graph,
     JointSensitivity,
@@ -170,9 +169,9 @@ class PushSum(NamedTuple):
 
 def test_dyn_d2p_costs_one_over_its_multiplier_in_every_round():
     graph = star(6)
-    share = Edges(torch.from_numpy(1.0 / graph.degrees[graph.senders])[:, None])
+    share = torch.from_numpy(1.0 / graph.degrees[graph.senders])[:, None]
     columns = np.zeros((6, 6))
-    columns[graph.receivers, graph.senders] = share.rows[:, 0].numpy()
+    columns[graph.receivers, graph.senders] = share[:, 0].numpy()
     assert columns.sum(axis=0) == pytest.approx(1.0)  # column-stochastic and not doubly so
     assert columns.sum(axis=1).max() > 1.5
 
@@ -185,7 +184,8 @@ def test_dyn_d2p_costs_one_over_its_multiplier_in_every_round():
         std = clip_norm * multiplier
         noisy = released(round, state.x / state.w, std=std, clip_norm=clip_norm)
         half = state.x - LEARNING_RATE / BATCH_SIZE * noisy
-        x = round.sum_in(round.broadcast(half, kind="push"), weights=share)
+        sent = round.broadcast(half, kind="push")
+        x = round.sum_in(sent, weights=round.of_edges(share))
         return PushSum(x, torch.from_numpy(columns) @ state.w)
 
     rounds = trace(init, step, graph=graph, rounds=5).rounds

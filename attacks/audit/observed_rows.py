@@ -22,7 +22,7 @@ from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
-from ...training.tracing.trace import state_column
+from ...training.tracing.scripts import state_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...training.engine.recording import GradientCall
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
-from ...training.tracing.trace import state_column
+from ...training.tracing.scripts import state_column
 from .best_linear_estimate import Weights, best_weights, determined
 from .replay import PlayedRound, Replay
 

@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 from ...privacy.errors import InputError
 from ..step.round import Round
-from ..step.values import Agents
+from ..step.handles import Agents
 from .algorithm import Algorithm
 
 

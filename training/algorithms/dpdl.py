@@ -45,7 +45,7 @@ from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpdl import dpdl_theorem_1
 from ..step.round import Round
-from ..step.values import Agents, Edges
+from ..step.handles import Agents, Edges
 from .algorithm import Algorithm, Form, OwnGradient, PlannedRun
 
 _SEARCH = 20_001
@@ -126,8 +126,7 @@ def step(
 
 def _root_inverse(round: Round) -> Edges:
     """1 / (sqrt(W_id) A) for every edge d -> i."""
-    weights = round.weights.rows
-    return Edges(1.0 / (weights.sqrt() * round.agents))
+    return round.of_edges(1.0 / (round.weights.public().sqrt() * round.agents))
 
 
 def _calibration(

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..step.round import Round
-from ..step.values import Agents
+from ..step.handles import Agents
 from .algorithm import Algorithm
 
 

@@ -52,7 +52,7 @@ from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
 from ..step.round import Round
-from ..step.values import Agents
+from ..step.handles import Agents
 from .algorithm import Algorithm, PlannedRun
 
 

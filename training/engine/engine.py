@@ -21,8 +21,10 @@ from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
 from ..models.parameters import flatten
 from ..models.tasks import Task
-from ..step.round import Round
+from ..step.operations import Operations
+from ..step.perform import perform
 from ..step.values import Agents
+from ..tracing.scripts import Scripts, ScriptsOnDemand
 from .exchange import check_same_root, gather, share_root, warm_up
 from .links import Links
 from .messages import Gathered
@@ -89,6 +91,8 @@ class Engine:
         ranks: this process among those that run the agents; each makes an engine of the same
             setting and calls the same methods in the same order. Shards of other ranks' agents
             give their lengths alone and stay where they are.
+        scripts: what every round has to follow, those of a plan's trace; without them each round
+            is traced before it is carried out.
 
     Raises:
         ValueError: weights or a task that do not fit the algorithm, ranks of other agents, a device
@@ -106,6 +110,7 @@ class Engine:
         gathered: Gathered | None = None,
         gradients: ClippedSums | None = None,
         ranks: Ranks | None = None,
+        scripts: Scripts | None = None,
     ) -> None:
         _check_fit(setting, bound, ranks)
         if ranks is not None:
@@ -113,6 +118,7 @@ class Engine:
 
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound = ranks, bound
+        self._scripts = scripts or ScriptsOnDemand(bound.init, bound.step, graph=setting.graph)
 
         # The root of the randomness; without one of the caller's each start draws another.
         self._draws_own_root = randomness is None
@@ -166,7 +172,7 @@ class Engine:
         planted: Mapping[int, Examples],
         recorded: Recorded | None,
         to_taps: bool = True,
-    ) -> Round:
+    ) -> Operations:
         if recorded is not None and self.ranks is not None:
             raise InputError(
                 "recorded holds what all agents drew, which no rank has; leave out one of the two"
@@ -246,7 +252,8 @@ class Engine:
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
         current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
-        self.state = self._checked_for_overflow(self._bound.init(current))
+        done = perform(self._bound.init, current, number=0, planned=self._scripts.start)
+        self.state = self._checked_for_overflow(done.state)
         self._failed = False
         self.round = 0
 
@@ -277,9 +284,12 @@ class Engine:
                 f"round {self.round + 1} failed when it was tried, and would be released under "
                 "the same noise; make a new engine and restore a snapshot"
             )
-        current = self._make_round(self.round + 1, planted=planted or {}, recorded=recorded)
+        number = self.round + 1
+        current = self._make_round(number, planted=planted or {}, recorded=recorded)
+        script = self._scripts.of(number, self.state)
         self._failed = True
-        self.state = self._checked_for_overflow(self._bound.step(self.state, current))
+        done = perform(self._bound.step, current, number=number, state=self.state, planned=script)
+        self.state = self._checked_for_overflow(done.state)
         self._failed = False
         self.round += 1
 
@@ -337,7 +347,7 @@ class Engine:
         fields = {
             name: Agents(value[mine].to(self.setting.device, self.setting.dtype))
             if isinstance(held[name], Agents)
-            else value.to(self.setting.device)
+            else value
             for name, value in snapshot.items()
         }
         self.state = self.state._replace(**fields)

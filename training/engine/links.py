@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..graphs.graph import Graph
-from ..step.round import Coef, reply_order
+from ..step.operations import Coef, reply_order
 from ..step.values import SERVER, Agents, Edges, UndeclaredOperation, Value
 from .exchange import Arrivals
 from .ranks import Ranks

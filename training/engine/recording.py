@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..step.round import Coef, P, Round, V
+from ..step.operations import Coef, Operations, P, V
 from ..step.values import SERVER, Agents, Batch, Edges, Server, Value
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
@@ -95,7 +95,7 @@ class KeptNoise:
         return z
 
 
-class Recording(Round):
+class Recording(Operations):
     """Does what another round does, and keeps what comes out.
 
     Every operation is the other round's; nothing is computed again. Batches are kept by whoever
@@ -109,7 +109,7 @@ class Recording(Round):
     """
 
     def __init__(
-        self, inner: Round, *, recorded: Recorded, links: Links, sizes: Sequence[int]
+        self, inner: Operations, *, recorded: Recorded, links: Links, sizes: Sequence[int]
     ) -> None:
         self._inner, self._recorded = inner, recorded
         self._links, self._sizes = links, tuple(sizes)
@@ -228,6 +228,15 @@ class Recording(Round):
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
         return self._inner.of_agents(table)
+
+    def of_edges(self, table: Tensor) -> Edges:
+        """See `Round.of_edges`."""
+        return self._inner.of_edges(table)
+
+    @property
+    def weight_table(self) -> Tensor:
+        """(E, 1) the mixing weights of all edges."""
+        return self._inner.weight_table
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""

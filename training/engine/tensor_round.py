@@ -18,8 +18,7 @@ from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
-from ..step.closures import refuse_captured
-from ..step.round import Coef, P, Round, V, reply_order
+from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
     Agents,
     Batch,
@@ -42,7 +41,7 @@ __all__ = ["DrawBatch", "TensorRound"]
 DrawBatch = Callable[[int, float | None], Sequence[Examples]]
 
 
-class TensorRound(Round):
+class TensorRound(Operations):
     """One round of a run.
 
     Args:
@@ -104,10 +103,21 @@ class TensorRound(Round):
 
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
-        check_table(table, agents=self.agents)
+        check_table(table, rows=self.agents, of="agent")
         mine = self._links.mine
         like = self._initial[0]
         return Agents(table.detach()[mine.start : mine.stop].to(like.device, like.dtype))
+
+    def of_edges(self, table: Tensor) -> Edges:
+        """See `Round.of_edges`."""
+        check_table(table, rows=len(self._links.graph.receivers), of="edge")
+        mine, like = self._links.edges, self._initial[0]
+        return Edges(table.detach()[mine.start : mine.stop].to(like.device, like.dtype))
+
+    @property
+    def weight_table(self) -> Tensor:
+        """(E, 1) the mixing weights of all edges."""
+        return torch.from_numpy(self._links.graph.edge_weights.copy())[:, None]
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
@@ -299,7 +309,6 @@ class TensorRound(Round):
             check_holder("bounded", value, Edges)
         for held in private:
             check_holder("bounded", held, Agents)
-        refuse_captured(fn, "bounded")
         # For each agent its own row and what each of its neighbours released to it.
         others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
         seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
@@ -316,7 +325,6 @@ class TensorRound(Round):
         """See `Round.postprocess`."""
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
-        refuse_captured(fn, "postprocess")
         parts = [
             self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
             for v in values

@@ -33,7 +33,8 @@ from ...privacy.view.view import UnsupportedView
 from ...privacy.view.whole_run import Rows, StreamedView
 from ..tracing.linear_forms import Contributions, Known, widened
 from ..tracing.round_trace import RoundTrace
-from ..tracing.trace import AlgorithmTrace, state_column
+from ..tracing.scripts import state_column
+from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .joint_sensitivities import JointSensitivity, Release, single_message, worst
 

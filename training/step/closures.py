@@ -6,7 +6,7 @@ import functools
 import types
 from collections.abc import Callable
 
-from .round import Round
+from .operations import Operations
 from .values import Batch, UndeclaredOperation, Value
 
 
@@ -26,7 +26,7 @@ def refuse_captured(fn: Callable[..., object], operation: str) -> None:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, Value | Batch | Round):
+        if isinstance(one, Value | Batch | Operations):
             raise UndeclaredOperation(
                 f"the function given to round.{operation} holds {type(one).__name__}: give it as "
                 "an argument, so that it counts as seen"

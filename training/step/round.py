@@ -1,70 +1,115 @@
 """The operations that a step of an algorithm may use.
 
-A step is written once, against `Round`. Given tensors it trains; given unit sources (`trace.py`)
-its messages and end states come out as rows over gradients and noise. What a step does to a value
-other than the operations below could not be traced, so it is refused in both cases.
+A step is written once, against `Round`. Carried out on tensors it trains; on unit sources its
+messages and end states come out as rows over gradients and noise. Every operation is noted in the
+script of the round, and a round that trains follows the script of its trace. What a step does to a
+value other than the operations below could not be traced, so it is refused in both cases.
 
     A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
 
-Values and their holders: `values.py`.
+Handles of values and their holders: `handles.py`.
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.errors import InputError
-from ..graphs.graph import Graph
-from .values import Agents, Batch, Edges, Server, UndeclaredOperation, check_drawn
+from .handles import Agents, Edges, Handle, Server, argument, handle, shown, value_of
+from .operations import Coef, Operations
+from .purity import purified
+from .script import Script
+from .values import Batch, UndeclaredOperation, Value
 
-__all__ = ["Coef", "P", "Round", "V", "reply_order"]
+__all__ = ["Coef", "P", "Round", "V"]
 
 V = TypeVar("V", Agents, Edges, Server)
 P = TypeVar("P", Agents, Edges)
-Coef = float | tuple[float, ...]  # of a point, or of each of its blocks
 
 
-def _no_projection(value: Tensor) -> NoReturn:
-    raise UndeclaredOperation(
-        f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
-        "is feasible; give the setting a task, or use round.postprocess"
-    )
+class Round:
+    """One round, as a step sees it. Everything but the values is public."""
 
+    __slots__ = ("_operations", "_script", "_weights")
 
-class Round(ABC):
-    """One round. Attributes that are plain numbers or tensors are public."""
+    def __init__(self, operations: Operations, script: Script) -> None:
+        _OPERATIONS.__set__(self, operations)
+        _SCRIPT.__set__(self, script)
+        table = operations.weight_table
+        _WEIGHTS.__set__(self, handle(operations.weights, script, "weights", table))
 
-    agents: int
-    weights: Edges  # (E, 1) mixing weights, public
-    _drawn: list[Batch]
-    _projection: Callable[[Tensor], Tensor] = staticmethod(_no_projection)
+    def _do(self, operation: str, *values: object, **public: object) -> Any:
+        """Note an operation in the script, carry it out, and give the handles of what it made."""
+        script: Script = _SCRIPT.__get__(self)
+        operations: Operations = _OPERATIONS.__get__(self)
+        try:
+            given = {
+                name: argument(one, script, operation=operation, name=name)
+                for name, one in (*((f"value {i}", v) for i, v in enumerate(values)), *public.items())
+            }
+            number = script.note(operation, given)
+            made = getattr(operations, operation)(
+                *map(_raw, values), **{name: _raw(one) for name, one in public.items()}
+            )
+        except Exception as error:
+            script.give_up(error)
+            raise
+        if isinstance(made, tuple):
+            return tuple(handle(one, script, (number, i)) for i, one in enumerate(made))
+        return handle(made, script, number) if isinstance(made, Value) else made
+
+    def _pure(self, fn: Callable[..., Tensor], operation: str) -> Any:
+        """The function without anything that it could carry along."""
+        try:
+            return purified(fn, operation)
+        except Exception as error:
+            _SCRIPT.__get__(self).give_up(error)
+            raise
+
+    def _with_table(self, operation: str, table: Tensor) -> Any:
+        """A value made of a public table, which shows its numbers."""
+        made = self._do(operation, table)
+        return shown(made, torch.as_tensor(table).detach().to("cpu", torch.float64, copy=True))
 
     @property
-    @abstractmethod
+    def agents(self) -> int:
+        """The number of agents, A."""
+        return _OPERATIONS.__get__(self).agents
+
+    @property
+    def weights(self) -> Edges:
+        """(E, 1) the mixing weights; `round.weights.public()` is their table."""
+        return _WEIGHTS.__get__(self)
+
+    @property
     def index(self) -> int:
         """The number of the round; a step that reads it is traced round by round."""
+        return _OPERATIONS.__get__(self).index
 
-    @abstractmethod
     def initial(self, *, block: int = 0) -> Agents:
         """(A, D) the public initial model, equal on all agents; a block of it where it has some."""
+        return self._do("initial", block=block)
 
-    @abstractmethod
     def of_agents(self, table: Tensor) -> Agents:
         """The rows of a public table (A, w), one an agent, such as step sizes of their own.
 
         A value that is scaled by it has a factor for each agent, wherever the agent runs.
         """
+        return self._with_table("of_agents", table)
 
-    @abstractmethod
+    def of_edges(self, table: Tensor) -> Edges:
+        """The rows of a public table (E, w), one an edge, such as weights of the step's own.
+
+        Edges are sorted by (receiver, sender), as the rows of `round.weights.public()` are.
+        """
+        return self._with_table("of_edges", table)
+
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """Draw a secret Poisson batch on every agent, at the run's rate unless one is given."""
+        return self._do("draw", sampling_rate=sampling_rate)
 
     @overload
     def clipped_sums(
@@ -115,21 +160,7 @@ class Round(ABC):
                 different blocks, or a coefficient that is no public number.
             ValueError: coefficients that are not finite, or not one a point or block.
         """
-        check_drawn(batch, self._drawn)
-        blocks = _split_points(points, coefs)
-        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=clip_norm)
-        return sums if isinstance(points[0], tuple) else sums[0]
-
-    @abstractmethod
-    def _clipped_sums(
-        self,
-        points: Sequence[tuple[P, ...]],
-        *,
-        batch: Batch,
-        coefs: Sequence[Coef],
-        clip_norm: float | None,
-    ) -> tuple[P, ...]:
-        """`clipped_sums` after the checks that both kinds of round share."""
+        return self._do("clipped_sums", *points, batch=batch, coefs=coefs, clip_norm=clip_norm)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
@@ -151,19 +182,10 @@ class Round(ABC):
             UndeclaredOperation: a batch of another round, or a value of another holder.
             ValueError: a batch_size that is not a positive number.
         """
-        check_drawn(batch, self._drawn)
-        if not 0 < batch_size < math.inf:
-            raise InputError(f"batch_size={batch_size} must be a positive number")
-        ((only,),) = _split_points((point,), (1.0,))
-        return self._clipped_mean(only, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
+        return self._do(
+            "clipped_mean", point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
+        )
 
-    @abstractmethod
-    def _clipped_mean(
-        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
-    ) -> P:
-        """`clipped_mean` after the checks that both kinds of round share."""
-
-    @abstractmethod
     def noise(
         self,
         like: V,
@@ -178,47 +200,47 @@ class Round(ABC):
         agents whose rows it enters, unless `known_to` names the agents for each source; noise that
         the server makes is known to no agent.
         """
+        return self._do("noise", like, std=std, factor=factor, known_to=known_to)
 
-    @abstractmethod
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """Send every agent's row along its out-edges; a self-loop does not cross a link."""
+        return self._do("broadcast", value, kind=kind)
 
-    @abstractmethod
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """Send the value held by d for the edge m -> d back to m; needs a symmetric graph."""
+        return self._do("reply", value, kind=kind)
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """Broadcast, and sum what arrives with the mixing weights."""
-        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
+        return self._do("mix", value, kind=kind)
 
-    @abstractmethod
     def upload(self, value: Agents, *, kind: str) -> Server:
         """Send every agent's row to the server, which takes their mean."""
+        return self._do("upload", value, kind=kind)
 
-    @abstractmethod
     def download(self, value: Server, *, kind: str) -> Agents:
         """Send the server's row to every agent."""
+        return self._do("download", value, kind=kind)
 
-    @abstractmethod
     def average(self, value: Agents) -> Server:
         """The mean of the agents' rows by a trusted sum: nobody sees the rows.
 
         What the server does with the mean is seen by nobody either, until it is downloaded.
         """
+        return self._do("average", value)
 
-    @abstractmethod
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """Each holder's sum over its in-edges, times public (E, 1) weights."""
+        return self._do("sum_in", value, weights=weights)
 
-    @abstractmethod
     def own(self, value: Edges) -> Agents:
         """The rows of the self-loops."""
+        return self._do("own", value)
 
-    @abstractmethod
     def spread(self, value: Agents) -> Edges:
         """Each holder's row on all its in-edges; nothing is sent."""
+        return self._do("spread", value)
 
-    @abstractmethod
     def bounded(
         self,
         fn: Callable[..., Tensor],
@@ -236,8 +258,17 @@ class Round(ABC):
         fixed, although they are not released. The bound is lipschitz times the bound of the
         secret. The guarantee becomes heuristic and says `blame`.
         """
+        pure = self._pure(fn, "bounded")
+        return self._do(
+            "bounded",
+            pure,
+            secret,
+            released=released,
+            private=private,
+            lipschitz=lipschitz,
+            blame=blame,
+        )
 
-    @abstractmethod
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
@@ -246,58 +277,47 @@ class Round(ABC):
         `fn` runs once per agent on its (D,) rows of Agents and (n_i, D) rows of Edges, and returns
         all coordinates of the block that is named.
         """
+        return self._do("postprocess", self._pure(fn, "postprocess"), *values, block=block)
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """The nearest feasible value of a block of the run's task; `value` counts as seen."""
-        return self.postprocess(self._projection, value, block=block)
+        return self._do("project", value, block=block)
 
-
-def reply_order(graph: Graph) -> Tensor:
-    """(E,) for each edge d -> m the position of the edge m -> d, along which a reply came.
-
-    Raises:
-        ValueError: some link has no way back.
-    """
-    if not graph.symmetric:
-        raise InputError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
-    return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
-
-
-def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[Any, ...]]:
-    """Points as tuples of blocks, one block where a point is a value, once they are checked.
-
-    Raises:
-        UndeclaredOperation: no point, holders or numbers of blocks that differ, or a coefficient
-            that is no number.
-        ValueError: a coefficient that is not finite, or another count than of points or blocks.
-    """
-    split = [point if isinstance(point, tuple) else (point,) for point in points]
-    kinds = sorted({type(value).__name__ for point in split for value in point})
-    if kinds not in (["Agents"], ["Edges"]):
-        raise UndeclaredOperation(
-            f"round.clipped_sums at points of {', '.join(kinds) or 'no value'}: give Agents, or "
-            "Edges, for every point; a value of another holder has to be sent first"
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        error = UndeclaredOperation(
+            f"round.{name} is no operation; there are {', '.join(_PUBLIC)}"
         )
-    if len({len(point) if isinstance(point, tuple) else None for point in points}) > 1:
-        raise UndeclaredOperation(
-            "round.clipped_sums at points of different blocks: every point has the same blocks"
+        _SCRIPT.__get__(self).refuse(error)
+        raise error
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        error = UndeclaredOperation(
+            f"round.{name} = ...: a round keeps nothing; carry it in the state that the step returns"
         )
-    for coef in coefs:
-        numbers: tuple[Any, ...] = coef if isinstance(coef, tuple) else (coef,)
-        wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
-        if wrong:
-            raise UndeclaredOperation(
-                f"round.clipped_sums with a coefficient of {wrong[0]}: coefs are public numbers"
-            )
-        if not all(map(math.isfinite, numbers)):
-            raise InputError(f"coefs={tuple(coefs)} must be finite; drop the point instead")
-        if isinstance(coef, tuple) and split and len(coef) != len(split[0]):
-            raise InputError(
-                f"coefs={tuple(coefs)} for points of {len(split[0])} blocks: give one number for "
-                "each block, or one for all of them"
-            )
-    if len(coefs) != len(points):
-        raise InputError(
-            f"coefs={tuple(coefs)} for {len(points)} points: give one number for each point"
-        )
-    return split
+        _SCRIPT.__get__(self).refuse(error)
+        raise error
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        error = UndeclaredOperation("a round can be neither copied nor stored")
+        _SCRIPT.__get__(self).refuse(error)
+        raise error
+
+
+# The slots are taken off the class, so that no attribute of a round leads to what it works with.
+_OPERATIONS = Round.__dict__["_operations"]
+_SCRIPT = Round.__dict__["_script"]
+_WEIGHTS = Round.__dict__["_weights"]
+for _name in Round.__slots__:
+    delattr(Round, _name)
+_PUBLIC = [name for name in vars(Round) if not name.startswith("_")]
+
+
+def _raw(one: object) -> Any:
+    """An argument as whoever carries out the operation takes it."""
+    if isinstance(one, Handle):
+        return value_of(one)
+    if isinstance(one, tuple | list):
+        return tuple(map(_raw, one))
+    return one

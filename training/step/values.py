@@ -87,7 +87,8 @@ class Value:
                 f"{tuple(factor.shape)}: a public factor is a number or one number a row, "
                 f"({count}, 1); for a table of all agents use round.of_agents(table)"
             )
-        return factor
+        # Public numbers are kept in float64, which must not widen the rows of a run.
+        return factor.to(self.base.device, self.base.dtype)
 
     def _addend(self, other: object, operation: str) -> tuple[Any, Any]:
         mine, theirs = self.rows, self._same(other, operation).rows
@@ -214,13 +215,13 @@ def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:
         )
 
 
-def check_table(table: Tensor, *, agents: int) -> None:
-    """Refuse a table of public numbers without exactly one row for each agent.
+def check_table(table: Tensor, *, rows: int, of: str) -> None:
+    """Refuse a table of public numbers without exactly one row for each agent, or edge.
 
     Raises:
-        ValueError: another shape than (A, w).
+        ValueError: another shape than (rows, w).
     """
-    if table.ndim != 2 or len(table) != agents:
+    if table.ndim != 2 or len(table) != rows:
         raise InputError(
-            f"table of shape {tuple(table.shape)} must be ({agents}, w): one row for each agent"
+            f"table of shape {tuple(table.shape)} must be ({rows}, w): one row for each {of}"
         )

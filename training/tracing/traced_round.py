@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..graphs.graph import Graph
-from ..step.closures import refuse_captured
-from ..step.round import Coef, P, Round, V, reply_order
+from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
     SERVER,
     Agents,
@@ -31,7 +30,7 @@ from .record import Recorder, RoundRecord
 __all__ = ["RoundRecord", "TracedRound"]
 
 
-class TracedRound(Round):
+class TracedRound(Operations):
     """A round that computes what its values are made of, and no value.
 
     Args:
@@ -43,7 +42,7 @@ class TracedRound(Round):
         self._graph, self._index = graph, index
         self._receivers, self._senders = graph.receivers, graph.senders
         self.agents = graph.agents
-        self.weights = Edges(torch.from_numpy(graph.edge_weights.copy())[:, None])
+        self.weights = Edges(self.weight_table)
         self._record = Recorder()
         self._drawn: list[Batch] = []
 
@@ -73,8 +72,18 @@ class TracedRound(Round):
 
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`; public, so it is no column."""
-        check_table(table, agents=self.agents)
+        check_table(table, rows=self.agents, of="agent")
         return Agents(table.detach().double())
+
+    def of_edges(self, table: Tensor) -> Edges:
+        """See `Round.of_edges`; public, so it is no column."""
+        check_table(table, rows=len(self._receivers), of="edge")
+        return Edges(table.detach().double())
+
+    @property
+    def weight_table(self) -> Tensor:
+        """(E, 1) the mixing weights of all edges."""
+        return torch.from_numpy(self._graph.edge_weights.copy())[:, None]
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
@@ -259,7 +268,6 @@ class TracedRound(Round):
         """See `Round.bounded`."""
         # What others released counts as seen; private arguments are held fixed.
         check_holder("bounded", secret, Agents)
-        refuse_captured(fn, "bounded")
         for held in private:
             check_holder("bounded", held, Agents)
             self._record.is_private(held, "bounded")
@@ -292,7 +300,6 @@ class TracedRound(Round):
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
         """See `Round.postprocess`."""
-        refuse_captured(fn, "postprocess")
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
             self._record.count_as_seen(value, "input of postprocess")

@@ -46,7 +46,7 @@ from ....privacy.errors import InputError, InputTypeError
 from ....privacy.noise.correlated import victim_information
 from ...graphs.graph import Graph, Topology
 from ...step.round import Round
-from ...step.values import Agents
+from ...step.handles import Agents
 
 __all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
 

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...step.round import Round
-from ...step.values import Agents
+from ...step.handles import Agents
 from ..algorithm import Algorithm
 from .shared_step import FirstBatch, check_initial_batch, check_rate, check_weight, mixed, stepped
 

@@ -52,7 +52,7 @@ from ....privacy.errors import InputError
 from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.dpmixsgd import dpmixsgd_theorem_3
 from ...step.round import Round
-from ...step.values import Agents
+from ...step.handles import Agents
 from ..algorithm import Algorithm, Form, PlannedRun
 from .shared_step import (
     FirstBatch,

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...step.round import Round
-from ...step.values import Agents
+from ...step.handles import Agents
 from ..algorithm import Algorithm
 from .shared_step import check_rate, stepped
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ....privacy.errors import InputError
 from ...step.round import Round
-from ...step.values import Agents
+from ...step.handles import Agents
 
 __all__ = [
     "FirstBatch",

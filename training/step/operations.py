@@ -1,0 +1,229 @@
+"""What carries out the operations of a round: on tensors, on symbols, or watched.
+
+`Round` documents every operation; here stand their signatures, and the checks that all who carry
+them out share.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError
+from ..graphs.graph import Graph
+from .values import Agents, Batch, Edges, Server, UndeclaredOperation, check_drawn
+
+__all__ = ["Coef", "Operations", "P", "V", "reply_order"]
+
+V = TypeVar("V", Agents, Edges, Server)
+P = TypeVar("P", Agents, Edges)
+Coef = float | tuple[float, ...]  # of a point, or of each of its blocks
+
+
+def _no_projection(value: Tensor) -> NoReturn:
+    raise UndeclaredOperation(
+        f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
+        "is feasible; give the setting a task, or use round.postprocess"
+    )
+
+
+class Operations(ABC):
+    """The operations of one round."""
+
+    agents: int
+    weights: Edges  # (E, 1) mixing weights, public
+    _drawn: list[Batch]
+    _projection: Callable[[Tensor], Tensor] = staticmethod(_no_projection)
+
+    @property
+    @abstractmethod
+    def index(self) -> int:
+        """See `Round.index`."""
+
+    @abstractmethod
+    def initial(self, *, block: int = 0) -> Agents:
+        """See `Round.initial`."""
+
+    @abstractmethod
+    def of_agents(self, table: Tensor) -> Agents:
+        """See `Round.of_agents`."""
+
+    @abstractmethod
+    def of_edges(self, table: Tensor) -> Edges:
+        """See `Round.of_edges`."""
+
+    @property
+    @abstractmethod
+    def weight_table(self) -> Tensor:
+        """(E, 1) the mixing weights of all edges, in float64 on the CPU."""
+
+    @abstractmethod
+    def draw(self, sampling_rate: float | None = None) -> Batch:
+        """See `Round.draw`."""
+
+    def clipped_sums(
+        self,
+        *points: Any,
+        batch: Batch,
+        coefs: Sequence[Coef] = (1.0,),
+        clip_norm: float | None,
+    ) -> Any:
+        """See `Round.clipped_sums`."""
+        check_drawn(batch, self._drawn)
+        blocks = _split_points(points, coefs)
+        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        return sums if isinstance(points[0], tuple) else sums[0]
+
+    @abstractmethod
+    def _clipped_sums(
+        self,
+        points: Sequence[tuple[P, ...]],
+        *,
+        batch: Batch,
+        coefs: Sequence[Coef],
+        clip_norm: float | None,
+    ) -> tuple[P, ...]:
+        """`clipped_sums` after the checks that both kinds of round share."""
+
+    def clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        """See `Round.clipped_mean`."""
+        check_drawn(batch, self._drawn)
+        if not 0 < batch_size < math.inf:
+            raise InputError(f"batch_size={batch_size} must be a positive number")
+        ((only,),) = _split_points((point,), (1.0,))
+        return self._clipped_mean(only, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
+
+    @abstractmethod
+    def _clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        """`clipped_mean` after the checks that both kinds of round share."""
+
+    @abstractmethod
+    def noise(
+        self,
+        like: V,
+        *,
+        std: float,
+        factor: Tensor | None = None,
+        known_to: Sequence[frozenset[int]] | None = None,
+    ) -> V:
+        """See `Round.noise`."""
+
+    @abstractmethod
+    def broadcast(self, value: Agents, *, kind: str) -> Edges:
+        """See `Round.broadcast`."""
+
+    @abstractmethod
+    def reply(self, value: Edges, *, kind: str) -> Edges:
+        """See `Round.reply`."""
+
+    def mix(self, value: Agents, *, kind: str) -> Agents:
+        """See `Round.mix`."""
+        return self.sum_in(self.broadcast(value, kind=kind), weights=self.weights)
+
+    @abstractmethod
+    def upload(self, value: Agents, *, kind: str) -> Server:
+        """See `Round.upload`."""
+
+    @abstractmethod
+    def download(self, value: Server, *, kind: str) -> Agents:
+        """See `Round.download`."""
+
+    @abstractmethod
+    def average(self, value: Agents) -> Server:
+        """See `Round.average`."""
+
+    @abstractmethod
+    def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
+        """See `Round.sum_in`."""
+
+    @abstractmethod
+    def own(self, value: Edges) -> Agents:
+        """See `Round.own`."""
+
+    @abstractmethod
+    def spread(self, value: Agents) -> Edges:
+        """See `Round.spread`."""
+
+    @abstractmethod
+    def bounded(
+        self,
+        fn: Callable[..., Tensor],
+        secret: Agents,
+        *,
+        released: Sequence[Edges] = (),
+        private: Sequence[Agents] = (),
+        lipschitz: float,
+        blame: str,
+    ) -> Agents:
+        """See `Round.bounded`."""
+
+    @abstractmethod
+    def postprocess(
+        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
+    ) -> Agents:
+        """See `Round.postprocess`."""
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """See `Round.project`."""
+        return self.postprocess(self._projection, value, block=block)
+
+
+def reply_order(graph: Graph) -> Tensor:
+    """(E,) for each edge d -> m the position of the edge m -> d, along which a reply came.
+
+    Raises:
+        ValueError: some link has no way back.
+    """
+    if not graph.symmetric:
+        raise InputError(f"graph {graph.name!r} is directed: round.reply needs links both ways")
+    return torch.from_numpy(np.lexsort((graph.receivers, graph.senders)))
+
+
+def _split_points(points: Sequence[Any], coefs: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Points as tuples of blocks, one block where a point is a value, once they are checked.
+
+    Raises:
+        UndeclaredOperation: no point, holders or numbers of blocks that differ, or a coefficient
+            that is no number.
+        ValueError: a coefficient that is not finite, or another count than of points or blocks.
+    """
+    split = [point if isinstance(point, tuple) else (point,) for point in points]
+    kinds = sorted({type(value).__name__ for point in split for value in point})
+    if kinds not in (["Agents"], ["Edges"]):
+        raise UndeclaredOperation(
+            f"round.clipped_sums at points of {', '.join(kinds) or 'no value'}: give Agents, or "
+            "Edges, for every point; a value of another holder has to be sent first"
+        )
+    if len({len(point) if isinstance(point, tuple) else None for point in points}) > 1:
+        raise UndeclaredOperation(
+            "round.clipped_sums at points of different blocks: every point has the same blocks"
+        )
+    for coef in coefs:
+        numbers: tuple[Any, ...] = coef if isinstance(coef, tuple) else (coef,)
+        wrong = [type(number).__name__ for number in numbers if not isinstance(number, int | float)]
+        if wrong:
+            raise UndeclaredOperation(
+                f"round.clipped_sums with a coefficient of {wrong[0]}: coefs are public numbers"
+            )
+        if not all(map(math.isfinite, numbers)):
+            raise InputError(f"coefs={tuple(coefs)} must be finite; drop the point instead")
+        if isinstance(coef, tuple) and split and len(coef) != len(split[0]):
+            raise InputError(
+                f"coefs={tuple(coefs)} for points of {len(split[0])} blocks: give one number for "
+                "each block, or one for all of them"
+            )
+    if len(coefs) != len(points):
+        raise InputError(
+            f"coefs={tuple(coefs)} for {len(points)} points: give one number for each point"
+        )
+    return split

@@ -1,0 +1,118 @@
+"""Carry out a start or a step on a round: what it is given, and what it may return.
+
+The same for a round that trains and for one that is traced. The step gets a state of handles and
+copies of its public tensors, and returns one; nothing else of a round outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from torch import Tensor
+
+from . import values
+from .handles import Agents, Handle, handle, number_of, script_of, value_of
+from .operations import Operations
+from .round import Round
+from .script import Entry, Script, digest
+from .values import UndeclaredOperation
+
+__all__ = ["Performed", "fields_of", "perform"]
+
+_STATE = "a state is a NamedTuple of Agents and public tensors"
+
+
+class Performed(NamedTuple):
+    """What a round came to.
+
+    Attributes:
+        state: what the step returned, with values in place of handles.
+        script: all that it did.
+    """
+
+    state: Any
+    script: tuple[Entry, ...]
+
+
+def perform(
+    function: Callable[..., Any],
+    operations: Operations,
+    *,
+    number: int,
+    state: Any = None,
+    planned: Sequence[Entry] | None = None,
+) -> Performed:
+    """Carry out `init(round)`, or `step(state, round)` where there is a state.
+
+    Args:
+        function: the start or the step, with every number bound.
+        operations: what carries out its operations.
+        number: of the round, for sentences.
+        state: of values and public tensors; None for a start.
+        planned: the script of the round's trace; None where nothing is compared.
+
+    Raises:
+        UnplannedOperation: the round does another thing than its trace did.
+        UndeclaredOperation: it does what no operation declares, or returns no state.
+    """
+    script = Script(round=number, planned=planned)
+    round = Round(operations, script)
+    returned = function(round) if state is None else function(_opened(state, script), round)
+    end = _closed(returned, script)
+    return Performed(end, script.finished())
+
+
+def fields_of(state: Any) -> dict[str, Any]:
+    """The fields of a state by name.
+
+    Raises:
+        UndeclaredOperation: it is no NamedTuple.
+    """
+    names = getattr(type(state), "_fields", None)
+    if not isinstance(state, tuple) or not isinstance(names, tuple) or len(names) != len(state):
+        raise UndeclaredOperation(f"a step returned {type(state).__name__}; {_STATE}")
+    return dict(zip(names, state, strict=True))
+
+
+def _opened(state: Any, script: Script) -> Any:
+    """A state of handles, and of copies of its public tensors."""
+    fields = {}
+    for name, held in fields_of(state).items():
+        if isinstance(held, values.Agents):
+            number = script.note("state", {"field": name})
+            fields[name] = handle(held, script, number)
+        else:
+            fields[name] = held.clone()
+            script.note("state", {name: digest(held, operation="state", name=name)})
+    return type(state)(**fields)
+
+
+def _closed(returned: Any, script: Script) -> Any:
+    """The state that a step returned, with values in place of handles."""
+    try:
+        fields = {
+            name: _field(name, held, script) for name, held in fields_of(returned).items()
+        }
+        given = {name: noted for name, (_, noted) in fields.items()}
+        script.note("return", given)
+    except Exception as error:
+        script.give_up(error)
+        raise
+    return type(returned)(**{name: held for name, (held, _) in fields.items()})
+
+
+def _field(name: str, held: object, script: Script) -> tuple[Any, Any]:
+    """A field of a returned state, and how the script notes it."""
+    if isinstance(held, Agents):
+        if script_of(held) is not script:
+            _refuse(name, "a value of another round")
+        return value_of(held), ("Agents", number_of(held))
+    if isinstance(held, Handle) or not isinstance(held, Tensor):
+        _refuse(name, type(held).__name__)
+    kept = Tensor.detach(held).as_subclass(Tensor).clone()
+    return kept, digest(kept, operation="return", name=name)
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise UndeclaredOperation(f"state field {name!r} holds {what}; {_STATE}")

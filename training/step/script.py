@@ -1,0 +1,206 @@
+"""The script of a round: its operations in order, with everything public that they were given.
+
+A trace writes a script down while it runs a step on symbols. A real round writes one too, and
+compares it with the traced one operation by operation, before each is carried out. So what is sent
+is what was accounted for: a step that does otherwise is stopped before the first message that was
+not planned leaves.
+
+Every value has the number of the operation that made it, and an operation names the values that it
+takes by these numbers. Public tensors enter by value, as a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .purity import PureFunction
+from .values import Batch, UndeclaredOperation
+
+__all__ = ["Entry", "Script", "UnplannedOperation", "frozen"]
+
+_SHOWN = 120  # characters of a value in a sentence
+
+
+class UnplannedOperation(UndeclaredOperation):
+    """A round of a run does another thing than its trace did."""
+
+
+class Entry(NamedTuple):
+    """One operation: its name and what it was given, by position or by name."""
+
+    operation: str
+    given: tuple[tuple[str, Any], ...]
+
+
+class _Digest(NamedTuple):
+    """A public tensor by value: shape, type and digest of its entries."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    digest: bytes
+
+    def __repr__(self) -> str:
+        return f"a table of shape {self.shape} ({self.dtype}, digest {self.digest.hex()[:12]})"
+
+
+class Script:
+    """The operations of one round so far.
+
+    Args:
+        round: the number of the round, for sentences.
+        planned: what the trace of the round did; None where nothing is compared.
+
+    >>> script = Script(round=1)
+    >>> script.note("draw", {"sampling_rate": None})
+    0
+    >>> planned = script.finished()
+    >>> later = Script(round=2, planned=planned)
+    >>> later.note("draw", {"sampling_rate": 0.5})
+    Traceback (most recent call last):
+    ...
+    overhear.training.step.script.UnplannedOperation: round 2 was stopped: its operation 1, draw, \
+has sampling_rate=0.5, but its trace has None; what a step does must depend on its arguments alone
+    """
+
+    __slots__ = ("_broken", "_entries", "_planned", "_round")
+
+    def __init__(self, *, round: int, planned: Sequence[Entry] | None = None) -> None:
+        self._round, self._planned = round, planned
+        self._entries: list[Entry] = []
+        self._broken: UndeclaredOperation | None = None
+
+    def note(self, operation: str, given: dict[str, Any]) -> int:
+        """Write an operation down, once it was compared; the number of its result.
+
+        Raises:
+            UnplannedOperation: the trace did something else here.
+            UndeclaredOperation: an operation before was refused, and the step went on.
+        """
+        if self._broken is not None:
+            raise self._broken
+        entry = Entry(operation, tuple(given.items()))
+        at = len(self._entries)
+        if self._planned is not None and (at >= len(self._planned) or self._planned[at] != entry):
+            self.refuse(UnplannedOperation(self._difference(at, entry)))
+        self._entries.append(entry)
+        return at
+
+    def refuse(self, error: UndeclaredOperation) -> None:
+        """Raise an error, now and at everything that the step tries after it."""
+        self._broken = self._broken or error
+        raise error
+
+    def give_up(self, error: Exception) -> None:
+        """Remember that an operation failed, so that a step that goes on is refused."""
+        if self._broken is None:
+            self._broken = (
+                error
+                if isinstance(error, UndeclaredOperation)
+                else UndeclaredOperation(
+                    f"round {self._round} goes on after an operation failed ({error}): let the "
+                    "error pass"
+                )
+            )
+
+    def finished(self) -> tuple[Entry, ...]:
+        """All operations, once the round is over.
+
+        Raises:
+            UnplannedOperation: the trace did more.
+            UndeclaredOperation: an operation was refused, and the step went on.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._planned is not None and len(self._entries) < len(self._planned):
+            missing = self._planned[len(self._entries)]
+            self.refuse(
+                UnplannedOperation(
+                    f"round {self._round} was stopped: it ended before {missing.operation}, which "
+                    f"its trace did as operation {len(self._entries) + 1}; {_REMEDY}"
+                )
+            )
+        return tuple(self._entries)
+
+    def _difference(self, at: int, found: Entry) -> str:
+        """Where the round leaves its trace, in words."""
+        assert self._planned is not None
+        where = f"round {self._round} was stopped: its operation {at + 1}, {found.operation},"
+        if at >= len(self._planned):
+            return f"{where} is one more than its trace has; {_REMEDY}"
+        planned = self._planned[at]
+        if planned.operation != found.operation:
+            return f"{where} is {planned.operation} in its trace; {_REMEDY}"
+        before = dict(planned.given)
+        for name, value in found.given:
+            if name not in before or before[name] != value:
+                return (
+                    f"{where} has {name}={_shown(value)}, but its trace has "
+                    f"{_shown(before.get(name))}; {_REMEDY}"
+                )
+        return f"{where} is given other arguments than in its trace; {_REMEDY}"
+
+
+_REMEDY = "what a step does must depend on its arguments alone"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def frozen(value: Any, *, operation: str, name: str) -> Any:
+    """A public argument as something that can be compared with the same of another round.
+
+    Numbers, strings and names of members stay as they are; a tensor becomes its digest.
+
+    Raises:
+        UndeclaredOperation: it is nothing public, or no number.
+    """
+    if value is None or type(value) in (bool, int, str, bytes):
+        return value
+    if isinstance(value, float | np.floating):
+        return float(value)
+    if isinstance(value, bool | int | np.integer | np.bool_):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Tensor | np.ndarray):
+        return digest(value, operation=operation, name=name)
+    if isinstance(value, Batch):
+        return ("batch", value.call)
+    if isinstance(value, PureFunction):
+        return ("function", value.fingerprint)
+    if isinstance(value, frozenset | set):
+        return frozenset(frozen(one, operation=operation, name=name) for one in value)
+    if isinstance(value, tuple | list | range):
+        return tuple(frozen(one, operation=operation, name=name) for one in value)
+    raise UndeclaredOperation(
+        f"round.{operation}: {name} is {type(value).__name__}, which is neither a value of this "
+        "round nor a public number, name or table"
+    )
+
+
+def digest(value: Tensor | np.ndarray, *, operation: str, name: str) -> _Digest:
+    """A public tensor or array by value.
+
+    Raises:
+        UndeclaredOperation: an entry that is no number, or entries without a plain layout.
+    """
+    held = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
+    if held.layout is not torch.strided:
+        raise UndeclaredOperation(f"round.{operation}: {name} must be a dense table")
+    if held.is_floating_point() and bool(held.isnan().any()):
+        raise UndeclaredOperation(f"round.{operation}: {name} has an entry that is no number")
+    host = held.cpu().contiguous()
+    content = host.reshape(-1).view(torch.uint8).numpy() if host.numel() else np.zeros(0, np.uint8)
+    return _Digest(
+        tuple(host.shape),
+        str(host.dtype).removeprefix("torch."),
+        hashlib.blake2b(content.data, digest_size=16).digest(),
+    )

@@ -1,0 +1,204 @@
+"""The scripts that a run has to follow, and whether a step does the same when it is traced again.
+
+A run that was planned follows the scripts of the plan's trace. An engine that is used by itself
+traces each round before it is carried out, unless it has done so already.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ...privacy.view.view import UnsupportedView
+from ..graphs.graph import Graph, Topology
+from ..step.perform import perform
+from ..step.script import Entry, UnplannedOperation
+from ..step.values import Agents
+from .round_trace import RoundTrace
+from .traced_round import TracedRound
+
+__all__ = [
+    "PlannedScripts",
+    "Scripts",
+    "ScriptsOnDemand",
+    "Step",
+    "TracedCall",
+    "check_repeats",
+    "state_column",
+    "trace_round",
+    "with_copies",
+]
+
+Step = Callable[..., Any]
+Lines = tuple[Entry, ...]
+
+
+class Scripts(Protocol):
+    """What a run follows."""
+
+    @property
+    def start(self) -> Lines:
+        """Of the start."""
+        ...
+
+    def of(self, index: int, state: Any) -> Lines:
+        """Of a round that begins with a state."""
+        ...
+
+
+class PlannedScripts:
+    """The scripts of a trace.
+
+    Args:
+        start: of the start.
+        rounds: of the rounds, in turn.
+        last: the last round that was traced; None where the rounds repeat for ever.
+    """
+
+    def __init__(self, start: Lines, rounds: Sequence[Lines], *, last: int | None = None) -> None:
+        self.start, self._last = start, last
+        kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
+        self._rounds = [kept.setdefault(one, one) for one in rounds]
+
+    def of(self, index: int, state: Any) -> Lines:
+        """The script of a round; what its state holds is compared with it.
+
+        Raises:
+            UnplannedOperation: no such round was traced.
+        """
+        del state
+        if self._last is not None and index > self._last:
+            raise UnplannedOperation(
+                f"round {index} was not planned: {self._last} rounds that differ were; plan more"
+            )
+        return self._rounds[(index - 1) % len(self._rounds)]
+
+
+class ScriptsOnDemand:
+    """The scripts of an algorithm without a plan, each traced when its round comes.
+
+    Args:
+        init: the start, with every number bound.
+        step: the step likewise.
+        graph: of the run.
+    """
+
+    def __init__(self, init: Step, step: Step, *, graph: Topology) -> None:
+        self._init, self._step, self._graph = init, with_copies(step), graph
+        self._known: dict[Any, Lines] = {}
+        self._like: Any = None  # a traced state, which has the blocks of the fields
+
+    @functools.cached_property
+    def start(self) -> Lines:
+        """The script of the start."""
+        traced = TracedRound(self._graph.at(0), index=0)
+        begun = perform(with_copies(self._init), traced, number=0)
+        traced.finish(begun.state)
+        self._like = begun.state
+        return begun.script
+
+    def of(self, index: int, state: Any) -> Lines:
+        """The script of a round that begins with the public tensors of a state."""
+        graph = self._graph.at(index)
+        _ = self.start
+        public = {n: v for n, v in state._asdict().items() if isinstance(v, Tensor)}
+        key = (graph, *(v.cpu().numpy().tobytes() for v in public.values()))
+        if key not in self._known:
+            begin = self._like._replace(**public)
+            one, call = trace_round(self._step, begin, graph=graph, index=index)
+            if one.record.reads_index:
+                return call.script
+            self._known[key] = call.script
+        return self._known[key]
+
+
+class TracedCall(NamedTuple):
+    """One round that was traced: what it began with, and what it did.
+
+    Attributes:
+        index: the number of the round.
+        before: the state that it began with.
+        script: all that it did.
+        after: the state that it returned.
+    """
+
+    index: int
+    before: Any
+    script: Lines
+    after: Any
+
+    def does_as(self, other: TracedCall) -> bool:
+        """Whether two rounds did the same."""
+        return self.script == other.script
+
+
+def trace_round(
+    step: Step, state: Any, *, graph: Graph, index: int
+) -> tuple[RoundTrace, TracedCall]:
+    """One round from a state whose Agents are known, as rows and as a call."""
+    traced = TracedRound(graph, index=index)
+    fields = {
+        name: traced.known(state_column(name), block=value.rows.block)
+        if isinstance(value, Agents)
+        else value
+        for name, value in state._asdict().items()
+    }
+    done = perform(step, traced, number=index, state=type(state)(**fields))
+    one = RoundTrace(traced.finish(done.state))
+    return one, TracedCall(index, state, done.script, done.state)
+
+
+def state_column(field: str) -> str:
+    """What the columns of a field of the state that a round begins with are called."""
+    return f"state {field}"
+
+
+def check_repeats(
+    init: Step, step: Step, start: Lines, calls: Sequence[TracedCall], *, graph: Topology
+) -> None:
+    """Trace everything twice more, backwards and forwards, and compare.
+
+    Raises:
+        UnsupportedView: a round does not do the same again.
+    """
+    for order in (reversed(calls), iter(calls)):
+        again = TracedRound(graph.at(0), index=0)
+        own = with_copies(step)
+        same = perform(with_copies(init), again, number=0).script == start
+        for call in order:
+            _, repeated = trace_round(
+                own, call.before, graph=graph.at(call.index), index=call.index
+            )
+            same = same and call.does_as(repeated)
+        if not same:
+            raise UnsupportedView(
+                "the step does something else when it is traced again, so that what it will do in "
+                "a run is not known: it keeps something from call to call, or uses what is not "
+                "given to it; keep what changes in the state, as a public tensor"
+            )
+
+
+def with_copies(function: Step) -> Step:
+    """The function with copies of the tensors, arrays and lists that are bound to it."""
+    if not isinstance(function, functools.partial):
+        return function
+    keywords = {name: _copied(value) for name, value in function.keywords.items()}
+    return functools.partial(with_copies(function.func), *map(_copied, function.args), **keywords)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copied(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    if type(value) is tuple and any(isinstance(one, Tensor | np.ndarray | list) for one in value):
+        return tuple(_copied(one) for one in value)
+    return value
