@@ -195,10 +195,10 @@ def digest(value: Tensor | np.ndarray, *, operation: str, name: str) -> _Digest:
     held = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
     if held.layout is not torch.strided:
         raise UndeclaredOperation(f"round.{operation}: {name} must be a dense table")
-    if held.is_floating_point() and bool(held.isnan().any()):
-        raise UndeclaredOperation(f"round.{operation}: {name} has an entry that is no number")
-    host = held.cpu().contiguous()
+    host = (held if held.device.type == "cpu" else held.cpu()).contiguous()
     content = host.reshape(-1).view(torch.uint8).numpy() if host.numel() else np.zeros(0, np.uint8)
+    if held.is_floating_point() and np.isnan(host.double().numpy()).any():
+        raise UndeclaredOperation(f"round.{operation}: {name} has an entry that is no number")
     return _Digest(
         tuple(host.shape),
         str(host.dtype).removeprefix("torch."),

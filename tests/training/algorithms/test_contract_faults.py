@@ -72,12 +72,13 @@ class LoopForgotten(TensorRound):
 def averaging_alike(graph: Graph):
     """D-PSGD whose agents take the plain mean of what arrives: rows sum to 1, columns do not."""
     counts = np.bincount(graph.receivers)[graph.receivers]
-    alike = Edges(torch.from_numpy(1.0 / counts)[:, None])
+    alike = torch.from_numpy(1.0 / counts)[:, None]
 
     @functools.wraps(ALGORITHMS["dsgd"].step)
     def step(state, round, *, learning_rate, batch_size):
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None)
-        mixed = round.sum_in(round.broadcast(state.x, kind="model"), weights=alike)
+        sent = round.broadcast(state.x, kind="model")
+        mixed = round.sum_in(sent, weights=round.of_edges(alike))
         return state._replace(x=mixed - learning_rate * sums / batch_size)
 
     return copy_of("dsgd", step)
@@ -353,7 +354,7 @@ def noisy_replies(state: X, round: Round, *, silent: int | None) -> X:
     sums = round.clipped_sums(
         round.broadcast(state.x, kind="model"), batch=round.draw(), clip_norm=CLIP
     )
-    heard = torch.ones_like(round.weights.rows)
+    heard = torch.ones_like(round.weights.public())
     if silent is not None:
         heard[silent] = 0.0
     got = round.reply(sums + round.noise(sums, std=CLIP) * heard, kind="cross-gradient")

@@ -9,6 +9,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
+from overhear.training.step import perform, script
 from overhear.training.step.values import Agents, Edges
 from tests.training.contract import bound_to, setting
 
@@ -116,6 +117,12 @@ class Still:
 def test_a_round_reads_nothing_back_from_the_device(name, monkeypatch):
     from overhear.training.engine.engine import Engine
 
+    def on_host(table, **_):  # public tables stay on the host, where the script reads them
+        assert table.device.type == "cpu"
+        return tuple(table.shape)
+
+    for module in (script, perform):
+        monkeypatch.setattr(module, "digest", on_host)
     graph, still = ring(5), Still()
     engine = Engine(setting(graph), bound_to(name, graph), gradients=still)
     engine.advance()
