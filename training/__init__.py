@@ -20,8 +20,8 @@ from .graphs.topologies import GRAPH_NAMES, build_graph
 from .models.evaluation import Metrics, auroc, evaluate
 from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .models.tasks import ClassWeights, Task
-from .step.round import Round
 from .step.handles import Agents, Edges, Server
+from .step.round import Round
 from .step.values import Batch, UndeclaredOperation
 from .tracing.round_trace import RoundTrace
 from .tracing.trace import AlgorithmTrace, trace

@@ -221,6 +221,7 @@ def _one_run(
         game.bound,
         taps=[transcript],
         gradients=gradients,
+        scripts=game.traces.scripts,
     )
     traces = [game.traces.start, *(t for t, count in game.traces.rounds for _ in range(count))]
     before: Mapping[str, Tensor] = {}

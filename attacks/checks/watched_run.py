@@ -94,7 +94,7 @@ def watch(
     traces = trace(bound.init, bound.step, graph=setting.graph, rounds=rounds)
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
     transcript, own = Transcript(), randomness or SecretRandomness()
-    engine = Engine(setting, bound, randomness=own, taps=[transcript])
+    engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
     found, before = list[WatchedRound](), dict[str, Tensor]()
     for number, one in enumerate(by_round):
         recorded = Recorded()

@@ -167,7 +167,13 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
     made = trace_of(trial) if traces is None else traces
     by_round = [part for part, count in made.rounds for _ in range(count)]
     transcript = Transcript()
-    engine = Engine(trial.setting, _bound(trial), randomness=SecretRandomness(), taps=[transcript])
+    engine = Engine(
+        trial.setting,
+        _bound(trial),
+        randomness=SecretRandomness(),
+        taps=[transcript],
+        scripts=made.scripts,
+    )
     played: dict[int, PlayedRound] = {}
     if trial.snapshot is None:
         recorded = Recorded()

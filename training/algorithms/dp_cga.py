@@ -47,9 +47,9 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from ..step.handles import Agents, Edges
 from ..step.round import Round
 from ..step.values import Batch
-from ..step.handles import Agents, Edges
 from .algorithm import Algorithm
 
 _MOST_STEPS = 100  # of the active-set solver, for each row; it needs about one

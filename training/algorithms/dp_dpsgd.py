@@ -26,8 +26,8 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..step.round import Round
 from ..step.handles import Agents
+from ..step.round import Round
 from .algorithm import Algorithm
 
 

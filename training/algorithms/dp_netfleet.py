@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...privacy.errors import InputError
-from ..step.round import Round
 from ..step.handles import Agents
+from ..step.round import Round
 from .algorithm import Algorithm
 
 

@@ -44,8 +44,8 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpdl import dpdl_theorem_1
-from ..step.round import Round
 from ..step.handles import Agents, Edges
+from ..step.round import Round
 from .algorithm import Algorithm, Form, OwnGradient, PlannedRun
 
 _SEARCH = 20_001

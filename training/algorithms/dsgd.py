@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..step.round import Round
 from ..step.handles import Agents
+from ..step.round import Round
 from .algorithm import Algorithm
 
 

@@ -51,8 +51,8 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
-from ..step.round import Round
 from ..step.handles import Agents
+from ..step.round import Round
 from .algorithm import Algorithm, PlannedRun
 
 

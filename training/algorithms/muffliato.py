@@ -45,8 +45,8 @@ from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
 from ..graphs.graph import Topology, spectral_gap
-from ..step.round import Round
 from ..step.handles import Agents
+from ..step.round import Round
 from .algorithm import Algorithm, PlannedRun
 
 # Gossip multiplies the eigenvectors of W by p_K of their eigenvalues. Below this share floats lose

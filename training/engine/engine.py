@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -34,10 +32,7 @@ from .recording import KeptNoise, Recorded, Recording
 from .tensor_round import TensorRound
 from .transcript import Tap
 
-__all__ = ["Engine", "Setting", "keep_freed_memory"]
-
-_TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # of mallopt(3)
-_TRIM_FROM, _MAP_FROM = 2**31 - 1, 2**30  # bytes
+__all__ = ["Engine", "Setting"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -380,28 +375,3 @@ def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
             f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give both the "
             "same"
         )
-
-
-def keep_freed_memory() -> bool:
-    """Keep freed memory in this process, so that a round does not ask the system for it again.
-
-    A round allocates and frees arrays of tens of megabytes. glibc maps such arrays anew each time,
-    or gives the top of its heap back, and the system then clears every page again: a third of the
-    time of a round of large convolutions. What is kept is at most what the largest round needs. A
-    process calls it once, at its start.
-
-    Returns:
-        Whether it could be set: the C library has to be glibc.
-
-    Examples:
-        >>> print(int(keep_freed_memory() or sys.platform != "linux"))  # glibc on Linux
-        1
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        set_option = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False  # another C library, such as musl
-    kept = [set_option(_MAP_THRESHOLD, _MAP_FROM), set_option(_TRIM_THRESHOLD, _TRIM_FROM)]
-    return all(kept)

@@ -115,22 +115,18 @@ class Handle:
         return self._same(other, "-")
 
     def _same(self, other: object, operation: str) -> Self:
-        kind = type(self).__name__
-        if type(other) is type(self):
-            return other
-        if isinstance(other, Tensor):
+        if type(other) is not type(self):
+            mine, theirs = type(self).__name__, type(other).__name__
             self._refuse(
                 operation,
                 f" {operation} Tensor: noise comes from round.noise(like, std=...), a public table "
-                "from round.of_agents(table) or round.of_edges(table)",
+                "from round.of_agents(table) or round.of_edges(table)"
+                if isinstance(other, Tensor)
+                else f" {operation} {theirs}: both sides must be {mine}; a value of another holder "
+                "has to be sent first (round.broadcast, round.reply, round.mix, round.upload, "
+                "round.download)",
             )
-        theirs = type(other).__name__
-        self._refuse(
-            operation,
-            f" {operation} {theirs}: both sides must be {kind}; a value of another holder has to "
-            "be sent first (round.broadcast, round.reply, round.mix, round.upload, "
-            "round.download)",
-        )
+        return other
 
     def __neg__(self) -> Self:
         return self * -1.0

@@ -57,8 +57,8 @@ def perform(
         UndeclaredOperation: it does what no operation declares, or returns no state.
     """
     script = Script(round=number, planned=planned)
-    round = Round(operations, script)
-    returned = function(round) if state is None else function(_opened(state, script), round)
+    held = Round(operations, script)
+    returned = function(held) if state is None else function(_opened(state, script), held)
     end = _closed(returned, script)
     return Performed(end, script.finished())
 
@@ -91,9 +91,7 @@ def _opened(state: Any, script: Script) -> Any:
 def _closed(returned: Any, script: Script) -> Any:
     """The state that a step returned, with values in place of handles."""
     try:
-        fields = {
-            name: _field(name, held, script) for name, held in fields_of(returned).items()
-        }
+        fields = {name: _field(name, held, script) for name, held in fields_of(returned).items()}
         given = {name: noted for name, (_, noted) in fields.items()}
         script.note("return", given)
     except Exception as error:

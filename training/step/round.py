@@ -48,7 +48,10 @@ class Round:
         try:
             given = {
                 name: argument(one, script, operation=operation, name=name)
-                for name, one in (*((f"value {i}", v) for i, v in enumerate(values)), *public.items())
+                for name, one in (
+                    *((f"value {i}", v) for i, v in enumerate(values)),
+                    *public.items(),
+                )
             }
             number = script.note(operation, given)
             made = getattr(operations, operation)(
@@ -286,15 +289,14 @@ class Round:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        error = UndeclaredOperation(
-            f"round.{name} is no operation; there are {', '.join(_PUBLIC)}"
-        )
+        error = UndeclaredOperation(f"round.{name} is no operation; there are {', '.join(_PUBLIC)}")
         _SCRIPT.__get__(self).refuse(error)
         raise error
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         error = UndeclaredOperation(
-            f"round.{name} = ...: a round keeps nothing; carry it in the state that the step returns"
+            f"round.{name} = ...: a round keeps nothing; carry it in the state that the step "
+            "returns"
         )
         _SCRIPT.__get__(self).refuse(error)
         raise error

@@ -86,10 +86,15 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
             raise self._broken
         entry = Entry(operation, tuple(given.items()))
         at = len(self._entries)
-        if self._planned is not None and (at >= len(self._planned) or self._planned[at] != entry):
+        if self._differs(at, entry):
             self.refuse(UnplannedOperation(self._difference(at, entry)))
         self._entries.append(entry)
         return at
+
+    def _differs(self, at: int, found: Entry) -> bool:
+        """Whether the trace did something else here."""
+        planned = self._planned
+        return planned is not None and (at >= len(planned) or planned[at] != found)
 
     def refuse(self, error: UndeclaredOperation) -> None:
         """Raise an error, now and at everything that the step tries after it."""
@@ -129,11 +134,11 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
 
     def _difference(self, at: int, found: Entry) -> str:
         """Where the round leaves its trace, in words."""
-        assert self._planned is not None
+        planned_entries = self._planned or ()
         where = f"round {self._round} was stopped: its operation {at + 1}, {found.operation},"
-        if at >= len(self._planned):
+        if at >= len(planned_entries):
             return f"{where} is one more than its trace has; {_REMEDY}"
-        planned = self._planned[at]
+        planned = planned_entries[at]
         if planned.operation != found.operation:
             return f"{where} is {planned.operation} in its trace; {_REMEDY}"
         before = dict(planned.given)

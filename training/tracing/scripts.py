@@ -120,13 +120,13 @@ class TracedCall(NamedTuple):
     """One round that was traced: what it began with, and what it did.
 
     Attributes:
-        index: the number of the round.
+        number: of the round.
         before: the state that it began with.
         script: all that it did.
         after: the state that it returned.
     """
 
-    index: int
+    number: int
     before: Any
     script: Lines
     after: Any
@@ -171,7 +171,7 @@ def check_repeats(
         same = perform(with_copies(init), again, number=0).script == start
         for call in order:
             _, repeated = trace_round(
-                own, call.before, graph=graph.at(call.index), index=call.index
+                own, call.before, graph=graph.at(call.number), index=call.number
             )
             same = same and call.does_as(repeated)
         if not same:

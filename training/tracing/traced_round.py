@@ -265,7 +265,8 @@ class TracedRound(Operations):
         lipschitz: float,
         blame: str,
     ) -> Agents:
-        """See `Round.bounded`."""
+        """See `Round.bounded`; what the function does matters to a run alone."""
+        del fn
         # What others released counts as seen; private arguments are held fixed.
         check_holder("bounded", secret, Agents)
         for held in private:
@@ -299,7 +300,8 @@ class TracedRound(Operations):
     def postprocess(
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
-        """See `Round.postprocess`."""
+        """See `Round.postprocess`; what the function does matters to a run alone."""
+        del fn
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
             self._record.count_as_seen(value, "input of postprocess")

@@ -11,6 +11,7 @@ from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
 from overhear.training.step import perform, script
 from overhear.training.step.values import Agents, Edges
+from overhear.training.tracing.trace import trace
 from tests.training.contract import bound_to, setting
 
 CPU = torch.device("cpu")
@@ -124,7 +125,9 @@ def test_a_round_reads_nothing_back_from_the_device(name, monkeypatch):
     for module in (script, perform):
         monkeypatch.setattr(module, "digest", on_host)
     graph, still = ring(5), Still()
-    engine = Engine(setting(graph), bound_to(name, graph), gradients=still)
+    bound = bound_to(name, graph)
+    planned = trace(bound.init, bound.step, graph=graph, rounds=2).scripts
+    engine = Engine(setting(graph), bound, gradients=still, scripts=planned)
     engine.advance()
     drawn = {a: engine.setting.shards[a] for a in range(5)}
 

@@ -45,8 +45,8 @@ from torch import Tensor
 from ....privacy.errors import InputError, InputTypeError
 from ....privacy.noise.correlated import victim_information
 from ...graphs.graph import Graph, Topology
-from ...step.round import Round
 from ...step.handles import Agents
+from ...step.round import Round
 
 __all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
 

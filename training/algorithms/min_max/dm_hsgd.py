@@ -33,8 +33,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...step.round import Round
 from ...step.handles import Agents
+from ...step.round import Round
 from ..algorithm import Algorithm
 from .shared_step import FirstBatch, check_initial_batch, check_rate, check_weight, mixed, stepped
 

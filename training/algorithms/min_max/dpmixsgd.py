@@ -51,8 +51,8 @@ from typing import NamedTuple
 from ....privacy.errors import InputError
 from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.dpmixsgd import dpmixsgd_theorem_3
-from ...step.round import Round
 from ...step.handles import Agents
+from ...step.round import Round
 from ..algorithm import Algorithm, Form, PlannedRun
 from .shared_step import (
     FirstBatch,

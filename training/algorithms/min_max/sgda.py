@@ -26,8 +26,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...step.round import Round
 from ...step.handles import Agents
+from ...step.round import Round
 from ..algorithm import Algorithm
 from .shared_step import check_rate, stepped
 

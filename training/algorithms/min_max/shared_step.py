@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 from ....privacy.errors import InputError
-from ...step.round import Round
 from ...step.handles import Agents
+from ...step.round import Round
 
 __all__ = [
     "FirstBatch",
