@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/rounds.py                  # all tables, minutes
     OMP_NUM_THREADS=1 python benchmarks/rounds.py --quick          # fewer and smaller rounds
-    OMP_NUM_THREADS=1 python benchmarks/rounds.py --only growth    # or parts, processes, cuda
+    OMP_NUM_THREADS=1 python benchmarks/rounds.py --only growth    # parts, processes, cuda, script
 
 DPDL as repaired, float32, random records; a batch is an agent's whole shard, so that rounds are
 alike. Figures are medians over rounds of the process's CPU time with one thread. "Gradients" are
@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import script_cost
 import torch
 import torch.distributed as dist
 from engine import plain
@@ -347,7 +348,19 @@ def cuda(*, quick: bool) -> None:
         print(f"| {name} noise | {1e3 / found.total:.2f} | {found.gradients / found.floor:.2f} |")
 
 
-TABLES = {"parts": parts, "growth": growth, "processes": processes, "cuda": cuda}
+def script(*, quick: bool) -> None:
+    """What it costs to follow the script of a plan."""
+    torch.set_num_threads(1)
+    script_cost.table(lambda model: setting_of(Case(model, "ring", 10, 32, 1)), quick=quick)
+
+
+TABLES = {
+    "parts": parts,
+    "growth": growth,
+    "processes": processes,
+    "cuda": cuda,
+    "script": script,
+}
 
 
 def main() -> None:

@@ -1,0 +1,128 @@
+"""What it costs that every operation of a round is compared with the script of its plan.
+
+    OMP_NUM_THREADS=1 python benchmarks/rounds.py --only script
+
+The functions that note and compare are timed where they are called, in the rounds of an engine
+that follows a plan; "share" is their part of the CPU time of the whole round. "Planning" is the
+trace that makes the script, beside the same trace without its two repetitions.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from overhear.training.algorithms import ALGORITHMS, bind
+from overhear.training.algorithms.algorithm import Bound
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.step import handles, script
+from overhear.training.step import round as facade
+from overhear.training.tracing import trace as tracing
+from overhear.training.tracing.trace import trace
+
+
+class Spent(NamedTuple):
+    """Medians: milliseconds of a round, microseconds of its script, and its operations."""
+
+    round_ms: float
+    script_us: float
+    operations: int
+
+
+class Stopwatch:
+    """Adds up the time within functions, those that call each other once."""
+
+    def __init__(self) -> None:
+        self.seconds, self.calls, self._depth = 0.0, 0, 0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self.seconds += time.perf_counter() - start
+
+        return timed
+
+
+@contextmanager
+def timed(watch: Stopwatch) -> Iterator[None]:
+    """Time what a script is noted and compared with."""
+    places = [
+        (facade, "argument"),
+        (facade, "purified"),
+        (handles, "argument"),
+        (script.Script, "note"),
+        (script.Script, "finished"),
+    ]
+    with ExitStack() as stack:
+        for owner, name in places:
+            stack.enter_context(patch.object(owner, name, watch.around(getattr(owner, name))))
+        yield
+
+
+def spent(setting: Setting, bound: Bound, *, rounds: int) -> Spent:
+    """Run rounds that follow a plan, and time them and their scripts."""
+    planned = trace(bound.init, bound.step, graph=setting.graph, rounds=rounds + 1).scripts
+    engine, watch = Engine(setting, bound, scripts=planned), Stopwatch()
+    engine.start()
+    engine.advance()
+    whole, noted = list[float](), list[float]()
+    with timed(watch):
+        for _ in range(rounds):
+            watch.seconds, start = 0.0, time.process_time()
+            engine.advance()
+            whole.append(time.process_time() - start)
+            noted.append(watch.seconds)
+    operations = len(planned.of(1, None))
+    return Spent(1e3 * statistics.median(whole), 1e6 * statistics.median(noted), operations)
+
+
+def planning(bound: Bound, setting: Setting, *, rounds: int) -> tuple[float, float]:
+    """CPU milliseconds of the trace, and without its repetitions."""
+    found = []
+    for repeats in (tracing.check_repeats, lambda *_, **__: None):
+        with patch.object(tracing, "check_repeats", repeats):
+            start = time.process_time()
+            trace(bound.init, bound.step, graph=setting.graph, rounds=rounds)
+            found.append(1e3 * (time.process_time() - start))
+    return found[0], found[1]
+
+
+def table(setting_of: Callable[[str], Setting], *, quick: bool) -> None:
+    """Print the table for some algorithms on a LeNet."""
+    rounds = 5 if quick else 15
+    print(f"\n| LeNet, ring of 10, 32 examples, {rounds} rounds | operations | script us |", end="")
+    print(" us an operation | round ms | share | planning ms | without repetitions |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    setting = setting_of("lenet")
+    for name in ("dp-dpsgd", "dpdl", "dyn-d2p", "muffliato", "decor"):
+        algorithm = ALGORITHMS[name]
+        bound = bind(
+            algorithm,
+            algorithm.settings(),
+            learning_rate=0.05,
+            clip_norm=0.5,
+            noise_std=0.5,
+            batch_size=32.0,
+            graph=setting.graph,
+            rounds=rounds + 1,
+        )
+        c = spent(setting, bound, rounds=rounds)
+        traced, once = planning(bound, setting, rounds=rounds + 1)
+        print(
+            f"| {name} | {c.operations} | {c.script_us:.0f} | {c.script_us / c.operations:.1f} | "
+            f"{c.round_ms:.0f} | {c.script_us / c.round_ms / 1e3:.2%} | "
+            f"{traced:.0f} | {once:.0f} |",
+            flush=True,
+        )
