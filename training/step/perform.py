@@ -6,6 +6,8 @@ copies of its public tensors, and returns one; nothing else of a round outlives 
 
 from __future__ import annotations
 
+import functools
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -85,7 +87,13 @@ def _opened(state: Any, script: Script) -> Any:
         else:
             fields[name] = held.clone()
             script.note("state", {name: digest(held, operation="state", name=name)})
-    return type(state)(**fields)
+    return type(state).opens(**fields)
+
+
+@functools.cache
+def _held_by_the_run(kind: Any) -> Any:
+    """A NamedTuple with the fields of a step's state, whose code never meets a value."""
+    return type(kind.__name__, (namedtuple(kind.__name__, kind._fields),), {"opens": kind})
 
 
 def _closed(returned: Any, script: Script) -> Any:
@@ -97,7 +105,9 @@ def _closed(returned: Any, script: Script) -> Any:
     except Exception as error:
         script.give_up(error)
         raise
-    return type(returned)(**{name: held for name, (held, _) in fields.items()})
+    kind: Any = type(returned)
+    held_by_the_run = _held_by_the_run(kind)
+    return held_by_the_run(**{name: held for name, (held, _) in fields.items()})
 
 
 def _field(name: str, held: object, script: Script) -> tuple[Any, Any]:

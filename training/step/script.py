@@ -130,6 +130,9 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
                     f"its trace did as operation {len(self._entries) + 1}; {_REMEDY}"
                 )
             )
+        self._broken = UndeclaredOperation(
+            f"round {self._round} is over: a step uses the round and the values that it is given"
+        )
         return tuple(self._entries)
 
     def _difference(self, at: int, found: Entry) -> str:
@@ -198,8 +201,8 @@ def digest(value: Tensor | np.ndarray, *, operation: str, name: str) -> _Digest:
         UndeclaredOperation: an entry that is no number, or entries without a plain layout.
     """
     held = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
-    if held.layout is not torch.strided:
-        raise UndeclaredOperation(f"round.{operation}: {name} must be a dense table")
+    if held.layout is not torch.strided or held.is_complex() or held.device.type == "meta":
+        raise UndeclaredOperation(f"round.{operation}: {name} must be a dense table of numbers")
     host = (held if held.device.type == "cpu" else held.cpu()).contiguous()
     content = host.reshape(-1).view(torch.uint8).numpy() if host.numel() else np.zeros(0, np.uint8)
     if held.is_floating_point() and np.isnan(host.double().numpy()).any():

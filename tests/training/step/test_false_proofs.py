@@ -607,3 +607,39 @@ def test_a_round_that_was_stopped_is_not_tried_again():
         _to_its_end(engine)
     with pytest.raises(RuntimeError, match="failed when it was tried"):
         engine.advance()
+
+
+def test_the_code_of_a_state_never_meets_a_value():
+    met = list[str]()
+
+    class Curious(NamedTuple("Curious", [("x", Agents)])):
+        def __new__(cls, x):
+            met.append(type(x).__module__)
+            return super().__new__(cls, x)
+
+        def _asdict(self):
+            raise AssertionError("asked")
+
+    def step(state, round):
+        return Curious(round.mix(noised(clipped(state, round), round), kind="model"))
+
+    outcome = tried(lambda round: Curious(round.initial()), step)
+    assert outcome.refused is None
+    assert {name.rsplit(".", 1)[1] for name in met} == {"handles"}
+
+
+def test_a_round_that_is_over_does_nothing_more():
+    kept = []
+
+    def step(state, round):
+        sums = clipped(state, round)
+        kept.append((round, sums))
+        earlier, clean = kept[0]
+        with contextlib.suppress(UndeclaredOperation):
+            if len(kept) > 1:
+                earlier.broadcast(clean, kind="stolen")
+        return X(round.mix(noised(sums, round), kind="model"))
+
+    outcome = tried(start, step)
+    assert outcome.refused is None
+    assert set(outcome.heard) == {"model"}
