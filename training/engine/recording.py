@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..step.round import Coef, P, Round, V
 from ..step.values import SERVER, Agents, Batch, Edges, Server, Value
+from .function_calls import Calls
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
 
@@ -56,6 +57,8 @@ class Recorded:
         batches: for each call of `draw` and each agent the positions drawn from its shard, None
             where a planted batch took their place.
         known: the rows of each initial value and each result of `postprocess` or `project`.
+        functions: calls the functions of `postprocess`, `project` and `bounded`; it keeps nothing
+            unless it is given as `KeptCalls`.
     """
 
     contributions: list[Tensor] = field(default_factory=list)
@@ -64,6 +67,7 @@ class Recorded:
     makers: list[list[frozenset[int]]] = field(default_factory=list)
     batches: list[list[Tensor | None]] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
+    functions: Calls = field(default_factory=Calls)
 
 
 class KeptNoise:

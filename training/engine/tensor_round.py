@@ -18,7 +18,8 @@ from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
-from ..step.closures import refuse_captured
+from ..step.projection import projection
+from ..step.purity import PureFunction, purified
 from ..step.round import Coef, P, Round, V, reply_order
 from ..step.values import (
     Agents,
@@ -30,6 +31,7 @@ from ..step.values import (
     check_table,
 )
 from .exchange import Arrivals, fetch, gather
+from .function_calls import Calls
 from .links import Links, Route, by_coordinate, of_agents, stacked
 from .messages import Gathered, whole_message
 from .randomness import NoiseMaker
@@ -54,6 +56,7 @@ class TensorRound(Round):
         draw: gives the agents' batches for a call of `draw`.
         randomness: where noise comes from.
         projection: the task's, for `round.project`; None where there is no task.
+        calls: calls the functions that a step gives, so that a check may watch them.
         taps: called with every message before it is delivered.
         gathered: rounds whose messages rank 0 hears whole.
     """
@@ -69,6 +72,7 @@ class TensorRound(Round):
         randomness: NoiseMaker,
         sizes: Sequence[int] | None = None,
         projection: Callable[[Tensor], Tensor] | None = None,
+        calls: Calls | None = None,
         taps: Sequence[Tap] = (),
         gathered: Gathered | None = None,
     ) -> None:
@@ -76,7 +80,7 @@ class TensorRound(Round):
         self._sizes = (len(initial),) if sizes is None else tuple(sizes)
         self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
-        self._taps = taps
+        self._taps, self._called = taps, calls or Calls()
         wanted = gathered is not None and index in gathered.rounds
         self._gathered = gathered if wanted else None
         if projection is not None:
@@ -299,14 +303,15 @@ class TensorRound(Round):
             check_holder("bounded", value, Edges)
         for held in private:
             check_holder("bounded", held, Agents)
-        refuse_captured(fn, "bounded")
+        pure = purified(fn, "bounded")
         # For each agent its own row and what each of its neighbours released to it.
         others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
         seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
         own = _own_copies(secret)
         held_fixed = [_own_copies(value) for value in private]
         rows = [
-            fn(own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)) for i in range(len(own))
+            self._called(pure, [own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)])
+            for i in range(len(own))
         ]
         return of_agents("bounded", rows, width=secret.rows.shape[1])
 
@@ -314,14 +319,20 @@ class TensorRound(Round):
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
         """See `Round.postprocess`."""
+        return self._postprocessed(purified(fn, "postprocess"), *values, block=block)
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """See `Round.project`; a projection that gives another result each time is refused."""
+        return self._postprocessed(projection(self._projection), value, block=block)
+
+    def _postprocessed(self, pure: PureFunction, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
-        refuse_captured(fn, "postprocess")
         parts = [
             self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
             for v in values
         ]
-        rows = [fn(*p) for p in zip(*parts, strict=True)]
+        rows = [self._called(pure, list(p)) for p in zip(*parts, strict=True)]
         return of_agents("postprocess", rows, width=self._checked_width(block))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..graphs.graph import Graph
-from ..step.closures import refuse_captured
+from ..step.purity import purified
 from ..step.round import Coef, P, Round, V, reply_order
 from ..step.values import (
     SERVER,
@@ -259,7 +259,7 @@ class TracedRound(Round):
         """See `Round.bounded`."""
         # What others released counts as seen; private arguments are held fixed.
         check_holder("bounded", secret, Agents)
-        refuse_captured(fn, "bounded")
+        purified(fn, "bounded")
         for held in private:
             check_holder("bounded", held, Agents)
             self._record.is_private(held, "bounded")
@@ -292,7 +292,14 @@ class TracedRound(Round):
         self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
     ) -> Agents:
         """See `Round.postprocess`."""
-        refuse_captured(fn, "postprocess")
+        purified(fn, "postprocess")
+        return self._postprocessed(*values, block=block)
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """See `Round.project`."""
+        return self._postprocessed(value, block=block)
+
+    def _postprocessed(self, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
             self._record.count_as_seen(value, "input of postprocess")
