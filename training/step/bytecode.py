@@ -8,6 +8,7 @@ of a module is settled before the function runs.
 from __future__ import annotations
 
 import dis
+import itertools
 import re
 import types
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ class Reads:
         attributes: names that are asked of values.
         constants: in the order of the code.
         refusal: what it does that no such function may; empty where nothing.
+        asks: which attribute it asks for that no such function may; empty where none.
         digest: of the code, the same in every process: nested tuples of text.
     """
 
@@ -55,6 +57,7 @@ class Reads:
     attributes: set[str] = field(default_factory=set)
     constants: list[object] = field(default_factory=list)
     refusal: str = ""
+    asks: str = ""
     digest: object = ()
 
     def refuse(self, words: str) -> None:
@@ -74,7 +77,7 @@ def reads_of(code: types.CodeType) -> Reads:
     found = Reads()
     _read(code, outside=frozenset(code.co_freevars), into=found)
     for name in sorted(found.attributes - ATTRIBUTES):
-        found.refuse(_attribute_words(name))
+        found.asks = found.asks or _attribute_words(name)
     found.digest = _digest(code)
     if len(_kept) >= _MOST_KEPT:
         _kept.clear()
@@ -97,12 +100,6 @@ def _read(code: types.CodeType, *, outside: frozenset[str], into: Reads) -> None
     """Take in one code object and those that it makes functions of."""
     if code.co_flags & _SUSPENDED and code.co_name != "<genexpr>":
         into.refuse(f"makes a generator or coroutine ({code.co_name}): return the value at once")
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _read(constant, outside=outside & frozenset(constant.co_freevars), into=into)
-        else:
-            into.constants.append(constant)
-
     steps = list(_steps(code))
     imported = _imported(steps, into)
     at = 0
@@ -131,6 +128,11 @@ def _read(code: types.CodeType, *, outside: frozenset[str], into: Reads) -> None
             into.refuse(
                 f"has the instruction {op[8:]} of Python, which is not known to be harmless"
             )
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _read(constant, outside=outside & frozenset(constant.co_freevars), into=into)
+        else:
+            into.constants.append(constant)
 
 
 _SUSPENDED = (
@@ -172,9 +174,11 @@ def _imported(steps: list[_Step], into: Reads) -> dict[str, str]:
             stored.append(at + 1)
         elif after.op == "IMPORT_FROM":
             into.imports.setdefault(step.name, set())
-            for one in steps[at + 1 :]:
+            for one, then in itertools.pairwise(steps[at + 1 :]):
                 if one.op == "IMPORT_FROM":
                     into.imports[step.name].add((one.name,))
+                    if not then.op.startswith("STORE_"):  # import a.b as c
+                        into.refuse(f"imports {step.name!r} within: {head}")
                 elif not one.op.startswith("STORE_"):
                     break
         else:

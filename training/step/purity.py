@@ -191,6 +191,9 @@ class _Copy:
                 "overhear.training.step.vocabulary, such as what torch.func.vmap gives, is made "
                 "within the function"
             )
+        if reads.refusal:
+            self._refuse(of + reads.refusal)
+
         # The copy exists before what it calls is copied: functions may call each other in circles.
         cells = tuple(types.CellType() for _ in code.co_freevars)
         seen: dict[str, Any] = {"__name__": "", "__builtins__": dict(BUILTINS)}
@@ -213,8 +216,8 @@ class _Copy:
         closed = self._closure(fn, reads, cells)
         globals_ = self._globals(fn, reads, seen)
         imports = self._imports(fn, reads, seen)
-        if reads.refusal:
-            self._refuse(of + reads.refusal)
+        if reads.asks:
+            self._refuse(of + reads.asks)
         for name in sorted(reads.attributes):
             if not own_attribute(name):
                 self._refuse(f"{of}asks for .{name}, which is not torch's own on torch.Tensor")
