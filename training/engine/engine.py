@@ -196,6 +196,7 @@ class Engine:
             randomness=randomness,
             sizes=sizes,
             projection=task.project if task else None,
+            calls=None if recorded is None else recorded.functions,
             taps=self.taps if to_taps else (),
             gathered=self.gathered if to_taps else None,
         )

@@ -241,8 +241,14 @@ def of_agents(operation: str, rows: list[Tensor], *, width: int) -> Agents:
     """What a function gave for each agent: all coordinates, for which noise is counted.
 
     Raises:
-        UndeclaredOperation: it gave another shape than (width,).
+        UndeclaredOperation: it gave no tensor, or another shape than (width,).
     """
+    for row in rows:
+        if not isinstance(row, Tensor):
+            raise UndeclaredOperation(
+                f"the function of round.{operation} returned {type(row).__name__}; it must return "
+                f"a tensor ({width},)"
+            )
     wrong = [tuple(row.shape) for row in rows if tuple(row.shape) != (width,)]
     if wrong:
         raise UndeclaredOperation(

@@ -6,7 +6,7 @@ Kept is a value for each column of the round's trace but its messages, which tap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from ..step.operations import Coef, Operations, P, V
+from ..step.purity import PureFunction
 from ..step.values import SERVER, Agents, Batch, Edges, Server, Value
+from .function_calls import Calls
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
 
@@ -56,6 +58,8 @@ class Recorded:
         batches: for each call of `draw` and each agent the positions drawn from its shard, None
             where a planted batch took their place.
         known: the rows of each initial value and each result of `postprocess` or `project`.
+        functions: calls the functions of `postprocess`, `project` and `bounded`; it keeps nothing
+            unless it is given as `KeptCalls`.
     """
 
     contributions: list[Tensor] = field(default_factory=list)
@@ -64,6 +68,7 @@ class Recorded:
     makers: list[list[frozenset[int]]] = field(default_factory=list)
     batches: list[list[Tensor | None]] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
+    functions: Calls = field(default_factory=Calls)
 
 
 class KeptNoise:
@@ -127,9 +132,7 @@ class Recording(Operations):
         """See `Round.initial`."""
         return self._known(self._inner.initial(block=block))
 
-    def postprocess(
-        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
-    ) -> Agents:
+    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
         return self._known(self._inner.postprocess(fn, *values, block=block))
 
@@ -195,7 +198,7 @@ class Recording(Operations):
 
     def bounded(
         self,
-        fn: Callable[..., Tensor],
+        fn: PureFunction,
         secret: Agents,
         *,
         released: Sequence[Edges] = (),

@@ -10,6 +10,7 @@ row has the same noise wherever it is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -19,16 +20,20 @@ from ..data.dataset import Examples
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
 from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.projection import projection
+from ..step.purity import PureFunction
 from ..step.values import (
     Agents,
     Batch,
     Edges,
     Server,
+    UndeclaredOperation,
     Value,
     check_holder,
     check_table,
 )
 from .exchange import Arrivals, fetch, gather
+from .function_calls import Calls
 from .links import Links, Route, by_coordinate, of_agents, stacked
 from .messages import Gathered, whole_message
 from .randomness import NoiseMaker
@@ -53,6 +58,7 @@ class TensorRound(Operations):
         draw: gives the agents' batches for a call of `draw`.
         randomness: where noise comes from.
         projection: the task's, for `round.project`; None where there is no task.
+        calls: calls the functions that a step gives, so that a check may watch them.
         taps: called with every message before it is delivered.
         gathered: rounds whose messages rank 0 hears whole.
     """
@@ -68,6 +74,7 @@ class TensorRound(Operations):
         randomness: NoiseMaker,
         sizes: Sequence[int] | None = None,
         projection: Callable[[Tensor], Tensor] | None = None,
+        calls: Calls | None = None,
         taps: Sequence[Tap] = (),
         gathered: Gathered | None = None,
     ) -> None:
@@ -75,11 +82,10 @@ class TensorRound(Operations):
         self._sizes = (len(initial),) if sizes is None else tuple(sizes)
         self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
-        self._taps = taps
+        self._taps, self._called = taps, calls or Calls()
         wanted = gathered is not None and index in gathered.rounds
         self._gathered = gathered if wanted else None
-        if projection is not None:
-            self._projection = projection
+        self._projection = projection or _no_projection
         self._noise_calls = self._send_calls = 0
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
@@ -294,7 +300,7 @@ class TensorRound(Operations):
 
     def bounded(
         self,
-        fn: Callable[..., Tensor],
+        fn: PureFunction,
         secret: Agents,
         *,
         released: Sequence[Edges] = (),
@@ -315,22 +321,35 @@ class TensorRound(Operations):
         own = _own_copies(secret)
         held_fixed = [_own_copies(value) for value in private]
         rows = [
-            fn(own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)) for i in range(len(own))
+            self._called(fn, [own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)])
+            for i in range(len(own))
         ]
         return of_agents("bounded", rows, width=secret.rows.shape[1])
 
-    def postprocess(
-        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
-    ) -> Agents:
+    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
+        return self._postprocessed(fn, *values, block=block)
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """See `Round.project`; a projection that gives another result each time is refused."""
+        return self._postprocessed(projection(self._projection), value, block=block)
+
+    def _postprocessed(self, pure: PureFunction, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
         parts = [
             self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
             for v in values
         ]
-        rows = [fn(*p) for p in zip(*parts, strict=True)]
+        rows = [self._called(pure, list(p)) for p in zip(*parts, strict=True)]
         return of_agents("postprocess", rows, width=self._checked_width(block))
+
+
+def _no_projection(value: Tensor) -> NoReturn:
+    raise UndeclaredOperation(
+        f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
+        "is feasible; give the setting a task, or use round.postprocess"
+    )
 
 
 def _own_copies(value: Agents) -> list[Tensor]:

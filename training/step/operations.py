@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..graphs.graph import Graph
+from .purity import PureFunction
 from .values import Agents, Batch, Edges, Server, UndeclaredOperation, check_drawn
 
 __all__ = ["Coef", "Operations", "P", "V", "reply_order"]
@@ -26,20 +27,12 @@ P = TypeVar("P", Agents, Edges)
 Coef = float | tuple[float, ...]  # of a point, or of each of its blocks
 
 
-def _no_projection(value: Tensor) -> NoReturn:
-    raise UndeclaredOperation(
-        f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
-        "is feasible; give the setting a task, or use round.postprocess"
-    )
-
-
 class Operations(ABC):
     """The operations of one round."""
 
     agents: int
     weights: Edges  # (E, 1) mixing weights, public
     _drawn: list[Batch]
-    _projection: Callable[[Tensor], Tensor] = staticmethod(_no_projection)
 
     @property
     @abstractmethod
@@ -157,7 +150,7 @@ class Operations(ABC):
     @abstractmethod
     def bounded(
         self,
-        fn: Callable[..., Tensor],
+        fn: PureFunction,
         secret: Agents,
         *,
         released: Sequence[Edges] = (),
@@ -168,14 +161,12 @@ class Operations(ABC):
         """See `Round.bounded`."""
 
     @abstractmethod
-    def postprocess(
-        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
-    ) -> Agents:
+    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
 
+    @abstractmethod
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """See `Round.project`."""
-        return self.postprocess(self._projection, value, block=block)
 
 
 def reply_order(graph: Graph) -> Tensor:

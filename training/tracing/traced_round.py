@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..graphs.graph import Graph
 from ..step.operations import Coef, Operations, P, V, reply_order
+from ..step.purity import PureFunction
 from ..step.values import (
     SERVER,
     Agents,
@@ -257,7 +258,7 @@ class TracedRound(Operations):
 
     def bounded(
         self,
-        fn: Callable[..., Tensor],
+        fn: PureFunction,
         secret: Agents,
         *,
         released: Sequence[Edges] = (),
@@ -297,11 +298,16 @@ class TracedRound(Operations):
             )
         )
 
-    def postprocess(
-        self, fn: Callable[..., Tensor], *values: Agents | Edges, block: int = 0
-    ) -> Agents:
+    def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`; what the function does matters to a run alone."""
         del fn
+        return self._postprocessed(*values, block=block)
+
+    def project(self, value: Agents, *, block: int = 1) -> Agents:
+        """See `Round.project`."""
+        return self._postprocessed(value, block=block)
+
+    def _postprocessed(self, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
             self._record.count_as_seen(value, "input of postprocess")

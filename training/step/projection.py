@@ -1,0 +1,58 @@
+"""The projection of a run's task, which `round.project` calls."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .purity import PureFunction
+from .values import UndeclaredOperation
+
+__all__ = ["projection", "same_bits"]
+
+
+def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
+    """The projection of a task, which is the run's own: it sees values that count as seen.
+
+    It may use what its task holds, so it is no copy, and its fingerprint is the name of its task.
+    The first value is projected twice.
+
+    Raises:
+        UndeclaredOperation: when it runs, if the same value is projected to another one.
+    """
+    task = getattr(project, "__self__", None)
+    named = project if task is None else type(task)
+    name = f"{named.__module__}.{named.__qualname__}"
+    looked_at = False
+
+    def run(value: Tensor) -> Tensor:
+        nonlocal looked_at
+        first = None if looked_at else project(value.clone())
+        looked_at = True
+        found = project(value)
+        if first is not None and not same_bits(first, found):
+            raise UndeclaredOperation(
+                f"the projection of {name} gives another result for the same value: what it "
+                "computes must depend on the value alone"
+            )
+        return found
+
+    print_ = hashlib.sha256(f"projection {name}".encode()).hexdigest()
+    return PureFunction(name=f"project of {name}", fingerprint=print_, run=run)
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal bit for bit; a NaN is equal to itself, 0 is not -0.
+
+    >>> same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    True
+    >>> same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    False
+    """
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    bits = [tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*bits)
