@@ -9,7 +9,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
-from overhear.training.step import perform, script
+from overhear.training.step import perform, purity, script
 from overhear.training.step.values import Agents, Edges
 from overhear.training.tracing.trace import trace
 from tests.training.contract import bound_to, setting
@@ -122,6 +122,7 @@ def test_a_round_reads_nothing_back_from_the_device(name, monkeypatch):
         assert table.device.type == "cpu"
         return tuple(table.shape)
 
+    monkeypatch.setattr(purity, "mode_is_on", lambda: False)  # the mode that watches, below
     for module in (script, perform):
         monkeypatch.setattr(module, "digest", on_host)
     graph, still = ring(5), Still()
