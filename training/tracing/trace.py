@@ -16,7 +16,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, Topology
-from ..step.values import Agents
+from ..step.values import Agents, UndeclaredOperation
 from .equivalent_rounds import EarlierRounds, repeats
 from .round_trace import RoundTrace
 from .traced_round import TracedRound
@@ -99,7 +99,22 @@ def _trace_round(step: Step, state: Any, *, graph: Graph, index: int) -> tuple[R
         for name, value in state._asdict().items()
     }
     end = step(type(state)(**fields), traced)
-    return RoundTrace(traced.finish(end)), end
+    record = traced.finish(end)
+    _check_same_fields(state, end)
+    return RoundTrace(record), end
+
+
+def _check_same_fields(before: Any, after: Any) -> None:
+    """Refuse a state of other fields than the one that it follows."""
+    kinds = [
+        {name: "Agents" if isinstance(value, Agents) else "Tensor" for name, value in held}
+        for held in (before._asdict().items(), after._asdict().items())
+    ]
+    if list(kinds[0].items()) != list(kinds[1].items()):
+        raise UndeclaredOperation(
+            f"the step was given a state of {kinds[0]} and returned one of {kinds[1]}; init and "
+            "step return the same NamedTuple"
+        )
 
 
 def _same_public(before: Any, after: Any) -> bool:
