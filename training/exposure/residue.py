@@ -9,7 +9,7 @@ two routes, and refused where an adversary sees it without enough noise:
     cancelled with a message   such as received - s - n: seen once messages are replaced by what
                                they hold, in rows F and sums of absolute values S,
 
-        lost = sum over columns c with |F_c| <= S_c / 8 of  S_c unit_c
+        lost = sum over columns c with |F_c| <= S_c / 8 of  S_c unit_c, and of messages unseen
         2^-24 lost  <=  1e-3 (deviation of the unknown noise in F)
 
 What a figure is then worth: a contribution e that moves by at most r over noise of deviation d adds
@@ -27,14 +27,15 @@ nothing can cancel when messages are replaced; that is the common case and costs
 
 | symbol | name here | shape            | meaning                                             |
 |--------|-----------|------------------|-----------------------------------------------------|
-| F      | full      | (rows, columns)  | all rows that may be seen, no message left in them  |
-| S      | sizes     | (rows, columns)  | the same, added up in absolute value                |
+| F      | _full     | (rows, columns)  | all rows that may be seen, no message left in them  |
+| S      |           | (rows, columns)  | |rows| times what their columns hold, in absolute   |
+|        |           |                  | value                                               |
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -156,32 +157,46 @@ class Residues:
 
         if _signs_agree(self._record):
             return csr_array((0, self._trace.columns))
-        full, sizes = self._full
-        lost = cancelled_terms(full, sizes)
-        return csr_array(full.shape) if lost is None else lost
+        lost = cancelled_terms(self._full, csr_array(abs(self._released.rows) @ abs(self._held)))
+        return csr_array(self._full.shape) if lost is None else lost
 
     @cached_property
-    def _full(self) -> tuple[csr_array, csr_array]:
-        """F and S."""
-        return self._replaced(self._released.rows)
+    def _held(self) -> csr_array:
+        """(columns, columns) what each column holds without messages; but for those, itself."""
+        from scipy.sparse import csr_array, eye_array, vstack
 
-    def _replaced(self, rows: csr_array) -> tuple[csr_array, csr_array]:
-        """Rows without messages, and the same in absolute values."""
+        width = self._trace.columns
+        parts = [csr_array((0, width))]
+        for g in self._record.groups:
+            if isinstance(g, Messages):
+                before = csr_array(vstack(parts))
+                parts = [before, csr_array(g.rows @ before[: g.rows.shape[1]])]
+            else:
+                parts.append(csr_array(eye_array(g.size, width, k=g.start)))
+        return csr_array(vstack(parts))
+
+    @cached_property
+    def _full(self) -> csr_array:
+        """F."""
         from scipy.sparse import csr_array
 
-        # Latest first: what a message holds may refer to earlier messages, which come next.
-        full, sizes = widened(rows, self._trace.columns), abs(widened(rows, self._trace.columns))
-        for g in reversed(self._trace.messages):
-            mask = np.ones(self._trace.columns)
-            mask[g.start : g.start + g.size] = 0.0
-            held = widened(g.rows, self._trace.columns)
-            weight = full[:, g.start : g.start + g.size]
-            above = sizes[:, g.start : g.start + g.size]
-            if above.nnz:
-                full = csr_array(full.multiply(mask[None, :]) + weight @ held)
-                sizes = csr_array(sizes.multiply(mask[None, :]) + above @ abs(held))
-        sizes.eliminate_zeros()
-        return full, sizes
+        return csr_array(self._released.rows @ self._held)
+
+    @cached_property
+    def _lost_sizes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows,) the sizes of lost known values and of others, and whether data are lost."""
+        known = _mask(columns_of(self._trace, Known), self._trace.columns)
+        units = np.where(np.isfinite(self._record.units), self._record.units, 1.0)
+        data = _mask(self._contributions, self._trace.columns).astype(float)
+        return (
+            UNIT_ROUNDING * (self._lost @ np.where(known, units, 0.0)),
+            UNIT_ROUNDING * (self._lost @ np.where(known, 0.0, units)),
+            np.asarray(self._lost @ data) > 0,
+        )
+
+    @cached_property
+    def _squares(self) -> csr_array:
+        return self._full**2
 
     def _through_messages(
         self, seen: np.ndarray, message: np.ndarray, noise: np.ndarray
@@ -189,24 +204,45 @@ class Residues:
         """Seen rows with too little noise for what is lost in them, and whose data they hold."""
         if not self._lost.nnz:
             return []
-        record, (full, sizes) = self._record, self._full
-        known = _mask(columns_of(self._trace, Known), full.shape[1])
+        width = self._trace.columns
+        known = _mask(columns_of(self._trace, Known), width)
         # Functions of public values and of messages that are seen anyhow say nothing more.
-        public = message | known
-        more = np.asarray(abs(self._released.rows) @ (~public).astype(float)) > 0
-        units = np.where(np.isfinite(record.units), record.units, 1.0)
-        of_known = UNIT_ROUNDING * (self._lost @ np.where(known, units, 0.0))
-        of_private = UNIT_ROUNDING * (self._lost @ np.where(known, 0.0, units))
-        deviation = np.sqrt(np.asarray((full[:, noise] ** 2).sum(axis=1))).ravel()
-        much = (of_known > _SMALL_KNOWN * deviation) | (of_private > _SMALL * deviation)
+        more = np.asarray(abs(self._released.rows) @ (~(message | known)).astype(float)) > 0
+        of_known, of_others, data = self._lost_sizes
+        of_known, of_others = (
+            self._passed_on(own * more, message) for own in (of_known, of_others)
+        )
+        deviation = np.sqrt(self._squares @ _mask(noise, width).astype(float))
+        much = (of_known > _SMALL_KNOWN * deviation) | (of_others > _SMALL * deviation)
+        # Data that is seen without noise in the row itself is exposed in any case.
+        clear = np.diff(self._full[:, self._contributions].indptr) > 0
+        exposed = clear & ~data & (deviation == 0)
         return [
-            (int(row), self._owners_of(sizes, int(row)))
-            for row in np.flatnonzero(seen & more & much)
+            (int(row), self._owners_of(self._released.rows[[int(row)]]))
+            for row in np.flatnonzero(seen & more & much & ~exposed)
         ]
 
-    def _owners_of(self, rows: csr_array, row: int) -> np.ndarray:
-        held: Any = rows[[row]][:, self._contributions]
-        return np.unique(self._owners[held.indices[held.data != 0]])
+    def _passed_on(self, own: np.ndarray, message: np.ndarray) -> np.ndarray:
+        """(rows,) sizes with those of the messages in each row that are not seen."""
+        passed, place = np.zeros(self._trace.columns), 0
+        found = own.copy()
+        for g in self._trace.messages:
+            hidden = np.where(message, 0.0, passed)[: g.rows.shape[1]]
+            found[place : place + g.size] += abs(g.rows) @ hidden
+            passed[g.start : g.start + g.size] = found[place : place + g.size]
+            place += g.size
+        rest = self._released.rows[place:]
+        found[place:] += abs(rest) @ np.where(message, 0.0, passed)
+        return found
+
+    def _owners_of(self, rows: csr_array) -> np.ndarray:
+        """Whose data entered rows, whether it cancels or not."""
+        touched = np.zeros(self._trace.columns, dtype=bool)
+        touched[rows.indices] = True
+        for g in reversed(self._trace.messages):
+            used = g.rows[np.flatnonzero(touched[g.start : g.start + g.size])]
+            touched[used.indices] = True
+        return np.unique(self._owners[touched[self._contributions]])
 
     def _in_the_step(
         self, seen: np.ndarray, message: np.ndarray, noise: np.ndarray
@@ -257,13 +293,13 @@ class Residues:
         """
         private = np.r_[self._contributions, columns_of(self._trace, NoiseSources)]
         numbers: dict[bytes, int] = {}
-        rows = [_numbered(self._full[0][:, private], numbers)]
+        rows = [_numbered(self._full[:, private], numbers)]
         residues = [np.zeros(0, dtype=int)]
         for c in self._record.cancelled:
             if c.covered is None:
                 residues.append(np.full(len(c.size), -1))
             else:
-                full, _ = self._replaced(c.covered)
+                full = widened(c.covered, self._trace.columns) @ self._held
                 residues.append(_numbered(full[:, private], numbers))
         return np.concatenate(rows), np.concatenate(residues)
 
@@ -277,8 +313,7 @@ class Residues:
         from scipy.sparse import csr_array
 
         cancelled, place = self._cancelled_at(column)
-        _, sizes = self._replaced(csr_array(cancelled.reach[[place]]))
-        return self._owners_of(sizes, 0)
+        return self._owners_of(csr_array(cancelled.reach[[place]]))
 
     def _exposed(self, adversary: Adversary) -> set[int]:
         """Whose data the adversary sees without noise in any case."""

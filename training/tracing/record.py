@@ -84,7 +84,7 @@ class Recorder:
         self._vectors += count
         return first
 
-    def add(self, group: Group, *, sent: History = History()) -> LinearForms:
+    def add(self, group: Group, *, sent: History | None = None) -> LinearForms:
         """New columns, as rows that are one column each; of messages with what they hold."""
         from scipy.sparse import csr_array
 
@@ -92,7 +92,9 @@ class Recorder:
         self.width += group.size
         ones, rows = np.ones(group.size), np.arange(group.size)
         matrix = csr_array((ones, (rows, group.start + rows)), shape=(group.size, self.width))
-        return LinearForms(matrix, self.columns, group.block, history=self._noted(group, sent))
+        return LinearForms(
+            matrix, self.columns, group.block, history=self._noted(group, sent or History())
+        )
 
     def _noted(self, group: Group, sent: History) -> History:
         """Note the units of new columns; what rows of them alone hold."""
