@@ -54,6 +54,7 @@ __all__ = ["Residues"]
 
 _SMALL = 1e-3  # of mu, that a residue may add
 _SMALL_KNOWN = 2.0**-4  # the same where known values alone cancel: 2^-20 of their size
+_ROUNDED = 2.0**-20  # of a row's noise: as much as rounding of the noise itself
 
 
 class _Released(NamedTuple):
@@ -195,6 +196,14 @@ class Residues:
         )
 
     @cached_property
+    def _of_data(self) -> np.ndarray:
+        """(rows,) whether data entered each, by itself or in messages, cancelled or not."""
+        holds = _mask(self._contributions, self._trace.columns).astype(float)
+        for g in self._trace.messages:
+            holds[g.start : g.start + g.size] = abs(g.rows) @ holds[: g.rows.shape[1]] > 0
+        return np.asarray(abs(self._released.rows) @ holds) > 0
+
+    @cached_property
     def _squares(self) -> csr_array:
         return self._full**2
 
@@ -208,11 +217,11 @@ class Residues:
         known = _mask(columns_of(self._trace, Known), width)
         # Functions of public values and of messages that are seen anyhow say nothing more.
         more = np.asarray(abs(self._released.rows) @ (~(message | known)).astype(float)) > 0
+        more &= self._of_data
         of_known, of_others, data = self._lost_sizes
-        of_known, of_others = (
-            self._passed_on(own * more, message) for own in (of_known, of_others)
-        )
         deviation = np.sqrt(self._squares @ _mask(noise, width).astype(float))
+        of_known = self._passed_on(of_known * more, message, floor=_SMALL_KNOWN * deviation)
+        of_others = self._passed_on(of_others * more, message, floor=_ROUNDED * deviation)
         much = (of_known > _SMALL_KNOWN * deviation) | (of_others > _SMALL * deviation)
         # Data that is seen without noise in the row itself is exposed in any case.
         clear = np.diff(self._full[:, self._contributions].indptr) > 0
@@ -222,14 +231,19 @@ class Residues:
             for row in np.flatnonzero(seen & more & much & ~exposed)
         ]
 
-    def _passed_on(self, own: np.ndarray, message: np.ndarray) -> np.ndarray:
-        """(rows,) sizes with those of the messages in each row that are not seen."""
+    def _passed_on(self, own: np.ndarray, message: np.ndarray, *, floor: np.ndarray) -> np.ndarray:
+        """(rows,) sizes with those, above a floor, of the messages in each row that are not seen.
+
+        Below the floor a message's residue is as the rounding of its own noise, and counts no more
+        than that: else it would grow with every step of a gossip that cancels nothing.
+        """
         passed, place = np.zeros(self._trace.columns), 0
         found = own.copy()
         for g in self._trace.messages:
             hidden = np.where(message, 0.0, passed)[: g.rows.shape[1]]
             found[place : place + g.size] += abs(g.rows) @ hidden
-            passed[g.start : g.start + g.size] = found[place : place + g.size]
+            mine = found[place : place + g.size]
+            passed[g.start : g.start + g.size] = mine * (mine > floor[place : place + g.size])
             place += g.size
         rest = self._released.rows[place:]
         found[place:] += abs(rest) @ np.where(message, 0.0, passed)
