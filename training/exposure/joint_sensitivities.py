@@ -27,6 +27,7 @@ from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .local_views import AdversaryView, LocalViews
+from .residue import Residues
 
 
 class Release(NamedTuple):
@@ -179,6 +180,9 @@ class _Run:
         self._traces, self._rate, self._encrypted = traces, rate, encrypted
         self._parts = _parts(traces)
         self._bases = list({id(part.base): part.base for part in self._parts}.values())
+        # Of every round by itself: one that is another's but for a scale may lose more.
+        different = {id(part.trace): part.trace for part in self._parts}
+        self._residues = [Residues(one) for one in different.values()]
         self._last: tuple[Adversary, list[View]] | None = None
 
     @cached_property
@@ -199,6 +203,8 @@ class _Run:
         # Single agents of local rows wait until those that fare alike are known, and so do those
         # to whom the graph is one problem; all others are looked at with each of their victims.
         for who, victims in asked:
+            for residues in self._residues:
+                residues.check(self._under_encryption(who))
             if who.sees is Sees.ONE_MESSAGE:
                 found += [single_message(self._traces, who, v, rate=self._rate) for v in victims]
                 continue

@@ -37,6 +37,7 @@ from ..tracing.scripts import state_column
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .joint_sensitivities import JointSensitivity, Release, single_message, worst
+from .residue import Residues
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -72,6 +73,8 @@ def whole_run_joint_sensitivities(
     """
     rounds = sum(count for _, count in traces.rounds)
     _check_participation(participation, rounds)
+    different = {id(part): part for part in (traces.start, *(part for part, _ in traces.rounds))}
+    residues = [Residues(part) for part in different.values()]
     found = []
     for name in names:
         every: list[JointSensitivity] = []
@@ -82,6 +85,8 @@ def whole_run_joint_sensitivities(
             effective = who
             if encrypted and who.sees is Sees.LINKS:
                 effective = Adversary(name=who.name, sees=Sees.END_STATES)
+            for of_part in residues:
+                of_part.check(effective)
             every += _of(traces, who, victims, effective=effective, participation=participation)
         found.append((name, worst(every)))
     return found

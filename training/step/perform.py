@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
@@ -61,7 +61,7 @@ def perform(
     script = Script(round=number, planned=planned)
     held = Round(operations, script)
     returned = function(held) if state is None else function(_opened(state, script), held)
-    end = _closed(returned, script)
+    end = _closed(returned, script, state)
     return Performed(end, script.finished())
 
 
@@ -96,10 +96,11 @@ def _held_by_the_run(kind: Any) -> Any:
     return type(kind.__name__, (namedtuple(kind.__name__, kind._fields),), {"opens": kind})
 
 
-def _closed(returned: Any, script: Script) -> Any:
+def _closed(returned: Any, script: Script, before: Any) -> Any:
     """The state that a step returned, with values in place of handles."""
     try:
         fields = {name: _field(name, held, script) for name, held in fields_of(returned).items()}
+        _check_same_fields(before, fields)
         given = {name: noted for name, (_, noted) in fields.items()}
         script.note("return", given)
     except Exception as error:
@@ -108,6 +109,15 @@ def _closed(returned: Any, script: Script) -> Any:
     kind: Any = type(returned)
     held_by_the_run = _held_by_the_run(kind)
     return held_by_the_run(**{name: held for name, (held, _) in fields.items()})
+
+
+def _check_same_fields(before: Any, fields: Iterable[str]) -> None:
+    """Refuse a state of other fields than the one that it follows."""
+    if before is not None and list(fields) != list(before._fields):
+        raise UndeclaredOperation(
+            f"the step was given a state of {', '.join(before._fields)} and returned one of "
+            f"{', '.join(fields)}; init and step return the same NamedTuple"
+        )
 
 
 def _field(name: str, held: object, script: Script) -> tuple[Any, Any]:

@@ -45,6 +45,8 @@ def repeats(base: RoundRecord, other: RoundRecord) -> bool:
     """Whether two rounds are the same, in every column, message, seen row and end state."""
     if _layout(base) != _layout(other) or not _same_bounds(base, other):
         return False
+    if not _same_residues(base, other):
+        return False
     pairs = zip(_matrices(base), _matrices(other), strict=True)
     return all(_same_matrix(a, b) for (_, a), (_, b) in pairs)
 
@@ -228,6 +230,23 @@ def _bounds(record: RoundRecord) -> NDArray[np.float64]:
 
 def _same_bounds(base: RoundRecord, other: RoundRecord) -> bool:
     return bool(np.array_equal(_bounds(base), _bounds(other)))
+
+
+def _same_residues(base: RoundRecord, other: RoundRecord) -> bool:
+    """Whether rounding may leave the same in both."""
+    if len(base.cancelled) != len(other.cancelled):
+        return False
+    pairs = zip(base.cancelled, other.cancelled, strict=True)
+    if not all(np.array_equal(a.size, b.size) for a, b in pairs):
+        return False
+    one, two = (
+        [*r.residues, *(g.residue for g in r.groups if isinstance(g, Messages))]
+        for r in (base, other)
+    )
+    return all(
+        a is b or (a is not None and b is not None and _same_matrix(a, b))
+        for a, b in zip(one, two, strict=True)
+    )
 
 
 def _same_matrix(one: csr_array, two: csr_array) -> bool:

@@ -11,6 +11,7 @@ min-max problem are blocks of their own, and no row holds columns of two of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,11 +20,13 @@ import numpy as np
 from torch import Tensor
 
 from ..step.values import REMEDY, SERVER, UndeclaredOperation
+from .cancellation import Columns, History, cancelled_terms
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 _ROUNDING = 4 * np.finfo(float).eps
+_COEFFICIENTS = (2.0**-80, 2.0**80)  # what float32 holds, with room for small and large values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,8 @@ class Messages:
     """Columns of what was sent: its definition over earlier columns, sender, receivers.
 
     `links` holds (message, receiver) pairs of those that cross a link; a value that an agent keeps
-    for itself is in none. The server is sender or receiver -1.
+    for itself is in none. The server is sender or receiver -1. `residue` is what rounding may have
+    left in them, over the residues of `cancellation`; None where nothing cancelled.
     """
 
     start: int
@@ -93,6 +97,7 @@ class Messages:
     senders: np.ndarray
     links: np.ndarray
     block: int = 0
+    residue: csr_array | None = None
 
     @property
     def size(self) -> int:
@@ -127,21 +132,38 @@ Group = Contributions | NoiseSources | Known | Messages
 class LinearForms:
     """Rows of coefficients over the columns of one trace; linear operations only.
 
-    `made_by` is the recorder of their round: columns of another round mean something else. `block`
-    is the block of coordinates that all their columns belong to.
+    `made_by` is what their round knows of its columns: those of another round mean something else.
+    `block` is the block of coordinates that all their columns belong to. `residue` holds what
+    rounding may have left, over the residues of `cancellation`; None where nothing cancelled.
     """
 
-    __slots__ = ("block", "made_by", "matrix")
+    __slots__ = ("block", "history", "made_by", "matrix", "residue")
 
-    def __init__(self, matrix: csr_array, made_by: object, block: int = 0) -> None:
+    def __init__(
+        self,
+        matrix: csr_array,
+        made_by: Columns,
+        block: int = 0,
+        *,
+        history: History,
+        residue: csr_array | None = None,
+    ) -> None:
         self.matrix = matrix
         self.made_by = made_by
         self.block = block
+        self.history = history
+        self.residue = residue
 
-    def _with(self, matrix: Any) -> LinearForms:
+    def _with(self, matrix: Any, residue: Any = None) -> LinearForms:
         from scipy.sparse import csr_array
 
-        return LinearForms(csr_array(matrix), self.made_by, self.block)
+        return LinearForms(
+            csr_array(matrix),
+            self.made_by,
+            self.block,
+            history=self.history,
+            residue=None if residue is None else csr_array(residue),
+        )
 
     @property
     def shape(self) -> tuple[int]:
@@ -170,10 +192,25 @@ class LinearForms:
         # The later of the two may have more columns; those that the other lacks are zero.
         a = widened(self.matrix, other.matrix.shape[1])
         b = widened(other.matrix, self.matrix.shape[1])
-        total = a + b if sign > 0 else a - b
-        return self.summed(total, abs(a) + abs(b))
+        if self.history.noise != other.history.noise:
+            noisy, bare = (a, b) if self.history.noise else (b, a)
+            if (other if self.history.noise else self).history.data:
+                self.made_by.check_absorbed(noisy, bare)
+        return self.summed(
+            a + b if sign > 0 else a - b,
+            abs(a) + abs(b),
+            history=self.history.plus(other.history),
+            residue=_added(self.residue, other.residue, sign),
+        )
 
-    def summed(self, matrix: csr_array, size: csr_array) -> LinearForms:
+    def summed(
+        self,
+        matrix: csr_array,
+        size: csr_array,
+        *,
+        history: History,
+        residue: csr_array | None,
+    ) -> LinearForms:
         """Rows of the same trace and block, made by adding up entries of `size` in all.
 
         Raises:
@@ -181,13 +218,21 @@ class LinearForms:
         """
         # Where coefficients cancel nothing may be left but an exact zero. What rounding leaves is
         # data or noise that the exact step does not have, and a later factor could make it large.
-        kept = pruned(matrix, size)
+        lost, kept = cancelled_terms(matrix, size), matrix
+        if lost is not None or kept.nnz != size.nnz:
+            kept = pruned(matrix, size)
         if kept.nnz != matrix.count_nonzero():
             raise UndeclaredOperation(
                 "coefficients cancel up to rounding, and a factor could bring the rest back: write "
                 "the step so that they cancel exactly or not at all"
             )
-        return self._with(kept)
+        # In the run's own floats something may be left even so.
+        if lost is not None and history.data:
+            first = self.made_by.note(kept, lost, size, history)
+            residue = _added(residue, _diagonal(first, lost), 1.0)
+        forms = self._with(kept, residue)
+        forms.history = history
+        return forms
 
     def __add__(self, other: object) -> LinearForms:
         return self._combine(other, 1.0)
@@ -196,18 +241,18 @@ class LinearForms:
         return self._combine(other, -1.0)
 
     def __mul__(self, factor: object) -> LinearForms:
-        from scipy.sparse import diags_array
-
         if isinstance(factor, int | float):
-            return self._with(self.matrix * float(factor))
+            try:
+                return self._scaled(np.full(1, float(factor)))
+            except OverflowError:  # an integer beyond all floats
+                return self._scaled(np.full(1, math.inf))
         if isinstance(factor, Tensor):
             # A public tensor: one number for all rows, or one for each.
             by = factor.detach().cpu().double().numpy()
             if by.ndim == 0:
-                return self._with(self.matrix * float(by))
+                return self._scaled(by.reshape(1))
             if by.shape in ((self.shape[0], 1), (1, 1)):
-                column = np.broadcast_to(by[:, 0], (self.shape[0],))
-                return self._with(diags_array(column).tocsr() @ self.matrix)
+                return self._scaled(by[:, 0])
             raise UndeclaredOperation(
                 f"scaling {self.shape[0]} rows by a tensor of shape {tuple(factor.shape)}: a "
                 f"public factor is a number or one number a row, ({self.shape[0]}, 1)"
@@ -217,9 +262,42 @@ class LinearForms:
             f"values is not linear; {REMEDY}"
         )
 
+    def _scaled(self, by: np.ndarray) -> LinearForms:
+        """Rows times one number, or one each."""
+        from scipy.sparse import diags_array
+
+        if not np.isfinite(by).all():
+            wrong = by[~np.isfinite(by)][0]
+            raise UndeclaredOperation(
+                f"scaling by {wrong}: a public factor must be a finite number; leave the term out"
+            )
+        if len(by) == 1:
+            one = float(by[0])
+            scaled = self._with(
+                self.matrix * one, None if self.residue is None else self.residue * one
+            )
+        else:
+            rows = diags_array(by).tocsr()
+            scaled = self._with(
+                rows @ self.matrix, None if self.residue is None else rows @ self.residue
+            )
+        # Coefficients that leave the floats of a run are data or noise that it does not have.
+        used = np.abs(by[by != 0])
+        held = np.abs(scaled.matrix.data[scaled.matrix.data != 0])
+        for sizes in (used, held):
+            least, most = sizes.min(initial=math.inf), sizes.max(initial=0.0)
+            if least < _COEFFICIENTS[0] or most > _COEFFICIENTS[1]:
+                wrong = least if least < _COEFFICIENTS[0] else most
+                raise UndeclaredOperation(
+                    f"scaling to coefficients of {wrong:.3g}, where float32 underflows or "
+                    f"overflows: they must lie in [{_COEFFICIENTS[0]:.3g}, {_COEFFICIENTS[1]:.3g}] "
+                    "or be 0; choose other units"
+                )
+        return scaled
+
     def __getitem__(self, index: Any) -> LinearForms:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
-        return self._with(self.matrix[pick])
+        return self._with(self.matrix[pick], None if self.residue is None else self.residue[pick])
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -234,6 +312,23 @@ class LinearForms:
         del types, args, kwargs
         name = getattr(func, "__name__", str(func))
         raise UndeclaredOperation(f"torch.{name} of a traced value: {REMEDY}")
+
+
+def _diagonal(first: int, lost: csr_array) -> csr_array:
+    """Each row's own residue, where something cancelled in it."""
+    from scipy.sparse import csr_array
+
+    rows = np.flatnonzero(np.diff(lost.indptr))
+    shape = (lost.shape[0], first + lost.shape[0])
+    return csr_array((np.ones(len(rows)), (rows, first + rows)), shape=shape)
+
+
+def _added(one: csr_array | None, other: csr_array | None, sign: float) -> csr_array | None:
+    """The sum of two rows of residues; None where neither has some."""
+    if one is None or other is None:
+        return one if other is None else (other if sign > 0 else -other)
+    width = max(one.shape[1], other.shape[1])
+    return widened(one, width) + sign * widened(other, width)
 
 
 def widened(matrix: csr_array, columns: int) -> csr_array:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from ..step.values import Agents, UndeclaredOperation, Value
-from .linear_forms import Contributions, Group, LinearForms
+from .cancellation import Cancelled, Columns, History
+from .linear_forms import Contributions, Group, Known, LinearForms, NoiseSources
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -27,6 +28,10 @@ class RoundRecord:
         blames: why the view is heuristic; empty when it is not.
         reads_index: whether the step looked at the number of the round.
         agents: the number of agents.
+        cancelled: what rounding may leave where terms cancel, operation by operation.
+        residues: of every row of `closure`, and then of `end_state` in its order, over the
+            residues of `cancelled`; None where nothing cancelled.
+        units: (columns,) the size of each column in every coordinate, as far as it is known.
     """
 
     groups: Sequence[Group]
@@ -35,6 +40,9 @@ class RoundRecord:
     blames: Sequence[str]
     reads_index: bool
     agents: int
+    cancelled: Sequence[Cancelled] = ()
+    residues: Sequence[csr_array | None] = ()
+    units: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def vectors(self) -> np.ndarray:
         """For each contribution the number of the clipped vector that it is a part of."""
@@ -66,6 +74,8 @@ class Recorder:
         self.blames: list[str] = []
         self.reads_index = False
         self.width = 0
+        self.columns = Columns()
+        self._closed_residues: list[csr_array | None] = []
         self._vectors = 0
 
     def new_vectors(self, count: int) -> int:
@@ -74,15 +84,31 @@ class Recorder:
         self._vectors += count
         return first
 
-    def add(self, group: Group) -> LinearForms:
-        """New columns, as rows that are one column each."""
+    def add(self, group: Group, *, sent: History | None = None) -> LinearForms:
+        """New columns, as rows that are one column each; of messages with what they hold."""
         from scipy.sparse import csr_array
 
         self.groups.append(group)
         self.width += group.size
         ones, rows = np.ones(group.size), np.arange(group.size)
         matrix = csr_array((ones, (rows, group.start + rows)), shape=(group.size, self.width))
-        return LinearForms(matrix, self, group.block)
+        return LinearForms(
+            matrix, self.columns, group.block, history=self._noted(group, sent or History())
+        )
+
+    def _noted(self, group: Group, sent: History) -> History:
+        """Note the units of new columns; what rows of them alone hold."""
+        if isinstance(group, Contributions):
+            self.columns.add(group.bounds)
+            return History(data=True)
+        if isinstance(group, NoiseSources):
+            self.columns.add(np.ones(group.size), noise=True)
+            return History(noise=True)
+        if isinstance(group, Known):
+            self.columns.add(np.ones(group.size), known=True)
+            return History()
+        self.columns.add(self.columns.sizes(group.rows))
+        return History(data=sent.data, noise=sent.noise)
 
     def rows(self, value: Value, operation: str) -> LinearForms:
         """The rows of a value that this round's operations made.
@@ -95,7 +121,7 @@ class Recorder:
                 f"round.{operation} takes values that the round's operations made, not "
                 f"{type(value).__name__}"
             )
-        if value.rows.made_by is not self:
+        if value.rows.made_by is not self.columns:
             raise UndeclaredOperation(
                 f"round.{operation} of a value of another round: carry it in the state that the "
                 "step returns"
@@ -112,7 +138,12 @@ class Recorder:
     def count_as_seen(self, value: Value, why: str) -> None:
         """Count a value as seen by everybody."""
         if self.is_private(value, why):
-            self.closure.append((why, value.base.matrix))
+            self.close(why, value.base)
+
+    def close(self, why: str, rows: LinearForms) -> None:
+        """Count rows as seen by everybody."""
+        self.closure.append((why, rows.matrix))
+        self._closed_residues.append(rows.residue)
 
     def bounds_of_secret(self, value: Agents, operation: str) -> SecretBounds:
         """The bounds and the batch of a value that is made of clipped sums alone.
@@ -123,6 +154,11 @@ class Recorder:
         """
         from scipy.sparse import csr_array
 
+        if self.rows(value, operation).residue is not None:
+            raise UndeclaredOperation(
+                f"terms of the secret of {operation} cancel to rounding error, which its bound "
+                "does not count; leave the terms out"
+            )
         rows = self.rows(value, operation).matrix
         bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, float | None]]()
         explained = np.zeros(rows.shape[0])
@@ -151,10 +187,18 @@ class Recorder:
 
     def finish(self, state: Any, *, agents: int) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
+        if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
+            raise UndeclaredOperation(
+                f"the step returned {type(state).__name__}; a state is a NamedTuple of Agents and "
+                "public tensors, and `init` and `step` return the same one"
+            )
         end: dict[str, csr_array] = {}
+        residues = list(self._closed_residues)
         for name, value in state._asdict().items():
             if isinstance(value, Agents):
-                end[name] = self.rows(value, "state").matrix
+                rows = self.rows(value, "state")
+                end[name] = rows.matrix
+                residues.append(rows.residue)
             elif not isinstance(value, Tensor):
                 raise UndeclaredOperation(
                     f"state field {name!r} holds {type(value).__name__}; a state is a NamedTuple "
@@ -167,4 +211,7 @@ class Recorder:
             blames=list(dict.fromkeys(self.blames)),
             reads_index=self.reads_index,
             agents=agents,
+            cancelled=self.columns.cancelled,
+            residues=residues,
+            units=self.columns.units,
         )

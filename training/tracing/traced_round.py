@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.errors import InputError
 from ..graphs.graph import Graph
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.purity import PureFunction
@@ -25,6 +24,7 @@ from ..step.values import (
     check_holder,
     check_table,
 )
+from .arguments import checked_clip_norm, checked_factor, checked_knowers, checked_number
 from .linear_forms import Contributions, Known, LinearForms, Messages, NoiseSources
 from .record import Recorder, RoundRecord
 
@@ -88,6 +88,11 @@ class TracedRound(Operations):
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
+        if sampling_rate is not None:
+            remedy = "a probability; leave it out for the run's own rate"
+            sampling_rate = checked_number(
+                "sampling_rate", sampling_rate, least=0.0, most=1.0, remedy=remedy
+            )
         batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
         self._drawn.append(batch)
         return batch
@@ -110,7 +115,8 @@ class TracedRound(Operations):
         # A column for each row and block; the blocks of a row are parts of one clipped vector.
         kind, owners = type(points[0][0]), self._holders(points[0][0])
         first = self._record.new_vectors(len(owners))
-        bounds = np.full(len(owners), math.inf if clip_norm is None else float(clip_norm))
+        bound = checked_clip_norm(clip_norm)
+        bounds = np.full(len(owners), math.inf if bound is None else bound)
         parts = [
             Contributions(
                 start=self._record.width + i * len(owners),
@@ -125,11 +131,20 @@ class TracedRound(Operations):
         ]
         return tuple(kind(self._record.add(part)) for part in parts)
 
+    def clipped_mean(
+        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> P:
+        """See `Round.clipped_mean`."""
+        remedy = "the public expected size of a batch"
+        size = checked_number("batch_size", batch_size, least=0.0, most=math.inf, remedy=remedy)
+        return super().clipped_mean(point, batch=batch, batch_size=size, clip_norm=clip_norm)
+
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
         del batch_size
-        reach = None if clip_norm is None else 2.0 * clip_norm  # from one clipped vector to another
+        bound = checked_clip_norm(clip_norm)
+        reach = None if bound is None else 2.0 * bound  # from one clipped vector to another
         (mean,) = self._clipped_sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=reach)
         return mean
 
@@ -155,13 +170,17 @@ class TracedRound(Operations):
         # Who knows each source: unless it is said, the holders of the rows that it enters.
         rows = self._record.rows(like, "noise")
         count, holders = rows.shape[0], self._holders(like)
-        mixing = None if factor is None else factor.detach().cpu().double().numpy()
+        remedy = "the deviation of the noise, 0 for none"
+        std = checked_number("std", std, least=0.0, most=math.inf, remedy=remedy)
+        mixing = None if factor is None else checked_factor(factor, rows=count)
         if known_to is None:
             if mixing is None:
                 known_to = [frozenset({holder}) - {SERVER} for holder in holders.tolist()]
             else:
                 makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
                 known_to = [frozenset(of) - {SERVER} for of in makers]
+        sources = count if mixing is None else mixing.shape[1]
+        known_to = checked_knowers(known_to, sources=sources, agents=self.agents)
 
         # A column for each source, and rows that mix them.
         start = self._record.width
@@ -170,8 +189,6 @@ class TracedRound(Operations):
         )
         if mixing is None:
             return type(like)(unit * std)
-        if mixing.shape != (count, len(known_to)):
-            raise InputError(f"factor of shape {mixing.shape} must be ({count}, {len(known_to)})")
         return type(like)(_combined(mixing, unit) * std)
 
     def _holders(self, value: Value) -> np.ndarray:
@@ -191,7 +208,9 @@ class TracedRound(Operations):
                 senders=senders,
                 links=links,
                 block=rows.block,
-            )
+                residue=rows.residue,
+            ),
+            sent=rows.history,
         )
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
@@ -277,10 +296,11 @@ class TracedRound(Operations):
         for value in released:
             check_holder("bounded", value, Edges)
             if self._record.is_private(value, "bounded"):
-                seen = value.rows[others].matrix
-                self._record.closure.append(("released input of bounded", seen))
+                self._record.close("released input of bounded", value.rows[others])
 
         # The result is data of the secret's owner, of the same batch, and heuristic from here on.
+        remedy = "the bound on how far the function stretches its secret"
+        lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
         found = self._record.bounds_of_secret(secret, "bounded")
         self._record.blames.append(blame)
         return Agents(
@@ -323,4 +343,11 @@ def _combined(weights: Any, rows: LinearForms) -> LinearForms:
     from scipy.sparse import csr_array
 
     public = csr_array(weights)
-    return rows.summed(csr_array(public @ rows.matrix), csr_array(abs(public) @ abs(rows.matrix)))
+    matrix = csr_array(public @ rows.matrix)
+    several = bool((np.diff(public.indptr) > 1).any())
+    return rows.summed(
+        matrix,
+        csr_array(abs(public) @ abs(rows.matrix)),
+        history=rows.history.plus(rows.history) if several else rows.history,
+        residue=None if rows.residue is None else csr_array(public @ rows.residue),
+    )

@@ -1,0 +1,393 @@
+"""What rounding leaves of terms that cancel, beside the noise that an adversary does not know.
+
+A residue is a function of the data that no coefficient of the trace speaks of. It is followed by
+two routes, and refused where an adversary sees it without enough noise:
+
+    cancelled in the step      `tracing.cancellation` made a column of it: a further contribution e
+                               of everybody whose data it is made of, |e| at most its size. In the
+                               closed view, jointly, its own mu must be at most 1e-3.
+    cancelled with a message   such as received - s - n: seen once messages are replaced by what
+                               they hold, in rows F and sums of absolute values S,
+
+        lost = sum over columns c with |F_c| <= S_c / 8 of  S_c unit_c, and of messages unseen
+        2^-24 lost  <=  1e-3 (deviation of the unknown noise in F)
+
+What a figure is then worth: a contribution e that moves by at most r over noise of deviation d adds
+at most r / d to mu, so mu is understated by at most 1e-3 for each unit of r in norm. Sizes are
+those of one coordinate and of one record; a batch whose sum is k clip norms long, or noise of k^2
+coordinates, has residues k times as long.
+
+Rows that are functions of what the adversary sees already, rounded, release nothing more. Where
+known values alone cancel, beside noise that stays, rounding is that of noised values but for their
+order, and noise of 2^-20 of their size is asked for. A victim whose data some adversary sees
+without any noise is infinitely exposed, and nothing is refused for it.
+
+The sign test: where every column can be given a sign with which all terms of every row agree,
+nothing can cancel when messages are replaced; that is the common case and costs one pass.
+
+| symbol | name here | shape            | meaning                                             |
+|--------|-----------|------------------|-----------------------------------------------------|
+| F      | _full     | (rows, columns)  | all rows that may be seen, no message left in them  |
+| S      |           | (rows, columns)  | |rows| times what their columns hold, in absolute   |
+|        |           |                  | value                                               |
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.view.view import UnsupportedView, View
+from ..tracing.cancellation import UNIT_ROUNDING, Cancelled, cancelled_terms
+from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
+from ..tracing.record import RoundRecord
+from ..tracing.round_trace import RoundTrace
+from .shared_view import columns_of
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["Residues"]
+
+_SMALL = 1e-3  # of mu, that a residue may add
+_SMALL_KNOWN = 2.0**-4  # the same where known values alone cancel: 2^-20 of their size
+_ROUNDED = 2.0**-20  # of a row's noise: as much as rounding of the noise itself
+
+
+class _Released(NamedTuple):
+    """Rows that may be seen: every message, and then the closure and the end states."""
+
+    rows: csr_array
+    residue: csr_array
+    names: list[str]
+
+
+class Residues:
+    """The residues of one traced round.
+
+    Args:
+        trace: of the round.
+    """
+
+    def __init__(self, trace: RoundTrace) -> None:
+        self._trace, self._record = trace, trace.record
+        self._contributions = columns_of(trace, Contributions)
+        groups = [g for g in trace.groups if isinstance(g, Contributions)]
+        self._owners = np.concatenate([np.zeros(0, dtype=int), *(g.owners for g in groups)])
+        self._sent = np.concatenate(
+            [np.zeros(0, dtype=int)]
+            + [np.arange(g.start, g.start + g.size) for g in trace.messages]
+        )
+
+    def check(self, adversary: Adversary) -> None:
+        """Refuse an adversary who sees a residue with too little noise that it does not know.
+
+        Raises:
+            UnsupportedView: it does.
+        """
+        if not self._record.cancelled and not self._lost.nnz:
+            return
+        if adversary.sees is Sees.ONE_MESSAGE:  # whichever it is, it crosses a link
+            adversary = Adversary(name=adversary.name, sees=Sees.LINKS)
+        seen, message = self._masks(adversary)
+        noise = self._trace.unknown_noise(adversary)
+        found = self._through_messages(seen, message, noise)
+        found += self._in_the_step(seen, message, noise) if self._record.cancelled else []
+        if not found:
+            return
+        exposed = self._exposed(adversary)
+        for row, owners in found:
+            for victim in sorted(set(owners.tolist()) - adversary.agents - exposed):
+                raise UnsupportedView(
+                    f"{self._released.names[row]}: what it holds of agent {victim}'s data cancels "
+                    "to rounding error, which the run's floats do send and no noise unknown to "
+                    f"{adversary.name} hides; leave the terms that cancel out of the step, and add "
+                    "noise to a clipped sum before anything else"
+                )
+
+    def _masks(self, adversary: Adversary) -> tuple[np.ndarray, np.ndarray]:
+        """Which released rows the adversary sees, and which columns are messages that it sees."""
+        seen = np.ones(self._released.rows.shape[0], dtype=bool)
+        message = np.zeros(self._trace.columns, dtype=bool)
+        place = 0
+        for g in self._trace.messages:
+            if adversary.sees is Sees.OWN_LINKS:
+                mask = g.seen_by(adversary.agents)
+            elif adversary.sees is Sees.END_STATES:
+                mask = np.zeros(g.size, dtype=bool)
+            else:
+                mask = g.crossing
+            seen[place : place + g.size] = message[g.start : g.start + g.size] = mask
+            place += g.size
+        return seen, message
+
+    @cached_property
+    def _released(self) -> _Released:
+        from scipy.sparse import csr_array, vstack
+
+        record, width = self._record, self._trace.columns
+        count = sum(c.size.size for c in record.cancelled)
+        parts: list[tuple[csr_array, csr_array | None]] = []
+        names = list[str]()
+        for g in self._trace.messages:
+            parts.append((g.rows, g.residue))
+            names += [g.name(i) for i in range(g.size)]
+        closed = [*record.closure, *((f"state {f}", m) for f, m in record.end_state.items())]
+        residues = record.residues if record.cancelled else [None] * len(closed)
+        for (what, matrix), residue in zip(closed, residues, strict=True):
+            parts.append((matrix, residue))
+            names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
+        rows = [widened(csr_array(m), width) for m, _ in parts]
+        left = [
+            csr_array((m.shape[0], count)) if r is None else widened(csr_array(r), count)
+            for m, r in parts
+        ]
+        return _Released(
+            csr_array(vstack([csr_array((0, width)), *rows])),
+            csr_array(vstack([csr_array((0, count)), *left])),
+            names,
+        )
+
+    @cached_property
+    def _lost(self) -> csr_array:
+        """(rows, columns) the terms that cancel once messages are replaced by what they hold."""
+        from scipy.sparse import csr_array
+
+        if _signs_agree(self._record):
+            return csr_array((0, self._trace.columns))
+        lost = cancelled_terms(self._full, csr_array(abs(self._released.rows) @ abs(self._held)))
+        return csr_array(self._full.shape) if lost is None else lost
+
+    @cached_property
+    def _held(self) -> csr_array:
+        """(columns, columns) what each column holds without messages; but for those, itself."""
+        from scipy.sparse import csr_array, eye_array, vstack
+
+        width = self._trace.columns
+        parts = [csr_array((0, width))]
+        for g in self._record.groups:
+            if isinstance(g, Messages):
+                before = csr_array(vstack(parts))
+                parts = [before, csr_array(g.rows @ before[: g.rows.shape[1]])]
+            else:
+                parts.append(csr_array(eye_array(g.size, width, k=g.start)))
+        return csr_array(vstack(parts))
+
+    @cached_property
+    def _full(self) -> csr_array:
+        """F."""
+        from scipy.sparse import csr_array
+
+        return csr_array(self._released.rows @ self._held)
+
+    @cached_property
+    def _lost_sizes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows,) the sizes of lost known values and of others, and whether data are lost."""
+        known = _mask(columns_of(self._trace, Known), self._trace.columns)
+        units = np.where(np.isfinite(self._record.units), self._record.units, 1.0)
+        data = _mask(self._contributions, self._trace.columns).astype(float)
+        return (
+            UNIT_ROUNDING * (self._lost @ np.where(known, units, 0.0)),
+            UNIT_ROUNDING * (self._lost @ np.where(known, 0.0, units)),
+            np.asarray(self._lost @ data) > 0,
+        )
+
+    @cached_property
+    def _of_data(self) -> np.ndarray:
+        """(rows,) whether data entered each, by itself or in messages, cancelled or not."""
+        holds = _mask(self._contributions, self._trace.columns).astype(float)
+        for g in self._trace.messages:
+            holds[g.start : g.start + g.size] = abs(g.rows) @ holds[: g.rows.shape[1]] > 0
+        return np.asarray(abs(self._released.rows) @ holds) > 0
+
+    @cached_property
+    def _squares(self) -> csr_array:
+        return self._full**2
+
+    def _through_messages(
+        self, seen: np.ndarray, message: np.ndarray, noise: np.ndarray
+    ) -> list[tuple[int, np.ndarray]]:
+        """Seen rows with too little noise for what is lost in them, and whose data they hold."""
+        if not self._lost.nnz:
+            return []
+        width = self._trace.columns
+        known = _mask(columns_of(self._trace, Known), width)
+        # Functions of public values and of messages that are seen anyhow say nothing more.
+        more = np.asarray(abs(self._released.rows) @ (~(message | known)).astype(float)) > 0
+        more &= self._of_data
+        of_known, of_others, data = self._lost_sizes
+        deviation = np.sqrt(self._squares @ _mask(noise, width).astype(float))
+        of_known = self._passed_on(of_known * more, message, floor=_SMALL_KNOWN * deviation)
+        of_others = self._passed_on(of_others * more, message, floor=_ROUNDED * deviation)
+        much = (of_known > _SMALL_KNOWN * deviation) | (of_others > _SMALL * deviation)
+        # Data that is seen without noise in the row itself is exposed in any case.
+        clear = np.diff(self._full[:, self._contributions].indptr) > 0
+        exposed = clear & ~data & (deviation == 0)
+        return [
+            (int(row), self._owners_of(self._released.rows[[int(row)]]))
+            for row in np.flatnonzero(seen & more & much & ~exposed)
+        ]
+
+    def _passed_on(self, own: np.ndarray, message: np.ndarray, *, floor: np.ndarray) -> np.ndarray:
+        """(rows,) sizes with those, above a floor, of the messages in each row that are not seen.
+
+        Below the floor a message's residue is as the rounding of its own noise, and counts no more
+        than that: else it would grow with every step of a gossip that cancels nothing.
+        """
+        passed, place = np.zeros(self._trace.columns), 0
+        found = own.copy()
+        for g in self._trace.messages:
+            hidden = np.where(message, 0.0, passed)[: g.rows.shape[1]]
+            found[place : place + g.size] += abs(g.rows) @ hidden
+            mine = found[place : place + g.size]
+            passed[g.start : g.start + g.size] = mine * (mine > floor[place : place + g.size])
+            place += g.size
+        rest = self._released.rows[place:]
+        found[place:] += abs(rest) @ np.where(message, 0.0, passed)
+        return found
+
+    def _owners_of(self, rows: csr_array) -> np.ndarray:
+        """Whose data entered rows, whether it cancels or not."""
+        touched = np.zeros(self._trace.columns, dtype=bool)
+        touched[rows.indices] = True
+        for g in reversed(self._trace.messages):
+            used = g.rows[np.flatnonzero(touched[g.start : g.start + g.size])]
+            touched[used.indices] = True
+        return np.unique(self._owners[touched[self._contributions]])
+
+    def _in_the_step(
+        self, seen: np.ndarray, message: np.ndarray, noise: np.ndarray
+    ) -> list[tuple[int, np.ndarray]]:
+        """Seen rows that show a residue of the step's own, and whose data it is made of."""
+        from scipy.sparse import csr_array
+
+        # Residues but for those that are functions of noised rows that are seen anyhow.
+        of_row, covered_by = self._kinds
+        covered = np.isin(covered_by, of_row[seen & (of_row >= 0)])
+        residue = csr_array(self._released.residue.multiply(~covered[None, :]))
+        residue.eliminate_zeros()
+        if covered.all():
+            return []
+        # What is seen, and what rounding may have left in it and in messages that are not seen.
+        rows = self._released.rows
+        for g in reversed(self._trace.messages):
+            hidden = np.flatnonzero(~message[g.start : g.start + g.size])
+            weight = csr_array(rows[:, g.start + hidden])
+            if weight.nnz:
+                mask = np.ones(rows.shape[1])
+                mask[g.start + hidden] = 0.0
+                held = widened(csr_array(g.rows[hidden]), rows.shape[1])
+                rows = csr_array(rows.multiply(mask[None, :]) + weight @ held)
+                if g.residue is not None:
+                    held = widened(csr_array(g.residue[hidden]), residue.shape[1])
+                    held = csr_array(held.multiply(~covered[None, :]))
+                    residue = csr_array(residue + weight @ held)
+        rows, residue = rows[seen], residue[seen]
+        size = np.concatenate([c.size for c in self._record.cancelled])
+        endless = np.isinf(size)
+        residue = csr_array(residue * np.where(endless, 1.0, size)[None, :])
+        residue.eliminate_zeros()
+        shown = np.unique(residue.indices)
+        view = View(contributions=residue[:, shown], noise=csr_array(rows[:, noise]))
+        at, found = np.flatnonzero(seen), []
+        for place, column in enumerate(shown.tolist()):
+            if endless[column] or view.leaks([place]) or view.mu([place]) > _SMALL:
+                held = residue[:, [column]].tocoo().coords[0]
+                found.append((int(at[held[0]]), self._made_of(column)))
+        return found
+
+    @cached_property
+    def _kinds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of released rows, and of the noised row that covers each residue.
+
+        Rows whose data and noise are multiples of each other have the same number; -1 is none.
+        """
+        private = np.r_[self._contributions, columns_of(self._trace, NoiseSources)]
+        numbers: dict[bytes, int] = {}
+        rows = [_numbered(self._full[:, private], numbers)]
+        residues = [np.zeros(0, dtype=int)]
+        for c in self._record.cancelled:
+            if c.covered is None:
+                residues.append(np.full(len(c.size), -1))
+            else:
+                full = widened(c.covered, self._trace.columns) @ self._held
+                residues.append(_numbered(full[:, private], numbers))
+        return np.concatenate(rows), np.concatenate(residues)
+
+    def _cancelled_at(self, column: int) -> tuple[Cancelled, int]:
+        """The operation that left a residue, and the row there."""
+        starts = np.array([c.start for c in self._record.cancelled])
+        which = int(np.searchsorted(starts, column, side="right")) - 1
+        return self._record.cancelled[which], column - int(starts[which])
+
+    def _made_of(self, column: int) -> np.ndarray:
+        from scipy.sparse import csr_array
+
+        cancelled, place = self._cancelled_at(column)
+        return self._owners_of(csr_array(cancelled.reach[[place]]))
+
+    def _exposed(self, adversary: Adversary) -> set[int]:
+        """Whose data the adversary sees without noise in any case."""
+        view, found = self._trace.view(adversary), set[int]()
+        for victim in set(self._owners.tolist()) - adversary.agents:
+            for columns, bounds, _ in self._trace.of_victim(victim).values():
+                held = [c for c, b in zip(columns, bounds, strict=True) if b > 0]
+                if held and (view.leaks(held) or np.isinf(view.mu(columns, bounds=bounds))):
+                    found.add(victim)
+        return found
+
+
+def _mask(columns: np.ndarray, width: int) -> np.ndarray:
+    found = np.zeros(width, dtype=bool)
+    found[columns] = True
+    return found
+
+
+def _numbered(rows: csr_array, numbers: dict[bytes, int]) -> np.ndarray:
+    """The same number for rows that are multiples of each other; -1 for rows of zeros."""
+    from scipy.sparse import csr_array
+
+    rows = csr_array(rows)
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    found = np.full(rows.shape[0], -1)
+    for i, (start, end) in enumerate(zip(rows.indptr[:-1], rows.indptr[1:], strict=True)):
+        if end > start:
+            share = np.round(rows.data[start:end] / rows.data[start], 9) + 0.0
+            key = rows.indices[start:end].tobytes() + b"/" + share.tobytes()
+            found[i] = numbers.setdefault(key, len(numbers))
+    return found
+
+
+def _signs_agree(record: RoundRecord) -> bool:
+    """Whether columns can be given signs with which all terms of every row agree."""
+    from scipy.sparse import csr_array, vstack
+    from scipy.sparse.csgraph import connected_components
+
+    width = sum(group.size for group in record.groups)
+    closed = [rows for _, rows in record.closure] + list(record.end_state.values())
+    parts = [widened(csr_array(rows), width) for rows in closed]
+    at = [np.full(rows.shape[0], -1) for rows in closed]
+    for g in record.groups:
+        if isinstance(g, Messages):
+            parts.append(widened(csr_array(g.rows), width))
+            at.append(g.start + np.arange(g.size))
+    every = csr_array(vstack([csr_array((0, width)), *parts])).tocoo()
+    # A message's row has the sign of its column; other rows have signs of their own.
+    node = np.concatenate([np.zeros(0, dtype=int), *at])
+    node = np.where(node < 0, width + np.arange(len(node)), node)
+    used = every.data != 0
+    row, column = node[every.coords[0][used]], every.coords[1][used]
+    negative = every.data[used] < 0
+    size = width + len(node)
+    # Two copies of every node, for both signs; a contradiction joins them.
+    ends = np.where(negative, column + size, column), np.where(negative, column, column + size)
+    links = csr_array(
+        (np.ones(2 * len(row)), (np.r_[row, row + size], np.concatenate(ends))),
+        shape=(2 * size,) * 2,
+    )
+    _, label = connected_components(links, directed=False)
+    return bool((label[:size] != label[size:]).all())

@@ -1,0 +1,199 @@
+"""Terms that cancel: in exact arithmetic nothing of them is left, and in floats a residue is.
+
+A step that sends ((s + b) - b) - s, of a clipped sum s, sends 0 by its coefficients, and in
+float32 what rounding lost: a function of s that no noise hides. So wherever terms cancel, what may
+be left of them becomes a column of its own, beside those of the trace:
+
+    fl(a + b) = a + b + e,   |e_i| <= u (|a|_i + |b|_i)  where |a_i + b_i| < (|a|_i + |b|_i) / 8
+
+per coordinate, with u = 2^-24, |a|_i the sum of a row's terms and each term at its unit: a bounded
+contribution its bound, a noise source its deviation, a known value 1, a message what it is made of.
+A residue is followed through every later operation, as any other column is. What is made of the
+residues of what an adversary sees is decided in `residue`.
+
+| symbol | name here         | shape           | meaning                                        |
+|--------|-------------------|-----------------|------------------------------------------------|
+| u      | UNIT_ROUNDING     | scalar          | of float32, the coarsest arithmetic of a run   |
+| e      | Cancelled         | (rows,)         | residues, one a row in which terms cancel      |
+|        | Cancelled.size    | (rows,)         | the most that e may be                         |
+
+A residue that is a function of the row's noised data is no release of its own, such as that of
+((s + n) + b) - b: rounding a value that is covered by noise is postprocessing. `History` says
+whether every rounding so far was of that kind.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ..step.values import UndeclaredOperation
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["CANCELS", "UNIT_ROUNDING", "Cancelled", "Columns", "History", "cancelled_terms"]
+
+UNIT_ROUNDING = 2.0**-24
+CANCELS = 8.0  # terms this often as large as their sum cancel
+_ABSORBED = 2.0**-20  # noise below this share of what it is added to is rounded away
+
+
+class History(NamedTuple):
+    """How rows came about.
+
+    Attributes:
+        data: whether they may hold contributions.
+        noise: whether they may hold noise.
+        added: whether they were rounded, as sums are.
+        early: whether some sum with data in it was rounded before the last of their data and noise
+            came in.
+    """
+
+    data: bool = False
+    noise: bool = False
+    added: bool = False
+    early: bool = False
+
+    @property
+    def private(self) -> bool:
+        """Whether the rows may hold anything that is not public."""
+        return self.data or self.noise
+
+    def plus(self, other: History) -> History:
+        """That of a sum."""
+        late = self.private and other.private
+        rounded = (self.data and self.added) or (other.data and other.added)
+        return History(
+            self.data or other.data,
+            self.noise or other.noise,
+            True,
+            self.early or other.early or (late and rounded),
+        )
+
+
+class Cancelled(NamedTuple):
+    """Residues of one operation, one a row.
+
+    Attributes:
+        start: the first of their columns, among residues.
+        size: (rows,) the most that each may be, in coordinates' units; 0 where nothing cancels.
+        reach: (rows, columns) where what was added up has entries: what a residue is made of.
+        covered: (rows, columns) the noised rows of which the residues are functions; None where
+            there are no such.
+    """
+
+    start: int
+    size: np.ndarray
+    reach: csr_array
+    covered: csr_array | None
+
+
+class Columns:
+    """The units of the columns of a round, and what cancelled in them."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[Cancelled] = []
+        self.residues = 0
+        self._parts: list[np.ndarray] = [np.zeros(0)]
+        self._known: list[np.ndarray] = [np.zeros(0, dtype=bool)]
+        self._noise: list[np.ndarray] = [np.zeros(0, dtype=bool)]
+
+    def add(self, units: np.ndarray, *, known: bool = False, noise: bool = False) -> None:
+        """Note new columns: the size of each in every coordinate, as far as it is known."""
+        self._parts.append(units)
+        self._known.append(np.full(len(units), known))
+        self._noise.append(np.full(len(units), noise))
+
+    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        parts[:] = [np.concatenate(parts)]
+        return parts[0]
+
+    @property
+    def units(self) -> np.ndarray:
+        """(columns,) the size of each."""
+        return self._joined(self._parts)
+
+    @property
+    def is_known(self) -> np.ndarray:
+        """(columns,) whether each is a known value."""
+        return self._joined(self._known)
+
+    @property
+    def is_noise(self) -> np.ndarray:
+        """(columns,) whether each is a noise source."""
+        return self._joined(self._noise)
+
+    def sizes(self, rows: csr_array) -> np.ndarray:
+        """(rows,) the sum of a row's terms, each at its unit."""
+        units = self.units[: rows.shape[1]]
+        endless = np.isinf(units)
+        size = np.asarray(abs(rows) @ np.where(endless, 0.0, units))
+        return np.where(abs(rows) @ endless.astype(float) > 0, np.inf, size)
+
+    def note(self, matrix: csr_array, lost: csr_array, size: csr_array, history: History) -> int:
+        """Note what cancelled in an operation; the column of its first residue.
+
+        Args:
+            matrix: (rows, columns) the sum.
+            lost: (rows, columns) the terms that cancel, added up in absolute value.
+            size: the same of all terms.
+            history: of the sum.
+        """
+        from scipy.sparse import csr_array
+
+        start, private = self.residues, ~self.is_known[: matrix.shape[1]]
+        # A function of noised data: nothing but known values cancels, and each row has noise.
+        covered = csr_array(matrix.multiply(private.astype(float)[None, :]))
+        has_noise = np.asarray(abs(matrix) @ self.is_noise[: matrix.shape[1]].astype(float)) > 0
+        touched = np.diff(lost.indptr) > 0
+        is_late = not history.early and not private[lost.indices].any()
+        self.cancelled.append(
+            Cancelled(
+                start,
+                UNIT_ROUNDING * self.sizes(lost),
+                size,
+                covered if is_late and has_noise[touched].all() else None,
+            )
+        )
+        self.residues += matrix.shape[0]
+        return start
+
+    def check_absorbed(self, noise: csr_array, other: csr_array) -> None:
+        """Refuse noise that rounding loses in what it is added to.
+
+        Args:
+            noise: (rows, columns) rows that hold the noise.
+            other: rows of data without noise.
+
+        Raises:
+            UndeclaredOperation: it does.
+        """
+        sources = self.is_noise[: noise.shape[1]].astype(float)
+        deviation = np.sqrt(np.asarray((noise * noise) @ sources))
+        size = self.sizes(other)
+        lost = (deviation > 0) & np.isfinite(size) & (deviation < _ABSORBED * size)
+        if lost.any():
+            row = int(np.flatnonzero(lost)[0])
+            raise UndeclaredOperation(
+                f"row {row}: noise of deviation {deviation[row]:.3g} is added to data and known "
+                f"values of size {size[row]:.3g}, in whose float32 rounding it is lost; add the "
+                "noise to the clipped sum first, before other terms, and scale both alike"
+            )
+
+
+def cancelled_terms(matrix: csr_array, size: csr_array) -> csr_array | None:
+    """Entries of `size`, terms added up in absolute value, that the sum has an eighth of at most.
+
+    None where there is none, which takes one pass over the entries.
+    """
+    from scipy.sparse import csr_array
+
+    if matrix.nnz == size.nnz and np.array_equal(matrix.indices, size.indices):
+        small = np.abs(matrix.data) * CANCELS <= size.data
+        if not small.any():
+            return None
+    lost = csr_array(size - size.multiply(abs(matrix) * CANCELS > size))
+    lost.eliminate_zeros()
+    return lost if lost.nnz else None
