@@ -159,7 +159,11 @@ class Residues:
         if _signs_agree(self._record):
             return csr_array((0, self._trace.columns))
         lost = cancelled_terms(self._full, csr_array(abs(self._released.rows) @ abs(self._held)))
-        return csr_array(self._full.shape) if lost is None else lost
+        if lost is None:
+            return csr_array(self._full.shape)
+        lost = csr_array(lost.multiply(self._of_data[:, None]))  # of public values alone it is none
+        lost.eliminate_zeros()
+        return lost
 
     @cached_property
     def _held(self) -> csr_array:
@@ -217,7 +221,6 @@ class Residues:
         known = _mask(columns_of(self._trace, Known), width)
         # Functions of public values and of messages that are seen anyhow say nothing more.
         more = np.asarray(abs(self._released.rows) @ (~(message | known)).astype(float)) > 0
-        more &= self._of_data
         of_known, of_others, data = self._lost_sizes
         deviation = np.sqrt(self._squares @ _mask(noise, width).astype(float))
         of_known = self._passed_on(of_known * more, message, floor=_SMALL_KNOWN * deviation)

@@ -1,0 +1,130 @@
+"""What a step gives to operations besides values: a sentence for what is no number."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from overhear.privacy.errors import InputError
+from overhear.training.graphs.topologies import ring
+from overhear.training.step.values import Agents, UndeclaredOperation
+from overhear.training.tracing.trace import trace
+
+
+class _X(NamedTuple):
+    x: Agents
+
+
+class _Two(NamedTuple):
+    x: Agents
+    y: Agents
+
+
+@dataclass
+class _Record:
+    x: Agents
+
+
+def _start(round):
+    return _X(round.initial())
+
+
+def _trace(value):
+    def step(state, round):
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        return _X(value(round, state.x, s))
+
+    trace(_start, step, graph=ring(5), rounds=2)
+
+
+@pytest.mark.parametrize("std", [math.nan, math.inf, -1.0, "1", None, True])
+def test_a_deviation_that_is_none_is_refused(std):
+    with pytest.raises(InputError, match=r"^std="):
+        _trace(lambda r, x, s: s + r.noise(s, std=std))
+
+
+@pytest.mark.parametrize("clip_norm", [math.nan, math.inf, -1.0, 0, "1", True])
+def test_a_clip_norm_that_is_none_is_refused(clip_norm):
+    with pytest.raises(InputError, match=r"^clip_norm="):
+        _trace(lambda r, x, s: r.clipped_sums(x, batch=r.draw(), clip_norm=clip_norm))
+    with pytest.raises(InputError, match=r"^clip_norm="):
+        _trace(lambda r, x, s: r.clipped_mean(x, batch=r.draw(), batch_size=2, clip_norm=clip_norm))
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -0.1, 2.0, "1", True])
+def test_a_sampling_rate_that_is_none_is_refused(rate):
+    with pytest.raises(InputError, match=r"^sampling_rate="):
+        _trace(lambda r, x, s: r.clipped_sums(x, batch=r.draw(rate), clip_norm=1.0))
+
+
+@pytest.mark.parametrize("size", [math.nan, math.inf, -1.0, 0, "1", None])
+def test_a_batch_size_that_is_none_is_refused(size):
+    with pytest.raises(InputError, match=r"^batch_size="):
+        _trace(lambda r, x, s: r.clipped_mean(x, batch=r.draw(), batch_size=size, clip_norm=1.0))
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, -math.inf, 1e-300, 1e200, 10**400])
+def test_a_scale_that_no_float_of_a_run_holds_is_refused(factor):
+    with pytest.raises(UndeclaredOperation, match="scaling"):
+        _trace(lambda r, x, s: factor * s)
+
+
+def test_scales_that_leave_the_floats_together_are_refused():
+    with pytest.raises(UndeclaredOperation, match="underflows or overflows"):
+        _trace(lambda r, x, s: 1e24 * (1e-13 * (1e-13 * s)))
+    with pytest.raises(UndeclaredOperation, match="scaling by nan"):
+        _trace(lambda r, x, s: torch.tensor(math.nan) * s)
+    with pytest.raises(UndeclaredOperation, match="scaling by inf"):
+        _trace(lambda r, x, s: r.of_agents(torch.full((5, 1), math.inf)) * s)
+
+
+@pytest.mark.parametrize(
+    "known_to",
+    [[frozenset({5})] * 5, [frozenset({-1})] * 5, [frozenset({0})], [1] * 5, [{"a"}] * 5, "abcde"],
+)
+def test_knowers_that_are_no_agents_are_refused(known_to):
+    with pytest.raises(InputError, match="known_to"):
+        _trace(lambda r, x, s: s + r.noise(s, std=1.0, known_to=known_to))
+
+
+@pytest.mark.parametrize(
+    "factor", [torch.full((5, 5), math.nan), torch.ones(5), torch.ones(4, 4), [[1.0]]]
+)
+def test_a_factor_that_is_no_matrix_of_numbers_is_refused(factor):
+    with pytest.raises(InputError, match=r"^factor"):
+        _trace(lambda r, x, s: s + r.noise(s, std=1.0, factor=factor))
+
+
+@pytest.mark.parametrize("lipschitz", [math.nan, -1.0, math.inf, "1"])
+def test_a_lipschitz_constant_that_is_none_is_refused(lipschitz):
+    with pytest.raises(InputError, match=r"^lipschitz="):
+        _trace(lambda r, x, s: r.bounded(torch.abs, s, lipschitz=lipschitz, blame="-"))
+
+
+def test_an_operation_that_no_round_has_is_refused():
+    with pytest.raises(UndeclaredOperation, match=r"round\.foo: a round has no such operation"):
+        _trace(lambda r, x, s: r.foo(s))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [lambda x: None, lambda x: (x,), lambda x: {"x": x}, _Record, lambda x: x],
+    ids=["None", "tuple", "dict", "dataclass", "value"],
+)
+def test_a_state_that_is_no_named_tuple_is_refused(returned):
+    with pytest.raises(UndeclaredOperation, match="a state is a NamedTuple"):
+        trace(_start, lambda state, round: returned(state.x), graph=ring(5), rounds=2)
+    with pytest.raises(UndeclaredOperation, match="a state is a NamedTuple"):
+        trace(
+            lambda round: returned(round.initial()),
+            lambda state, round: state,
+            graph=ring(5),
+            rounds=2,
+        )
+
+
+def test_a_state_of_other_fields_than_before_is_refused():
+    with pytest.raises(UndeclaredOperation, match="return the same NamedTuple"):
+        trace(_start, lambda state, round: _Two(state.x, state.x), graph=ring(5), rounds=2)
