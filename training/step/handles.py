@@ -14,6 +14,7 @@ it, they ask the functions at the end of this module for.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
@@ -152,7 +153,10 @@ class Handle:
             return Tensor.detach(table).as_subclass(Tensor)
         if not isinstance(factor, numbers.Real):
             self._refuse(operation, f" {operation} {type(factor).__name__}: {remedy(operation)}")
-        number = float(factor)
+        try:
+            number = float(factor)
+        except OverflowError:  # an integer that is larger than every float
+            number = math.inf
         if operation == "/" and number == 0:
             self._refuse(operation, " / 0: a divisor must be a number other than 0")
         return number

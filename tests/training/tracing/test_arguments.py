@@ -74,7 +74,7 @@ def test_a_scale_that_no_float_of_a_run_holds_is_refused(factor):
 def test_scales_that_leave_the_floats_together_are_refused():
     with pytest.raises(UndeclaredOperation, match="underflows or overflows"):
         _trace(lambda r, x, s: 1e24 * (1e-13 * (1e-13 * s)))
-    with pytest.raises(UndeclaredOperation, match="scaling by nan"):
+    with pytest.raises(UndeclaredOperation, match="scaling by nan|no number"):
         _trace(lambda r, x, s: torch.tensor(math.nan) * s)
     with pytest.raises(UndeclaredOperation, match="scaling by inf"):
         _trace(lambda r, x, s: r.of_agents(torch.full((5, 1), math.inf)) * s)
@@ -93,7 +93,7 @@ def test_knowers_that_are_no_agents_are_refused(known_to):
     "factor", [torch.full((5, 5), math.nan), torch.ones(5), torch.ones(4, 4), [[1.0]]]
 )
 def test_a_factor_that_is_no_matrix_of_numbers_is_refused(factor):
-    with pytest.raises(InputError, match=r"^factor"):
+    with pytest.raises(InputError, match=r"^(round\.noise: )?factor"):
         _trace(lambda r, x, s: s + r.noise(s, std=1.0, factor=factor))
 
 
@@ -104,7 +104,7 @@ def test_a_lipschitz_constant_that_is_none_is_refused(lipschitz):
 
 
 def test_an_operation_that_no_round_has_is_refused():
-    with pytest.raises(UndeclaredOperation, match=r"round\.foo: a round has no such operation"):
+    with pytest.raises(UndeclaredOperation, match=r"round\.foo is no operation; there are"):
         _trace(lambda r, x, s: r.foo(s))
 
 
