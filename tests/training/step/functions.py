@@ -154,7 +154,7 @@ def importing_from(row: Tensor) -> Tensor:
 def comprehended(row: Tensor) -> Tensor:
     parts = [row * k * FACTOR for k in range(3) if k]
     named = {k + 1: part for k, part in enumerate(parts)}
-    return sum(named[k] for k in (0, 1))
+    return sum(named[k] for k in (1, 2))
 
 
 def walrus(row: Tensor) -> Tensor:
