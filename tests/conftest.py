@@ -135,7 +135,7 @@ def sample_audit(verdict: str = "consistent") -> dict[str, Any]:
                 "tests": 310,
                 "words": f"{name} were compared",
             }
-            for name in ("residuals", "messages", "sampler", "knowledge")
+            for name in ("residuals", "messages", "sampler", "knowledge", "functions")
         ],
     }
 

@@ -1,4 +1,4 @@
-"""The four checks of an audit that need no canary, on one watched run of the real engine."""
+"""The five checks of an audit that need no canary, on one watched run of the real engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import Setting
 from ...training.engine.randomness import SecretRandomness
+from .functions import function_check
 from .knowledge import knowledge_check
 from .messages import message_check
 from .residuals import residual_check
@@ -26,7 +27,7 @@ def engine_checks(
     rounds: int,
     randomness: SecretRandomness | None = None,
 ) -> list[Check]:
-    """Messages, residuals, sampler and knowledge, in this order.
+    """Messages, residuals, sampler, knowledge and functions, in this order.
 
     Messages are compared in the run's own precision, and once more in double precision, where
     rounding hides next to nothing; one check covers both.
@@ -42,4 +43,5 @@ def engine_checks(
     if messages.passed and setting.dtype is not torch.float64:
         sharp = replace(setting, dtype=torch.float64)
         messages = message_check(watch(sharp, bound, rounds=rounds, randomness=randomness))
-    return [messages, *(check(run) for check in (residual_check, sampler_check, knowledge_check))]
+    others = (residual_check, sampler_check, knowledge_check, function_check)
+    return [messages, *(check(run) for check in others)]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Setting
+from ...training.engine.function_calls import FunctionCall
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
@@ -30,6 +31,7 @@ class WatchedRound:
         before: the Agents fields of the state that it began with; none at the start.
         after: those of the state that it returned.
         planted: the batches that were given instead of drawn.
+        calls: of the functions that the step gave, one an agent.
     """
 
     number: int
@@ -39,6 +41,7 @@ class WatchedRound:
     before: Mapping[str, Tensor]
     after: Mapping[str, Tensor]
     planted: Mapping[int, Examples]
+    calls: Sequence[FunctionCall] = ()
 
     @property
     def noise_columns(self) -> np.ndarray:

@@ -11,6 +11,7 @@ from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
+from ...training.engine.function_calls import KeptCalls
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
@@ -28,16 +29,23 @@ class WatchedRun:
     Args:
         engine: after the run.
         rounds: the rounds from the start on.
+        bound: the algorithm that the engine runs.
         randomness: that of the engine.
 
     Attributes:
-        engine, rounds, randomness: as given.
+        engine, rounds, bound, randomness: as given.
     """
 
     def __init__(
-        self, engine: Engine, rounds: Sequence[WatchedRound], *, randomness: SecretRandomness
+        self,
+        engine: Engine,
+        rounds: Sequence[WatchedRound],
+        *,
+        bound: Bound,
+        randomness: SecretRandomness,
     ) -> None:
-        self.engine, self.rounds, self.randomness = engine, rounds, randomness
+        self.engine, self.rounds = engine, rounds
+        self.bound, self.randomness = bound, randomness
 
     @property
     def setting(self) -> Setting:
@@ -97,7 +105,8 @@ def watch(
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
     found, before = list[WatchedRound](), dict[str, Tensor]()
     for number, one in enumerate(by_round):
-        recorded = Recorded()
+        functions = KeptCalls()
+        recorded = Recorded(functions=functions)
         batches = planted(number) if planted and number else {}
         if number:
             engine.advance(planted=batches, recorded=recorded)
@@ -113,10 +122,11 @@ def watch(
                 before=before,
                 after=after,
                 planted=batches,
+                calls=functions.calls,
             )
         )
         before = after
-    return WatchedRun(engine, found, randomness=own)
+    return WatchedRun(engine, found, bound=bound, randomness=own)
 
 
 def _agents_of(engine: Engine) -> dict[str, Tensor]:

@@ -92,6 +92,12 @@ DECLARED: tuple[Declared, ...] = (
         text="Nobody knows more of the noise than was declared.",
         check="knowledge",
     ),
+    Declared(
+        name="functions",
+        text="Functions of released values, and bounded functions of a secret, depend on nothing "
+        "but what they are given.",
+        check="functions",
+    ),
 )
 _ALWAYS: tuple[Declared, ...] = (
     Declared(

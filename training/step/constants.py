@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["constant_parts", "is_enum", "written"]
+__all__ = ["constant_parts", "held_words", "is_enum", "written"]
 
 _PLAIN = (int, str, bytes, bool, types.NoneType, types.EllipsisType, torch.dtype, torch.device)
 _SCALARS = frozenset(one for one in np.sctypeDict.values() if issubclass(one, np.bool_ | np.number))
@@ -93,3 +93,32 @@ def _made_by_enum(name: str, held: object) -> bool:
 def constant_parts(member: object) -> tuple[object, ...]:
     """What of an enum member could be changed although it is the same member."""
     return getattr(member, "_value_", None), len(vars(member)), len(vars(type(member)))
+
+
+def held_words(one: object, where: str, *, operation: str) -> str:
+    """Why a thing may not be held, and what to do instead."""
+    kind = type(one)
+    what, instead = _a(kind.__name__), ""
+    if isinstance(one, types.MethodType | types.BuiltinMethodType):
+        owner = getattr(one, "__self__", None)
+        if isinstance(owner, types.ModuleType) or owner is None:
+            return f"uses {where}, which is not among what only computes"
+        what = f"the method {one.__name__} of {_a(type(owner).__name__)}"
+    elif isinstance(one, types.FunctionType):
+        what = f"the function {one.__qualname__}"
+    elif isinstance(one, type):
+        what = f"the class {one.__name__}"
+    elif isinstance(one, list | dict | set | bytearray):
+        what, instead = f"{what}, which may change", "hold a tuple of numbers, or "
+    elif not isinstance(one, torch.Tensor | np.ndarray):
+        instead = "hold the numbers that it needs themselves, or "
+    return (
+        f"holds {what}, as {where}: a function carries nothing in but numbers, text and tuples of "
+        f"them, which stay as they are, and functions of which the same holds; {instead}give it as "
+        f"an argument of round.{operation}, so that it counts as seen (a secret: as an argument of "
+        "round.bounded; a public table: round.of_agents(table))"
+    )
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

@@ -24,8 +24,8 @@ def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
         UndeclaredOperation: when it runs, if the same value is projected to another one.
     """
     task = getattr(project, "__self__", None)
-    named = project if task is None else type(task)
-    name = f"{named.__module__}.{named.__qualname__}"
+    named = type(task) if callable(getattr(type(task), "project", None)) else project
+    name = f"{named.__module__}.{getattr(named, '__qualname__', type(named).__name__)}"
     looked_at = False
 
     def run(value: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from .bytecode import Chain, Reads, reads_of
-from .constants import is_enum, written
+from .constants import held_words, is_enum, written
 from .outside import MISSING, content, found_by, same
 from .values import UndeclaredOperation
 from .vocabulary import (
@@ -85,15 +85,22 @@ def purified(fn: Callable[..., Tensor], operation: str) -> PureFunction:
             f"round.{operation} within a mode of torch, which may change what torch computes: "
             "leave the mode first (torch.set_default_device is one, too)"
         )
-    key, seen = id(_code_of(fn)), found_by(fn)
+    key = id(_code_of(fn))
+    try:
+        seen = found_by(fn)
+    except RecursionError:
+        raise _too_deep(fn, operation) from None
     for held, pure in _kept.get(key, ()):
         if same(held, seen):
             return pure
     copy = _Copy(operation, _name(fn))
-    run, said = copy.of(fn, "itself")
+    try:
+        run, said = copy.of(fn, "itself")
+        text = repr((said, copy.said))
+    except RecursionError:
+        raise _too_deep(fn, operation) from None
     if not callable(run):
         raise UndeclaredOperation(f"round.{operation} takes a function, not {type(fn).__name__}")
-    text = repr((said, copy.said))
     pure = PureFunction(
         name=_name(fn), fingerprint=hashlib.sha256(text.encode()).hexdigest(), run=run
     )
@@ -107,6 +114,13 @@ _MOST_KEPT, _MOST_OF_ONE = 256, 4
 _kept: dict[int, list[tuple[list[object], PureFunction]]] = {}  # holds `seen`, so ids stay taken
 
 
+def _too_deep(fn: object, operation: str) -> UndeclaredOperation:
+    return UndeclaredOperation(
+        f"the function {_name(fn)} of round.{operation} holds what is nested too deep to be looked "
+        "at: flatten it"
+    )
+
+
 def _code_of(fn: object) -> object:
     while type(fn) is functools.partial:
         fn = fn.func
@@ -117,7 +131,7 @@ def _name(fn: object) -> str:
     if type(fn) is functools.partial:
         return f"functools.partial of {_name(fn.func)}"
     if isinstance(fn, types.FunctionType | types.BuiltinFunctionType | type):
-        return fn.__qualname__
+        return owned_name(fn) or fn.__qualname__
     return type(fn).__name__
 
 
@@ -161,7 +175,7 @@ class _Copy:
             return one, words
         name = owned_name(one)
         if name is None:
-            self._refuse(_held_words(one, where, operation=self._operation))
+            self._refuse(held_words(one, where, operation=self._operation))
         return stand_in(one), name
 
     def _partial(self, one: functools.partial[Any], where: str) -> tuple[Any, object]:
@@ -236,7 +250,7 @@ class _Copy:
         said = written(held)
         if said is None:
             self._refuse(
-                _held_words(held, f"a constant of {fn.__qualname__}", operation=self._operation)
+                held_words(held, f"a constant of {fn.__qualname__}", operation=self._operation)
             )
         return said
 
@@ -353,26 +367,3 @@ def _builtin_words(name: str) -> str:
     if name in ("type", "object", "super"):
         return "shows classes and what they hold: use isinstance, or a tensor's dtype"
     return "may read or write what is outside of it"
-
-
-def _held_words(one: object, where: str, *, operation: str) -> str:
-    """Why a thing may not be held, and what to do instead."""
-    kind = type(one)
-    what = f"a {kind.__name__}"
-    if isinstance(one, types.MethodType | types.BuiltinMethodType):
-        owner = getattr(one, "__self__", None)
-        what = f"the method {one.__name__} of {'a ' + type(owner).__name__}"
-        if isinstance(owner, types.ModuleType) or owner is None:
-            return f"uses {where}, which is not among what only computes"
-    elif isinstance(one, types.FunctionType):
-        what = f"the function {one.__qualname__}"
-    elif isinstance(one, type):
-        what = f"the class {one.__name__}"
-    elif isinstance(one, list | dict | set | bytearray):
-        what = f"a {kind.__name__}, which may change"
-    remedy = f"give it as an argument of round.{operation}, so that it counts as seen"
-    return (
-        f"holds {what}, as {where}: a function carries nothing in but numbers, text and tuples of "
-        f"them, which stay as they are, and functions of which the same holds; {remedy} (a secret: "
-        "as an argument of round.bounded; a public table: round.of_agents(table))"
-    )

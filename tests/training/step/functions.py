@@ -154,7 +154,7 @@ def importing_from(row: Tensor) -> Tensor:
 def comprehended(row: Tensor) -> Tensor:
     parts = [row * k * FACTOR for k in range(3) if k]
     named = {k + 1: part for k, part in enumerate(parts)}
-    return sum(named[k] for k in (0, 1))
+    return sum(named[k] for k in (1, 2))
 
 
 def walrus(row: Tensor) -> Tensor:
@@ -457,7 +457,7 @@ HOLDS = {
     "a generator object": (closing_over(endless(ROW)), "a generator"),
     "itertools.count": (stepping(), "a count"),
     "an enum that holds a tensor": (lambda row: row + Leaky.HELD.value, "a Leaky"),
-    "an enum that computes": (lambda row: row + Acting.A.sum(), "a Acting"),
+    "an enum that computes": (lambda row: row + Acting.A.sum(), "an Acting"),
     "text with a state": (closing_over(Loud("x")), "a Loud"),
     "a tensor of a module": (lambda row: row + module.stash, "a Tensor"),
     "a list of a module": (lambda row: row + module.rows[0], "a list"),
