@@ -31,10 +31,10 @@ import torch.distributed as dist
 from engine import plain
 from torch import Tensor, nn
 
+from overhear.runs.freed_memory import keep_freed_memory
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
-from overhear.training.engine.freed_memory import keep_freed_memory
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
 from overhear.training.gradients.gradients import PairGradients

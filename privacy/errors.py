@@ -23,6 +23,10 @@ class InputTypeError(InputError, TypeError):
     """The user gave a value of another type than is taken."""
 
 
+class UndeclaredOperation(InputTypeError):
+    """A step did something to a private value that no operation declares."""
+
+
 class NotFiniteError(InputError, FloatingPointError):
     """What the user set makes numbers that are not finite, such as a gradient that overflows."""
 

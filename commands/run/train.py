@@ -50,7 +50,7 @@ def train(
         given += ["--resume"] * resume + ["--json"] * json + [f"--rank-timeout={rank_timeout}"]
         code = launch(["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout)
         raise typer.Exit(code)
-    from ...training.engine.freed_memory import keep_freed_memory
+    from ...runs.freed_memory import keep_freed_memory
 
     keep_freed_memory()
     if place is None or place.size == 1:

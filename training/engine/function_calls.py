@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..step.projection import same_bits
-from ..step.purity import PureFunction
+from ..functions.projection import same_bits
+from ..functions.purity import PureFunction
 
 __all__ = ["Calls", "FunctionCall", "KeptCalls", "ReplayedCalls"]
 

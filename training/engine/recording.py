@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..functions.purity import PureFunction
 from ..step.operations import Coef, Operations, P, V
-from ..step.purity import PureFunction
 from ..step.values import SERVER, Agents, Batch, Edges, Server, Value
 from .function_calls import Calls
 from .links import Links, by_coordinate, stacked

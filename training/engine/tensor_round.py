@@ -17,11 +17,11 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
+from ..functions.projection import projection
+from ..functions.purity import PureFunction
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
 from ..step.operations import Coef, Operations, P, V, reply_order
-from ..step.projection import projection
-from ..step.purity import PureFunction
 from ..step.values import (
     Agents,
     Batch,

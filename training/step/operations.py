@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
-from .purity import PureFunction
 from .values import Agents, Batch, Edges, Server, UndeclaredOperation, check_drawn
 
 __all__ = ["Coef", "Operations", "P", "V", "reply_order"]

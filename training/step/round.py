@@ -18,9 +18,9 @@ from typing import Any, NoReturn, TypeVar, overload
 import torch
 from torch import Tensor
 
+from ..functions.purity import purified
 from .handles import Agents, Edges, Handle, Server, argument, handle, shown, value_of
 from .operations import Coef, Operations
-from .purity import purified
 from .script import Script
 from .values import Batch, UndeclaredOperation, Value
 

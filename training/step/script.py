@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .purity import PureFunction
+from ..functions.purity import PureFunction
 from .values import Batch, UndeclaredOperation
 
 __all__ = ["Entry", "Script", "UnplannedOperation", "frozen"]

@@ -16,17 +16,28 @@ from typing import Any, NoReturn, Self
 
 from torch import Tensor
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, UndeclaredOperation
+
+__all__ = [
+    "REMEDY",
+    "SERVER",
+    "Agents",
+    "Batch",
+    "Edges",
+    "HiddenRecords",
+    "Server",
+    "UndeclaredOperation",
+    "Value",
+    "check_drawn",
+    "check_holder",
+    "check_table",
+]
 
 SERVER = -1  # the server among the senders and receivers of messages
 
 _EXPECTED_SIZE = (
     "its records and their number are secret; divide a sum by batch_size, the public expected size"
 )
-
-
-class UndeclaredOperation(InputTypeError):
-    """A step did something to a private value that no operation declares."""
 
 
 REMEDY = (

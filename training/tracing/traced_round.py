@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from ..step.operations import Coef, Operations, P, V, reply_order
-from ..step.purity import PureFunction
 from ..step.values import (
     SERVER,
     Agents,

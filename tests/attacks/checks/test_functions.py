@@ -9,13 +9,13 @@ import torch
 from overhear.attacks.checks.functions import function_check
 from overhear.attacks.checks.watched_run import watch
 from overhear.training.algorithms.algorithm import Bound
-from overhear.training.engine import tensor_round
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.functions.purity import PureFunction
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights
-from overhear.training.step.purity import PureFunction
-from overhear.training.step.values import Agents, UndeclaredOperation
-from overhear.training.tracing import traced_round
+from overhear.training.step import round as facade
+from overhear.training.step.handles import Agents, value_of
+from overhear.training.step.values import UndeclaredOperation
 from tests.attacks.checks.watched import PRIVATE, a_run, a_setting
 
 STASH: list[torch.Tensor] = []
@@ -48,22 +48,21 @@ def unlooked_at(monkeypatch):
     def passed(fn, operation):
         return PureFunction(name=getattr(fn, "__qualname__", "?"), fingerprint=operation, run=fn)
 
-    monkeypatch.setattr(tensor_round, "purified", passed)
-    monkeypatch.setattr(traced_round, "purified", passed)
+    monkeypatch.setattr(facade, "purified", passed)
     STASH.clear()
 
 
 def held_sum(state, round):
     """The clean sum of all agents in a lambda."""
     clean, sent = noisy(state, round)
-    held = clean.base.clone() if isinstance(clean.base, torch.Tensor) else None
+    held = value_of(clean).base.clone() if isinstance(value_of(clean).base, torch.Tensor) else None
     return State(round.postprocess(lambda row: row + 1e-9 * held.sum(), round.mix(sent, kind="x")))
 
 
 def one_agents_sum(state, round):
     """The clean sum of one agent, rounded to very few bits."""
     clean, sent = noisy(state, round)
-    held = clean.base.clone() if isinstance(clean.base, torch.Tensor) else None
+    held = value_of(clean).base.clone() if isinstance(value_of(clean).base, torch.Tensor) else None
     return State(
         round.postprocess(lambda row: row + (held[2] * 8).round() / 8, round.mix(sent, kind="x"))
     )
@@ -77,14 +76,14 @@ def stash(state, round):
     def from_stash(row):
         return row + STASH[-2].sum() if len(STASH) > 1 else row
 
-    if isinstance(clean.base, torch.Tensor):
-        STASH.append(clean.base.clone())
+    if isinstance(value_of(clean).base, torch.Tensor):
+        STASH.append(value_of(clean).base.clone())
     return State(round.postprocess(from_stash, mixed))
 
 
 def in_bounded(state, round):
     clean, sent = noisy(state, round)
-    held = clean.base.clone() if isinstance(clean.base, torch.Tensor) else None
+    held = value_of(clean).base.clone() if isinstance(value_of(clean).base, torch.Tensor) else None
     pull = round.bounded(lambda own: own + held[0], clean, lipschitz=1.0, blame="a test")
     return State(round.mix(sent + pull, kind="x"))
 
@@ -92,7 +91,7 @@ def in_bounded(state, round):
 def of_weights(state, round):
     """Through the argument of a function that sees the public weights alone."""
     clean, sent = noisy(state, round)
-    held = [clean.base.clone()] if isinstance(clean.base, torch.Tensor) else []
+    held = [value_of(clean).base.clone()] if isinstance(value_of(clean).base, torch.Tensor) else []
     x = round.mix(sent, kind="x")
     pull = round.postprocess(lambda row, _: row + held[0].mean(), x, round.weights)
     return State(pull)
@@ -144,8 +143,8 @@ def test_a_function_that_changes_from_call_to_call_fails(change, unlooked_at):
 def test_a_step_that_gives_another_function_on_other_records_fails(unlooked_at):
     def chosen(state, round):
         clean, sent = noisy(state, round)
-        at_hand = isinstance(clean.base, torch.Tensor)
-        STASH.append(clean.base.sum() if at_hand else torch.zeros(()))
+        at_hand = isinstance(value_of(clean).base, torch.Tensor)
+        STASH.append(value_of(clean).base.sum() if at_hand else torch.zeros(()))
 
         def one(row):
             return row
@@ -153,7 +152,7 @@ def test_a_step_that_gives_another_function_on_other_records_fails(unlooked_at):
         def other(row):
             return row
 
-        second = len(STASH) > 3  # the trace, and two rounds of the first run
+        second = len(STASH) > 8  # six calls of the trace, and two rounds of the first run
         return State(round.postprocess(other if second else one, sent))
 
     found = function_check(run_of(chosen))
@@ -167,9 +166,9 @@ def test_a_function_more_on_other_records_fails(unlooked_at):
     def more(state, round):
         _, sent = noisy(state, round)
         x = round.postprocess(_identity, sent)
-        return State(round.postprocess(_identity, x) if next(rounds) > 2 else x)
+        return State(round.postprocess(_identity, x) if next(rounds) > 7 else x)
 
-    found = function_check(run_of(more))  # traced once, run twice, and once more on other records
+    found = function_check(run_of(more))  # six calls of the trace, two of the run, then those on other records
     assert not found.passed
     assert "round 1 calls functions 6 times on other records, not 3 times" in found.words
 
@@ -182,8 +181,8 @@ def test_a_round_that_fails_on_other_records_is_told(unlooked_at):
     def fails(state, round):
         clean, sent = noisy(state, round)
         x = round.postprocess(lambda row: row, sent)
-        if isinstance(clean.base, torch.Tensor):
-            STASH.append(clean.base)
+        if isinstance(value_of(clean).base, torch.Tensor):
+            STASH.append(value_of(clean).base)
             if len(STASH) > 2:
                 raise ValueError("too many records")
         return State(x)

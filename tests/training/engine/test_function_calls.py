@@ -10,8 +10,8 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.function_calls import Calls, KeptCalls, ReplayedCalls
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.functions.purity import PureFunction
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.purity import PureFunction
 from overhear.training.step.values import Agents, UndeclaredOperation
 from tests.training.contract import setting
 
@@ -68,8 +68,9 @@ def test_a_function_that_writes_into_all_that_it_gets_does_no_harm():
     def step(state, round):
         received = round.broadcast(state.x, kind="model")
         round.postprocess(_writes_all, state.x, received, round.weights)
+        sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         round.bounded(
-            _writes_all, state.x, released=(received, round.weights), lipschitz=1.0, blame="a test"
+            _writes_all, sums, released=(received, round.weights), lipschitz=1.0, blame="a test"
         )
         return State(round.sum_in(received, weights=round.weights))
 

@@ -74,7 +74,7 @@ def test_a_scale_that_no_float_of_a_run_holds_is_refused(factor):
 def test_scales_that_leave_the_floats_together_are_refused():
     with pytest.raises(UndeclaredOperation, match="underflows or overflows"):
         _trace(lambda r, x, s: 1e24 * (1e-13 * (1e-13 * s)))
-    with pytest.raises(UndeclaredOperation, match="scaling by nan|no number"):
+    with pytest.raises(UndeclaredOperation, match=r"scaling by nan|no number"):
         _trace(lambda r, x, s: torch.tensor(math.nan) * s)
     with pytest.raises(UndeclaredOperation, match="scaling by inf"):
         _trace(lambda r, x, s: r.of_agents(torch.full((5, 1), math.inf)) * s)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from .values import UndeclaredOperation
+from ...privacy.errors import UndeclaredOperation
 
 __all__ = [
     "ATTRIBUTES",

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from overhear.training.functions.projection import projection, same_bits
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
-from overhear.training.step.projection import projection, same_bits
 from overhear.training.step.values import UndeclaredOperation
 
 VALUE = torch.tensor([0.9, 0.5, -1.0])

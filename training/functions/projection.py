@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ...privacy.errors import UndeclaredOperation
 from .purity import PureFunction
-from .values import UndeclaredOperation
 
 __all__ = ["projection", "same_bits"]
 

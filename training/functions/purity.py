@@ -23,10 +23,10 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
+from ...privacy.errors import UndeclaredOperation
 from .bytecode import Chain, Reads, reads_of
 from .constants import held_words, is_enum, written
 from .outside import MISSING, content, found_by, same
-from .values import UndeclaredOperation
 from .vocabulary import (
     ATTRIBUTES,
     BUILTINS,
@@ -202,7 +202,7 @@ class _Copy:
         if any(made_by(code, package) for package in ("torch", "numpy", "scipy")):
             self._refuse(
                 f"uses {code.co_qualname}, which a library made: what is not a function of "
-                "overhear.training.step.vocabulary, such as what torch.func.vmap gives, is made "
+                "training.functions.vocabulary, such as what torch.func.vmap gives, is made "
                 "within the function"
             )
         if reads.refusal:

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from overhear.training.algorithms import dp_cga, dpdl, muffliato
-from overhear.training.step import purity
-from overhear.training.step.purity import purified
+from overhear.training.functions import purity
+from overhear.training.functions.purity import purified
 from overhear.training.step.values import UndeclaredOperation
-from tests.training.step.functions import (
+from tests.training.functions.functions import (
     ALLOWED,
     HOLDS,
     ROW,
@@ -281,7 +281,7 @@ def test_a_name_of_the_source_does_not_matter():
 
 
 _SCRIPT = """
-from overhear.training.step.purity import purified
+from overhear.training.functions.purity import purified
 words = frozenset({"a", "b", "c", "d", "e"})
 def helper(row, k=("x", 2.5)):
     return row if row.sum() in {1.0, 2.0, 3.0} else row * k[1]

@@ -92,7 +92,7 @@ def _attribute_words(name: str) -> str:
         return f"asks for .{name}, which looks behind a value: use what its arguments hold"
     return (
         f"asks for .{name}, which is not among the attributes of tensors, arrays and numbers that "
-        "only compute: see overhear.training.step.vocabulary"
+        "only compute: see overhear.training.functions.vocabulary"
     )
 
 
