@@ -234,6 +234,7 @@ def fill_the_disk() -> None:
         pytest.param(False, id="rank-0-keeps-the-store", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize(
     ("change", "code", "words"),
@@ -243,11 +244,11 @@ def fill_the_disk() -> None:
     ],
 )
 def test_a_rank_that_fails_says_so_once_and_all_have_its_exit_code(
-    run_file, tmp_path, agent, rank, change, code, words
+    run_file, tmp_path, size, agent, rank, change, code, words
 ):
-    changes = [change if at == rank else unchanged for at in range(3)]
-    ended = by_hand(run_file, tmp_path, [], [], [], changes=changes, agent=agent)
-    assert ended.codes == [code] * 3, ended.said
+    changes = [change if at == rank else unchanged for at in range(size)]
+    ended = by_hand(run_file, tmp_path, *[[]] * size, changes=changes, agent=agent)
+    assert ended.codes == [code] * size, ended.said
     assert sum(said.count(words) for said in ended.said) == 1
     assert not "".join(said for at, said in enumerate(ended.said) if at not in (0, rank))
 
