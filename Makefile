@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 OUT ?= demo-run
 export OMP_NUM_THREADS ?= 1
+# Modules are compiled once, not by each process that a test starts.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install demo test test-slow test-all lint bench wheel test-wheel clean
 

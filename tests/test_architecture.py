@@ -199,7 +199,14 @@ def readme_examples() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("command", "expected"), readme_examples())
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        # A second plan differs by its settings alone.
+        pytest.param(*one, marks=[pytest.mark.slow] if "--set" in one[0] else [])
+        for one in readme_examples()
+    ],
+)
 def test_the_output_shown_in_the_readme_is_what_the_command_prints(command, expected):
     words = shlex.split(command)
     done = subprocess.run(

@@ -41,7 +41,8 @@ GENERATED = re.compile(r"<!-- (help|keys|api): ([\w-]+) -->\n(.*?)<!-- end -->",
 PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
-SLOW = {"tutorial-attack", "tutorial-budget", "tutorial-sign"}  # they train, attack, audit
+# They train, attack and audit, or plan every algorithm.
+SLOW = {"algorithms", "attacks", "tutorial-attack", "tutorial-budget", "tutorial-sign"}
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="docs/ is not here: not a checkout")
 

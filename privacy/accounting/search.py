@@ -12,6 +12,7 @@ losses; it decides how many evaluations are needed, never the answer.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .dominating_pairs import DiscretisedPair, Pair, Round, discretised_pair
 from .gaussian import mu_from
@@ -49,6 +50,12 @@ def composed_epsilon_bound(
     >>> round(composed_epsilon_bound(rounds, 1e-5, pairs=ADD_OR_REMOVE), 2)
     1.83
     """
+    if len(rounds) > FEW_ROUNDS:  # as a key they would take more memory than their figure is worth
+        return _epsilon_bound(rounds, delta, pairs)
+    return _known_epsilon_bound(tuple(rounds), delta, tuple(pairs))
+
+
+def _epsilon_bound(rounds: Sequence[Round], delta: float, pairs: Sequence[Pair]) -> float:
     if ever_sampled(rounds) <= delta:
         return 0.0
     missing = max(1e-8 * delta / sum(r.count for r in rounds), _LEAST_MISSING)
@@ -64,6 +71,12 @@ def composed_epsilon_bound(
         again = prepared.composed().epsilon(delta)
         bounds[worst] = known if again is None else min(known, again)
     return max(bounds.values())
+
+
+# A report asks for the same figures as its plan, its ledger and its remedies.
+@lru_cache(maxsize=1024)
+def _known_epsilon_bound(rounds: tuple[Round, ...], delta: float, pairs: tuple[Pair, ...]) -> float:
+    return _epsilon_bound(rounds, delta, pairs)
 
 
 def composed_delta_bound(
@@ -104,6 +117,13 @@ def multiplier_bound(
     >>> round(needed, 3)
     1.415
     """
+    return _known_multiplier_bound(epsilon, delta, count, sampling_rate, tuple(pairs))
+
+
+@lru_cache(maxsize=1024)
+def _known_multiplier_bound(
+    epsilon: float, delta: float, count: int, sampling_rate: float, pairs: tuple[Pair, ...]
+) -> float:
     missing = max(1e-8 * delta / count, _LEAST_MISSING)
     goal = math.log(delta)
 

@@ -26,6 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -120,7 +121,8 @@ def trade_off(
         return GaussianCurve(mu=reach * math.sqrt(squares))
     if squares > 0.0:
         sampled.append(Round(noise_multiplier=squares**-0.5, sampling_rate=1.0, count=1))
-    read = [_lines(sampled, pair) for pair in pairs]
+    lines = _known_lines if len(sampled) <= FEW_ROUNDS else _lines
+    read = [lines(tuple(sampled), pair) for pair in pairs]
     return _SampledCurve(ahead=read[0], back=read[-1])
 
 
@@ -233,6 +235,9 @@ def _lines(rounds: Sequence[Round], pair: Pair) -> tuple[_Lines, ...]:
     tilts = [1e-3 / max(deviation, 1.0)]  # next to none; none at all is not a tilt
     tilts += [tilt_for_delta(found, math.exp(-0.5 * depth**2)) for depth in depths]
     return tuple(_read(compose(found, tilt=tilt)) for tilt in tilts)
+
+
+_known_lines = lru_cache(maxsize=16)(_lines)  # a report reads one curve at several places
 
 
 def _read(loss: LossDistribution) -> _Lines:

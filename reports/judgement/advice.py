@@ -152,7 +152,8 @@ def advise(
         remedies.insert(0, remedy)
     elif not cases:
         found.append(_most(facts))
-    if facts.limit is None:
+    # Where noise is missing, what adds it sets a target.
+    if facts.limit is None and not (cases and hiding(facts) is Action.ADD_NOISE):
         action = Action.ADD_PRIVACY if config.privacy is None else Action.SET_TARGET
         remedies.append(_told(Remedy(action=action), Finding(kind=Kind.NO_TARGET), facts))
     return [*found, *dict.fromkeys(remedies)]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.adversary import EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ..schema import Remedy as Fix
 from .facts import Asked, Claim, Facts
@@ -80,6 +80,7 @@ class Action(enum.StrEnum):
     DELTA = "delta"
     VICTIM = "victim"
     ACCOUNT = "account"
+    NOBODY_ELSE = "nobody-else"
     DISTRUST = "distrust"
     FAULT = "fault"
     AUDIT_AGAIN = "audit-again"
@@ -183,7 +184,7 @@ def judge(facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes) -> tuple[Findi
                 kind=Kind.NOT_ACCOUNTED,
                 adversary=asked.adversary,
                 limit=asked.epsilon,
-                remedy=(Remedy(action=Action.ACCOUNT),),
+                remedy=(Remedy(action=_naming(asked.adversary, facts)),),
                 words={"adversary": asked.adversary, "known": known},
             ),
         )
@@ -207,6 +208,13 @@ def judge(facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes) -> tuple[Findi
         )
         for kind in kinds or [Kind.WITHIN]
     )
+
+
+def _naming(adversary: str, facts: Facts) -> Action:
+    """How an adversary that was not accounted for could be; a lone agent has no other."""
+    of_readers = (EAVESDROPPER.name, FINAL_MODELS.name, SINGLE_MESSAGE.name)
+    alone = facts.agents == 1 and adversary not in of_readers
+    return Action.NOBODY_ELSE if alone else Action.ACCOUNT
 
 
 def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
@@ -247,6 +255,9 @@ def _remedies(
         yield Remedy(action=_STANDARD[kind])
         return
     if kind is Kind.NO_TARGET:
+        unnoised = math.isinf(claim.epsilon) and not fixes and hiding(facts) is Action.ADD_NOISE
+        if unnoised:  # that remedy sets a target
+            return
         yield Remedy(action=Action.SET_TARGET if facts.private else Action.ADD_PRIVACY)
         return
     of_reader = claim.name == SINGLE_MESSAGE.name

@@ -197,6 +197,10 @@ ACTIONS: Mapping[Action, str] = {
         "No adversary sees as little as a single message: name the eavesdropper instead, "
         '`adversary = "eavesdropper"`.'
     ),
+    Action.NOBODY_ELSE: (
+        "The run has one agent, so there is no such adversary: ask about the eavesdropper or the "
+        "final models instead."
+    ),
     Action.UNIT: 'Ask for `unit = "{unit}"`.',
     Action.ADJACENCY: 'Set `adjacency = "{asked_adjacency}"` in [privacy] and train again.',
     Action.DELTA: "Set `delta = {asked_delta}` in [privacy] and train again.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...runs.evidence.schema import Audit, AuditedAdversary
+from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
 from .facts import Facts
 from .findings import Action, Finding, Kind, Remedy
 from .sentence import Figure, Value
@@ -54,7 +54,7 @@ def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
         yield Finding(
             kind=Kind.CHECK_FAILED,
             remedy=(Remedy(action=Action.FAULT),),
-            words={"said": check.words, "check": check.name},
+            words={"said": _words_of(check, audit), "check": check.name},
         )
     if audit.verdict == "failed checks" and not failed:
         yield _said(Kind.CHECK_FAILED, audit)
@@ -62,6 +62,13 @@ def _refuted(audit: Audit | None, facts: Facts) -> Iterator[Finding]:
         yield _measured(Kind.SUSPICIOUS, at, one, audit)
     if audit.verdict == "suspicious" and not doubted[Kind.SUSPICIOUS]:
         yield _said(Kind.SUSPICIOUS, audit)
+
+
+def _words_of(check: AuditCheck, audit: Audit) -> str:
+    """What the audit says of a check that failed; nothing it says where it contradicts itself."""
+    if audit.verdict in ("failed checks", "contradicted"):
+        return check.words
+    return f"audit.json has it as failed, but its own verdict is {audit.verdict}"
 
 
 _OF_AUDIT: Mapping[Kind, Action] = {

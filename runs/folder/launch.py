@@ -21,12 +21,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...privacy.errors import InputError
 
-__all__ = ["Place", "hold_on", "launch"]
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import TCPStore
+
+__all__ = ["CLOSED", "STORE_PREFIX", "Place", "hold_on", "launch"]
+
+STORE_PREFIX, CLOSED = "overhear", "closed"
+"""What the keys of a run begin with at the store, and the key that it has once it is finished."""
 
 _LIFELINE, _AGENT = "OVERHEAR_LIFELINE", "TORCHELASTIC_USE_AGENT_STORE"
 _FAILED = 2
@@ -127,16 +134,19 @@ def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
         The exit code of the ranks; 2 if signals ended them all.
     """
     children: list[subprocess.Popen[bytes]] = []
+    store: TCPStore | None = None
     try:
         with socket.create_server(("127.0.0.1", 0), backlog=max(128, ranks)) as server:
             _start(children, arguments, ranks=ranks, port=server.getsockname()[1])
-            store = _store_at(server)  # referred to as long as the children are there  # noqa: F841
-        return _watch(children, patience=min(timeout + _GRACE, _STOPPED + _GRACE))
+            store = _store_at(server)  # referred to as long as the children are there
+        patience = min(timeout + _GRACE, _STOPPED + _GRACE)
+        return _watch(children, closed=lambda: _is_closed(store), patience=patience)
     except KeyboardInterrupt:
         if not children:
             raise
         children[0].send_signal(signal.SIGINT)  # the others miss it
-        return _watch(children, patience=_GRACE, until=time.monotonic() + _GRACE)
+        until = time.monotonic() + _GRACE
+        return _watch(children, closed=lambda: _is_closed(store), patience=_GRACE, until=until)
     finally:
         for child in children:
             child.kill()
@@ -145,7 +155,7 @@ def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
                 child.stdin.close()
 
 
-def _store_at(server: socket.socket) -> object:
+def _store_at(server: socket.socket) -> TCPStore:
     """The store at a port that is open; the children, which also load torch, have not come yet."""
     from torch._C._distributed_c10d import TCPStore
 
@@ -161,6 +171,11 @@ def _store_at(server: socket.socket) -> object:
         wait_for_workers=False,
         master_listen_fd=server.detach(),
     )
+
+
+def _is_closed(store: TCPStore | None) -> bool:
+    """Whether rank 0 has closed the folder."""
+    return store is not None and bool(store.check([f"{STORE_PREFIX}/{CLOSED}"]))
 
 
 def _start(
@@ -205,11 +220,16 @@ def _interfaces() -> list[tuple[int, str]]:
 
 
 def _watch(
-    children: Sequence[subprocess.Popen[bytes]], *, patience: float, until: float = math.inf
+    children: Sequence[subprocess.Popen[bytes]],
+    *,
+    closed: Callable[[], bool],
+    patience: float,
+    until: float = math.inf,
 ) -> int:
     """Wait for all: once a signal has ended one, until the others miss it; else only shortly.
 
     One that is stopped is given up after `_STOPPED` seconds, however long the others would wait.
+    A run whose folder is closed is finished, whichever rank was lost afterwards.
     """
     left = list(children)
     seen_running = {child.pid: time.monotonic() for child in children}
@@ -225,6 +245,10 @@ def _watch(
         time.sleep(_POLL)
     codes = [child.poll() for child in children]
     if codes[0] == 0:  # rank 0 has closed the folder
+        return 0
+    first_is_lost = codes[0] is None or codes[0] < 0
+    if first_is_lost and closed():  # what rank 0 says of itself is another matter
+        print("rank 0 was lost after the end; the run is finished", file=sys.stderr)
         return 0
     said = [code for code in codes if code is not None and code > 0]
     if said:

@@ -22,6 +22,9 @@ that was only slow is named too, with the option that gives it longer.
 others find the code, rank 0 once it misses that rank and the rest at once, and end with it in
 silence. The process that started the ranks (`launch`, torchrun) keeps the store, so it is there
 whichever rank is gone; where rank 0 has to keep it, rank 0 ends last.
+
+**Once the folder is closed** the run is finished, whichever rank is lost afterwards: rank 0 says so
+at the store, and the others, and who started them, end with exit code 0.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 from . import folder as run_folder
-from .launch import Place
+from .launch import CLOSED, STORE_PREFIX, Place
 
 __all__ = ["Group", "Start", "check_same_facts", "facts_of", "joined", "take_device"]
 
@@ -217,12 +220,34 @@ class Group:
             raise
         return held[0]
 
+    def close(self) -> None:
+        """Tell all ranks, and who started them, that the folder is closed: the run is finished."""
+        self._store.set(CLOSED, "")
+
     def finish(self) -> None:
-        """Let the others end with rank 0, once it has closed the folder; it misses nobody then."""
-        with contextlib.suppress(MissingRank) if self.place.rank == 0 else contextlib.nullcontext():
+        """Let the others end with rank 0, once it has closed the folder; nobody is missed then.
+
+        Raises:
+            MissingRank: a rank is gone, and nothing tells that the folder was closed.
+        """
+        if self.place.rank == 0:
+            self.close()
+        try:
             self.barrier()
+        except MissingRank:
+            if not self._is_closed():
+                raise
         self._finished.set()
         dist.destroy_process_group()
+
+    def _is_closed(self) -> bool:
+        """Whether rank 0 closes the folder in its time, although a rank is gone."""
+        until = time.monotonic() + self.timeout
+        while (closed := _ask(lambda: self._store.check([CLOSED]))) is False:
+            if time.monotonic() > until or _ask(lambda: self._store.check(["first"])) is not False:
+                return False
+            time.sleep(_POLL)
+        return closed is True
 
     def fail(self, error: BaseException) -> NoReturn:
         """End this process; the first rank that fails says why, and all have its exit code."""
@@ -317,7 +342,7 @@ def _meeting(place: Place, *, limit: float) -> Store:
     span, store = timedelta(seconds=limit), None
     try:
         found, _, _ = next(rendezvous("env://", timeout=span))
-        store = PrefixStore("overhear", found)
+        store = PrefixStore(STORE_PREFIX, found)
         store.set(f"here/{place.rank}", "")
         with _silent():
             dist.init_process_group(

@@ -197,6 +197,8 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
     last = _rounds(session, ledger=ledger, start=start)
     _prune(session, newest=0)
     run_folder.write_sums(session.out)
+    if session.group is not None:
+        session.group.close()
     return summary(session, MetricsLine.of(last))
 
 

@@ -23,6 +23,7 @@ A set without a test part of its own gives up a fifth of its records, the same o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -115,14 +116,19 @@ _ROOT_HOLDS = {
 }
 
 
-def _digits() -> Dataset:
+@cache  # reading the text takes longer than training on it for a round
+def _digit_records() -> Records:
     from sklearn.datasets import load_digits
 
     shades, targets = load_digits(return_X_y=True)
     images = shades.reshape(-1, 1, 8, 8) / 16.0  # 17 shades of grey
-    records = Records(inputs=images, targets=targets.astype(np.int64))
+    return Records(inputs=images, targets=targets.astype(np.int64))
+
+
+def _digits() -> Dataset:
     mean, std = _CONSTANTS["digits"]
-    return _dataset("digits", records, None, classes=10, mean=mean, std=std)
+    # What is held out is picked from the records, and so copied: no data set shares memory.
+    return _dataset("digits", _digit_records(), None, classes=10, mean=mean, std=std)
 
 
 def _faces() -> Dataset:

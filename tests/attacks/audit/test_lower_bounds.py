@@ -36,7 +36,7 @@ def _sampled(target: float, rate: float = 0.1, rounds: int = 300) -> Claim:
     return Claim(rounds={(least, rate): rounds})
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)
 def _audits(claim: Claim, canaries: int) -> tuple[Guesses, ...]:
     generator = np.random.default_rng(11)
     coins = generator.random((AUDITS, canaries)) < 0.5
@@ -122,7 +122,7 @@ def test_more_confidence_costs_some_of_the_bound(estimator):
     assert found == sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("target", [1.0, 3.0, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_total_error_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target):
     claim = _one_round(target)
     found = [total_error(g, claim=claim, **HOW).epsilon for g in _audits(claim, 5000)]
@@ -131,7 +131,7 @@ def test_total_error_is_above_the_truth_in_no_more_than_one_audit_in_twenty(targ
     assert np.median(found) == pytest.approx(ideal(claim, canaries=5000, **HOW), rel=0.03)
 
 
-@pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
+@pytest.mark.parametrize("target", [1.0, 3.0, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_two_sided_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target):
     claim = _one_round(target)
     found = [two_sided(g, claim=claim, **HOW).epsilon for g in _audits(claim, 5000)]

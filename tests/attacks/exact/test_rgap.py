@@ -64,13 +64,19 @@ def _peel(seen: Observation, model: nn.Module, image: Tensor) -> Peeled | None:
     return peel(seen, model, input_shape=tuple(image.shape), box=BOX)
 
 
-@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 80), (torch.float64, 150)])
+@pytest.mark.parametrize(
+    ("dtype", "least"),
+    [(torch.float32, 80), pytest.param(torch.float64, 150, marks=pytest.mark.slow)],
+)
 def test_a_sigmoid_lenet_gives_a_photo_away(dtype: torch.dtype, least: float) -> None:
     model, image = _sigmoid_lenet(32), _photo(32)
     assert _decibels(_peel(_see(model, image, dtype=dtype), model, image), image) > least
 
 
-@pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 100), (torch.float64, 200)])
+@pytest.mark.parametrize(
+    ("dtype", "least"),
+    [pytest.param(torch.float32, 100, marks=pytest.mark.slow), (torch.float64, 200)],
+)
 def test_a_relu_network_gives_a_photo_away(dtype: torch.dtype, least: float) -> None:
     model, image = _relu_network(16), _photo(16)
     assert _decibels(_peel(_see(model, image, dtype=dtype), model, image), image) > least
@@ -145,7 +151,7 @@ def test_noise_or_a_batch_are_left_to_optimisation() -> None:
     assert _peel(_see(model, image, count=2), model, image) is None
 
 
-@pytest.mark.parametrize("name", ["resnet18", "lenet"])
+@pytest.mark.parametrize("name", [pytest.param("resnet18", marks=pytest.mark.slow), "lenet"])
 def test_networks_that_cannot_be_peeled_give_nothing(name: str) -> None:
     model = build_model(
         name, input_shape=(3, 16, 16), classes=10, generator=torch.Generator().manual_seed(0)

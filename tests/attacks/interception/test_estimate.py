@@ -59,7 +59,9 @@ def test_the_whitened_error_is_standard_normal(name, who):
 
 
 @pytest.mark.parametrize(("name", "who"), OUTSIDE)
-@pytest.mark.parametrize("graph", [None, star(4)], ids=["ring", "star"])
+@pytest.mark.parametrize(
+    "graph", [None, pytest.param(star(4), marks=pytest.mark.slow)], ids=["ring", "star"]
+)
 def test_no_estimate_is_better_than_the_accountant_says(name, who, graph):
     """Contributions that all point one way are told apart at most as well as mu says."""
     t = trial(name, adversary=who, noise_std=CLIP, graph=graph, round=2)

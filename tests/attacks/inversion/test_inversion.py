@@ -148,7 +148,9 @@ def test_one_record_is_peeled_off_convolutions_before_any_search(
     assert max(match(truth.float(), found.inputs.float()).mse) < 1e-10
 
 
-@pytest.mark.parametrize("preset", ["dlg", "inverting-gradients", "matched"])
+@pytest.mark.parametrize(
+    "preset", [pytest.param("dlg", marks=pytest.mark.slow), "inverting-gradients", "matched"]
+)
 @pytest.mark.parametrize("network", ["mlp", pytest.param("conv", marks=pytest.mark.slow)])
 def test_a_defended_gradient_falls_back_to_the_blind_guess(
     network: str, preset: str, digits: tuple[Tensor, Tensor]

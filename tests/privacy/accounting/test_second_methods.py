@@ -271,7 +271,7 @@ def sampled(cases, every):
     ]
 
 
-@pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES, 5))
+@pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES, 9))
 def test_the_least_noise_meets_its_target_and_hardly_more(eps, rounds, rate, dlt):
     setting = {"rounds": rounds, "sampling_rate": rate}
     least = noise_multiplier(epsilon=eps, delta=dlt, **setting)
@@ -290,7 +290,7 @@ def test_the_least_noise_meets_its_target_and_hardly_more(eps, rounds, rate, dlt
         assert true - 1e-7 <= math.log(dlt) <= true + loose
 
 
-@pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES, 12))
+@pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES, 23))
 def test_replacing_needs_more_noise_and_meets_its_target_too(eps, rounds, rate, dlt):
     setting = {"rounds": rounds, "sampling_rate": rate}
     least = noise_multiplier(epsilon=eps, delta=dlt, adjacency=REPLACE, **setting)

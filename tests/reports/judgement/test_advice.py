@@ -147,6 +147,7 @@ def test_no_noise_at_all_is_fixed_by_a_target() -> None:
     found = advised(config(privacy={"epsilon": None, "noise_multiplier": 0.0}))
     assert found[What.LEAK].epsilon == float("inf")
     assert "`noise_multiplier = 0` adds no noise" in found[What.NOISE].words
+    assert What.NO_TARGET not in found  # it would say the same again
 
 
 def test_noise_from_a_seed_is_fixed_by_leaving_the_seed_out() -> None:

@@ -202,6 +202,17 @@ def test_an_adversary_without_a_figure_is_missing_evidence(facts: Facts) -> None
     assert "does not account for coalition:1,9, only for eavesdropper, neighbour" in said
 
 
+@pytest.mark.parametrize("adversary", ["neighbour", "all-others", "neighbour:1", "coalition:1,2"])
+def test_a_lone_agent_is_not_told_to_account_for_another(facts: Facts, adversary: str) -> None:
+    claims = [claim for claim in facts.claims if claim.name == "eavesdropper"]
+    alone = replace(facts, agents=1, claims=claims)
+    decision = decided(alone, {**LIMIT, "adversary": adversary})
+    assert kinds(decision) == [Kind.NOT_ACCOUNTED]
+    assert "has one agent, so there is no such adversary" in decision.requirements[0].sentence
+    unnamed = decided(alone, {**LIMIT, "adversary": "final-models"})
+    assert "Name it in `adversaries`" in unnamed.requirements[0].sentence
+
+
 def test_an_adversary_is_found_however_it_is_written(facts: Facts) -> None:
     named = changed(facts, "neighbour", name="coalition:1,9", epsilon=2.0)
     assert decided(named, {**LIMIT, "adversary": "coalition:9,1"}).exit_code == 0
@@ -237,6 +248,11 @@ def test_more_rebuilt_than_proven_contradicts_whatever_is_asked_for(facts: Facts
         (audit(verdict="failed checks"), Kind.CHECK_FAILED, "of the audit is failed checks"),
         (
             audit(checks=[{**AUDIT["checks"][0], "passed": False}]),
+            Kind.CHECK_FAILED,
+            "failed (audit.json has it as failed, but its own verdict is consistent)",
+        ),
+        (
+            audit(verdict="failed checks", checks=[{**AUDIT["checks"][0], "passed": False}]),
             Kind.CHECK_FAILED,
             "check residuals of the implementation failed (as stated)",
         ),

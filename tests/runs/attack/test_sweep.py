@@ -16,7 +16,7 @@ RUN = """
 name = "digits"
 agents = 4
 [model]
-name = "mlp"
+name = "linear"
 [algorithm]
 name = "dp-dpsgd"
 [privacy]

@@ -91,7 +91,7 @@ def test_half_the_noise_contradicts_the_proof(run_file: Path, capsys) -> None:
 
 def test_the_audit_of_a_folder_is_kept(run_file: Path, tmp_path: Path, capsys) -> None:
     folder = tmp_path / "run"
-    train_run(load_run_file(run_file), folder)
+    train_run(load_run_file(run_file, ["audit.canaries=60"]), folder)
     assert main(["audit", str(folder)]) == 0
     kept = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
     assert kept["noise_multiplier"] > 0
@@ -110,7 +110,7 @@ def test_a_contradiction_is_kept_before_it_is_raised(
     run_file: Path, tmp_path: Path, monkeypatch
 ) -> None:
     folder = tmp_path / "run"
-    train_run(load_run_file(run_file), folder)
+    train_run(load_run_file(run_file, ["audit.canaries=60"]), folder)
     sound = audit_config
 
     def contradicted(*args, **how):

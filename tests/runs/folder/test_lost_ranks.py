@@ -19,7 +19,10 @@ import torch
 
 from overhear.commands import cli
 from overhear.privacy import read_ledger
+from overhear.runs.folder import folder as run_folder
+from overhear.runs.folder import launch
 from overhear.runs.folder import run as running
+from overhear.runs.folder.ranks import Group
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
@@ -234,6 +237,7 @@ def fill_the_disk() -> None:
         pytest.param(False, id="rank-0-keeps-the-store", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 @pytest.mark.parametrize(
     ("change", "code", "words"),
@@ -243,11 +247,11 @@ def fill_the_disk() -> None:
     ],
 )
 def test_a_rank_that_fails_says_so_once_and_all_have_its_exit_code(
-    run_file, tmp_path, agent, rank, change, code, words
+    run_file, tmp_path, size, agent, rank, change, code, words
 ):
-    changes = [change if at == rank else unchanged for at in range(3)]
-    ended = by_hand(run_file, tmp_path, [], [], [], changes=changes, agent=agent)
-    assert ended.codes == [code] * 3, ended.said
+    changes = [change if at == rank else unchanged for at in range(size)]
+    ended = by_hand(run_file, tmp_path, *[[]] * size, changes=changes, agent=agent)
+    assert ended.codes == [code] * size, ended.said
     assert sum(said.count(words) for said in ended.said) == 1
     assert not "".join(said for at, said in enumerate(ended.said) if at not in (0, rank))
 
@@ -303,6 +307,63 @@ def test_a_finished_run_is_left_as_it_is_by_all_ranks(run_file, tmp_path):
     assert ended.codes == [0, 0]
     assert "is finished; nothing was changed" in ended.said[0]
     assert ended.said[1] == ""
+
+
+def end_at_the_end() -> None:
+    def lost(group: Group) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Group.finish = lost
+
+
+def close_slowly() -> None:
+    close = run_folder.write_sums
+
+    def slowly(out: Path) -> None:
+        time.sleep(2)
+        close(out)
+
+    run_folder.write_sums = slowly
+
+
+@pytest.mark.distributed
+def test_a_rank_that_is_lost_after_the_last_round_leaves_a_finished_run(run_file, tmp_path):
+    changes = [close_slowly, end_at_the_end, unchanged]  # rank 2 misses rank 1 before the end
+    ended = by_hand(run_file, tmp_path, [], [], [], changes=changes)
+    assert ended.codes == [0, -signal.SIGKILL, 0], ended.said
+    assert "The run is in" in ended.said[0]
+    assert not ended.errors
+    assert ended.said[2] == ""
+    assert run_folder.is_finished(tmp_path / "out")
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_rank_0_may_be_lost_once_it_has_closed_the_folder(run_file, tmp_path):
+    ended = by_hand(run_file, tmp_path, [], [], changes=[end_at_the_end, unchanged])
+    assert ended.codes == [-signal.SIGKILL, 0], ended.said
+    assert not ended.errors
+    assert run_folder.is_finished(tmp_path / "out")
+
+
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("closed", [True, False])
+def test_who_started_the_ranks_tells_a_finished_run_from_one_to_resume(
+    ends, closed, monkeypatch, capsys
+):
+    monkeypatch.setattr(launch, "_STOPPED", 0.2)
+    first, second = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    try:
+        first.send_signal(ends)
+        code = launch._watch([first, second], closed=lambda: closed, patience=0.2)
+    finally:
+        for process in (first, second):
+            process.kill()
+            process.wait()
+    said = capsys.readouterr().err
+    assert code == (0 if closed else 2)
+    assert ("the run is finished" in said) == closed
+    assert ("--resume continues the run" in said) == (not closed)
 
 
 def plan_slowly() -> None:

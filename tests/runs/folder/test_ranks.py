@@ -168,13 +168,17 @@ class Watched(Group):
 
     def __init__(self, out: Path) -> None:
         self.place = Place(rank=0, size=2, local_rank=0, local_size=2)
-        self.ranks, self.out, self.met = None, out, list[int]()
+        self.ranks, self.out, self.met, self.closed = None, out, list[int](), False
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         pass
 
     def share_start(self, start: Start | None) -> Start | None:
         return start
+
+    def close(self) -> None:
+        assert is_finished(self.out)
+        self.closed = True
 
     def barrier(self) -> None:
         self.met.append(len(read_ledger(self.out / "ledger.jsonl").numbers))
@@ -196,6 +200,7 @@ def test_ranks_meet_once_a_round_is_in_the_ledger_and_before_it_begins(
         9,
     ]  # each round, and once more before the folder is closed
     assert done == list(range(1, 10))
+    assert watched.closed
 
 
 @pytest.fixture(scope="module")

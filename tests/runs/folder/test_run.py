@@ -25,7 +25,7 @@ RUN = """
 name = "digits"
 agents = 5
 [model]
-name = "mlp"
+name = "linear"
 [graph]
 name = "ring"
 [algorithm]
@@ -41,7 +41,7 @@ learning_rate = 0.2
 rounds = [1, 4]
 [attack]
 presets = ["idlg"]
-images = 2
+images = 1
 rounds = [4]
 """
 
@@ -104,7 +104,7 @@ def test_only_planted_public_records_are_pictured(folder):
 def test_the_transcript_holds_the_intercepted_rounds_of_the_watched_agent(folder):
     transcript = Transcript.load(folder / "transcript")
     assert {m.round for m in transcript} == {1, 4}
-    assert transcript.sent(round=4, kind="cross-gradient", sender=0, receiver=1).shape == (2410,)
+    assert transcript.sent(round=4, kind="cross-gradient", sender=0, receiver=1).shape == (650,)
     with pytest.raises(LookupError):
         transcript.sent(round=4, kind="cross-gradient", sender=2, receiver=3)
 

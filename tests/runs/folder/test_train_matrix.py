@@ -50,7 +50,11 @@ def forms(name: str) -> list[Form]:
 
 QUICK = {"dpdl", "dsgd", "whisper"}  # the others are trained by the slow tests
 MATRIX = [
-    pytest.param(name, form, marks=[] if name in QUICK else [pytest.mark.slow], id=f"{name}-{form}")
+    pytest.param(
+        *(name, form),
+        marks=[] if name in QUICK and form is Form.REPAIRED else [pytest.mark.slow],
+        id=f"{name}-{form}",
+    )
     for name in ALGORITHMS
     for form in forms(name)
 ]

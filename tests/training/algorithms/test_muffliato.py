@@ -182,7 +182,15 @@ def joint(graph: Graph, adversary: str, *, steps: int, victim: int = 0, **number
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 100])
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1", "coalition:1,2"])
-@pytest.mark.parametrize("graph", [ring(5), star(5), full(4)], ids=lambda g: g.name)
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(ring(5), marks=pytest.mark.slow),
+        star(5),
+        pytest.param(full(4), marks=pytest.mark.slow),
+    ],
+    ids=lambda g: g.name,
+)
 def test_a_round_is_one_release_for_whoever_reads_links(graph, adversary, steps):
     assert joint(graph, adversary, steps=steps) == pytest.approx(1.0, abs=1e-9)
 

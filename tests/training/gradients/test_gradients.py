@@ -34,7 +34,15 @@ def lenet():
     return build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=draw)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 1e-3, 0.4, 1e3])
+@pytest.mark.parametrize(
+    "clip_norm",
+    [
+        None,
+        pytest.param(1e-3, marks=pytest.mark.slow),
+        0.4,
+        pytest.param(1e3, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_equals_one_backward_pass_an_example(layout, name, clip_norm):

@@ -134,7 +134,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("clip_norm", [0.5, None])
+@pytest.mark.parametrize("clip_norm", [0.5, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_settled_layout_reads_nothing_back_from_its_device(layout, network, clip_norm):
