@@ -168,7 +168,7 @@ def test_a_function_more_on_other_records_fails(unlooked_at):
         x = round.postprocess(_identity, sent)
         return State(round.postprocess(_identity, x) if next(rounds) > 7 else x)
 
-    found = function_check(run_of(more))  # six calls of the trace, two of the run, then those on other records
+    found = function_check(run_of(more))  # after six calls of the trace and two of the run
     assert not found.passed
     assert "round 1 calls functions 6 times on other records, not 3 times" in found.words
 
