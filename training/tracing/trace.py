@@ -7,12 +7,15 @@ every graph is traced by itself.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...privacy._validate import check_real
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, Topology
@@ -24,26 +27,68 @@ from .traced_round import TracedRound
 Step = Callable[..., Any]
 
 
+# Beyond these, squares and products of public numbers leave the range of double precision, and a
+# record's part of a row is taken for rounding, or its noise for none.
+LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-8, 1e30
+
+
 class AlgorithmTrace(NamedTuple):
-    """Traces of the start and of the rounds, in their order, each with how many rounds it is."""
+    """Traces of the start and of the rounds, in their order, each with how many rounds it is.
+
+    Attributes:
+        start: of the start.
+        rounds: of the rounds, each with how many rounds it is.
+        noise_multiplier: at which noise it was made; None where nobody said, so that it shows what
+            is sent and gives no figure.
+    """
 
     start: RoundTrace
     rounds: Sequence[tuple[RoundTrace, int]]
+    noise_multiplier: float | None
+
+    def per_multiplier(self, mu: float) -> float:
+        """A mu of this trace times its noise multiplier: the joint sensitivity.
+
+        Without noise nothing finite would be left of it, so it is infinite where it is not 0.
+
+        Raises:
+            ValueError: nobody said at which noise multiplier the trace was made.
+        """
+        if self.noise_multiplier is None:
+            raise InputError(
+                "the trace does not say at which noise multiplier it was made, so no figure "
+                "follows from it; give trace(..., noise_multiplier=...)"
+            )
+        if self.noise_multiplier == 0:
+            return math.inf if mu > 0 else mu
+        return mu * self.noise_multiplier
 
 
-def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmTrace:
+def trace(
+    init: Step, step: Step, *, graph: Topology, rounds: int, noise_multiplier: float | None
+) -> AlgorithmTrace:
     """Run `init` and `step` on symbols: every message as linear forms over gradients and noise.
 
     A step that reads `round.index`, or whose state carries public tensors that change, is traced
     in every round; otherwise one trace counts for all rounds on the same graph.
 
+    Args:
+        init: with every number given.
+        step: likewise.
+        graph: of the run.
+        rounds: of the run.
+        noise_multiplier: at which noise the two add theirs, noise_std / clip_norm; None where
+            only what is sent matters, and no figure is asked for.
+
     Raises:
+        ValueError: fewer than one round, or a noise multiplier that is not that of the step.
         UnsupportedView: two rounds on the same graph differ although neither their number nor
             their state does.
         UndeclaredOperation: the step does what no operation declares.
     """
     if rounds < 1:
         raise InputError(f"rounds={rounds} must be at least 1")
+    check_noise(noise_multiplier, init, step)
     # The start, which may send messages of its own.
     first = TracedRound(graph.at(0), index=0)
     state = init(first)
@@ -61,7 +106,7 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
         one, after = _trace_round(step, before, graph=graph.at(index), index=number)
         if one.record.reads_index or not _same_public(before, after):
             every = _every_round(step, state, graph=graph, rounds=rounds)
-            return AlgorithmTrace(start, [(round_, 1) for round_ in every])
+            return AlgorithmTrace(start, [(round_, 1) for round_ in every], noise_multiplier)
         if index > period and not repeats(turns[index - period - 1].record, one.record):
             raise UnsupportedView(
                 "the step differs between rounds without reading round.index: keep what changes in "
@@ -71,8 +116,41 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
 
     # The same round again and again, or the graphs in turn.
     if period == 1:
-        return AlgorithmTrace(start, [(turns[0], rounds)])
-    return AlgorithmTrace(start, [(turns[index % period], 1) for index in range(rounds)])
+        return AlgorithmTrace(start, [(turns[0], rounds)], noise_multiplier)
+    in_turn = [(turns[index % period], 1) for index in range(rounds)]
+    return AlgorithmTrace(start, in_turn, noise_multiplier)
+
+
+def check_noise(noise_multiplier: float | None, *functions: Step) -> None:
+    """Refuse a noise multiplier that is none, or that is not what the functions were given.
+
+    Args:
+        noise_multiplier: of the run; None where no figure is asked for.
+        functions: a start and a step. Numbers bound by `functools.partial` can be read.
+
+    Raises:
+        ValueError: a multiplier out of range, or another one than noise_std / clip_norm.
+        TypeError: a multiplier that is no number.
+    """
+    if noise_multiplier is None:
+        return
+    check_real("noise_multiplier", noise_multiplier)
+    if noise_multiplier != 0 and not LEAST_MULTIPLIER <= noise_multiplier <= MOST_MULTIPLIER:
+        raise InputError(
+            f"noise_multiplier={noise_multiplier:g} must be 0, or from {LEAST_MULTIPLIER:g} to "
+            f"{MOST_MULTIPLIER:g}: beyond that rounding decides what a message shows"
+        )
+    for function in functions:
+        given = function.keywords if isinstance(function, functools.partial) else {}
+        std, clip_norm = given.get("noise_std"), given.get("clip_norm")
+        if std is None or clip_norm is None:  # says nothing, or does not clip
+            continue
+        if not math.isclose(std, noise_multiplier * clip_norm, rel_tol=1e-9):
+            raise InputError(
+                f"noise_multiplier={noise_multiplier:g} is not that of a step with noise_std="
+                f"{std:g} and clip_norm={clip_norm:g}, which is {std / clip_norm:g}; the figure "
+                "would be that of another noise"
+            )
 
 
 def _every_round(step: Step, state: Any, *, graph: Topology, rounds: int) -> list[RoundTrace]:

@@ -152,7 +152,7 @@ def traced(
     unit = {"learning_rate": ETA, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
     settings = dp_netfleet.Settings(local_steps=steps, batches=batches)
     bound = bind(ALGORITHMS["dp-netfleet"], settings, **unit | numbers)
-    return trace(bound.init, bound.step, graph=graph, rounds=500)
+    return trace(bound.init, bound.step, graph=graph, rounds=500, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

@@ -101,7 +101,7 @@ def traces_of(graph, *, rounds: int = 5, settings=None, clip_norm=0.2, noise_std
         rounds=rounds,
         **NUMBERS,
     )
-    return trace(bound.init, bound.step, graph=graph, rounds=rounds)
+    return trace(bound.init, bound.step, graph=graph, rounds=rounds, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)

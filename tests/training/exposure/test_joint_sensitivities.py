@@ -114,7 +114,7 @@ GRAPHS = {"ring": ring(7), "singular-ring": ring(6), "star": star(6), "bipartite
 
 
 def traces(step: str, graph: Graph) -> AlgorithmTrace:
-    return trace(*STEPS[step], graph=graph, rounds=3)
+    return trace(*STEPS[step], graph=graph, rounds=3, noise_multiplier=1.0)
 
 
 def by_whole_views(of: AlgorithmTrace, name: str) -> list[JointSensitivity]:
