@@ -121,7 +121,9 @@ def exposure_of(step: Any, *, clip_norm: float | None = 1.0) -> Any:
         noise_std=1.0,
         **{**NUMBERS, "clip_norm": clip_norm},
     )
-    traces = trace(bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=1.0)
+    traces = trace(
+        bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
+    )
     found = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     return dict(found)["eavesdropper"]
 
@@ -240,7 +242,9 @@ def test_rounds_are_one_fixed_integer(refused: Any) -> None:
 
 def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
     bound = bind(algorithm(noisy_step), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
-    traces = trace(bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=1.0)
+    traces = trace(
+        bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
+    )
     with pytest.raises(UnsupportedView, match="single-message has no closed view"):
         traces.rounds[0][0].view(SINGLE_MESSAGE)
     found = dict(joint_sensitivities(traces, ["single-message"], sampling_rate=0.1))[
@@ -260,7 +264,7 @@ def test_every_view_of_a_trace_holds_the_points_of_its_gradients() -> None:
 
     bound = bind(algorithm(hidden_steps), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
     (round_trace, _), *_ = trace(
-        bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=1.0
+        bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
     ).rounds
     view = round_trace.view(EAVESDROPPER)
     assert any("gradients are taken" in name for name in view.messages)

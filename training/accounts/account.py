@@ -227,7 +227,7 @@ def account(  # every number that a figure depends on has a name here
     (2.07, 0.67)
     >>> round(account("dp-dpsgd", graph="ring:10", rounds=500, sampling_rate=0.01, delta=1e-5,
     ...     epsilon=2).noise_multiplier, 3)
-    0.785
+    0.852
     """
     chosen = algorithm_of(algorithm, step, settings=settings)
     if links not in _LINKS:

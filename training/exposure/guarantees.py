@@ -291,13 +291,13 @@ def calibrated_multiplier(
         UnsupportedMechanism: the accountant does not cover the rounds, or its answer to one
             question contradicts its answer to the other.
     """
-    check_traced_at(sensitivity, None)
     releases = _spent(sensitivity.releases)
     if math.isinf(sensitivity.largest):
         raise UnsupportedView(
             f"no noise multiplier reaches epsilon={epsilon:g} for {sensitivity.adversary.name}: "
             f"{sensitivity.because}"
         )
+    check_traced_at(sensitivity, None)
     if not releases:
         raise UnsupportedView(
             f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "

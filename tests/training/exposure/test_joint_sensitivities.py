@@ -135,7 +135,12 @@ def by_whole_views(of: AlgorithmTrace, name: str) -> list[JointSensitivity]:
                     reasons.append((s.mu, s.because))
             heuristic = any(one.blames for one, _, _ in parts)
             status = Status.HEURISTIC if heuristic else Status.PROVEN
-            found.append(JointSensitivity(who, victim, tuple(releases), status, max(reasons)[1]))
+            because = max(reasons)[1]
+            found.append(
+                JointSensitivity(
+                    who, victim, tuple(releases), status, because, noise_multiplier=1.0
+                )
+            )
     return found
 
 

@@ -182,7 +182,7 @@ def test_exposures_of_a_schedule_are_those_of_every_round_by_itself(graph):
         known, known.settings(), learning_rate=0.1, clip_norm=0.3, noise_std=0.3, batch_size=7.0,
         graph=graph, rounds=9,
     )  # fmt: skip
-    traces = trace(run.init, run.step, graph=graph, rounds=9, noise_multiplier=1.0)
+    traces = trace(run.init, run.step, graph=graph, rounds=9, noise_multiplier=run.noise_multiplier)
     names = ["eavesdropper", "neighbour:1", "final-models"]
     found = dict(joint_sensitivities(traces, names, sampling_rate=0.1, victim=0))
     assert sum(one.scale_of is not None for one, _ in traces.rounds) >= 9 - 3
@@ -235,7 +235,14 @@ def test_a_schedule_may_be_shorter_than_a_period():
         known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0, batch_size=1.0,
         graph=graph, rounds=2,
     )  # fmt: skip
-    assert len(trace(run.init, run.step, graph=graph, rounds=2, noise_multiplier=1.0).rounds) == 2
+    assert (
+        len(
+            trace(
+                run.init, run.step, graph=graph, rounds=2, noise_multiplier=run.noise_multiplier
+            ).rounds
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 20])

@@ -53,7 +53,9 @@ def run_trace(name: str, graph: Graph, **given) -> AlgorithmTrace:
     algorithm = ALGORITHMS[name]
     numbers = {"learning_rate": ETA, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": B}
     bound = bind(algorithm, algorithm.settings(**given), graph=graph, rounds=ROUNDS, **numbers)
-    return trace(bound.init, bound.step, graph=graph, rounds=ROUNDS, noise_multiplier=1.0)
+    return trace(
+        bound.init, bound.step, graph=graph, rounds=ROUNDS, noise_multiplier=bound.noise_multiplier
+    )
 
 
 def traced(name: str, graph: Graph, **given) -> RoundTrace:
