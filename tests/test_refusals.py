@@ -307,7 +307,14 @@ def test_a_mean_over_the_realised_batch_is_refused(size: Any, runs: bool) -> Non
     run = (
         engine_of(bound).advance
         if runs
-        else functools.partial(trace, bound.init, bound.step, graph=ring(4), rounds=2)
+        else functools.partial(
+            trace,
+            bound.init,
+            bound.step,
+            graph=ring(4),
+            rounds=2,
+            noise_multiplier=bound.noise_multiplier,
+        )
     )
     with pytest.raises(UndeclaredOperation, match="batch_size, the public expected size"):
         run()
