@@ -14,13 +14,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, check_multiplier
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Guarantee, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form
 from ..exposure.by_agent import epsilon_by_agent, exposures_by_agent
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.joint_sensitivities import JointSensitivity
 from ..graphs.graph import Topology
+from ..tracing.trace import check_noise
 from .figures import Asked, adversaries_of, figures_of
 from .request import algorithm_of, graph_of
 from .subject import Subject
@@ -242,8 +243,15 @@ def account(  # every number that a figure depends on has a name here
         )
     if form not in tuple(Form):
         raise InputError(f"form={form!r} must be 'repaired' or 'published'")
-    if isinstance(adversaries, str):
-        raise InputError(f"adversaries={adversaries!r} must be a list: [{adversaries!r}]")
+    if isinstance(adversaries, str) or not isinstance(adversaries, Sequence):
+        raise InputTypeError(
+            f"adversaries={adversaries!r:.40} must be a list of names, such as ['eavesdropper']"
+        )
+    for name in (*adversaries, *(() if adversary is None else (adversary,))):
+        if not isinstance(name, str):
+            raise InputTypeError(f"adversary {name!r:.40} must be a name, such as 'eavesdropper'")
+    if victim is not None and (isinstance(victim, bool) or not isinstance(victim, int)):
+        raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
     subject = Subject(
         algorithm=chosen.algorithm,
         settings=chosen.settings,
@@ -300,6 +308,8 @@ def account_of(
         check_epsilon(epsilon, positive=True)
     if noise_multiplier is not None:
         check_multiplier(noise_multiplier)
+        check_noise(noise_multiplier)
+        noise_multiplier = float(noise_multiplier)
     if subject.clip_norm is None and noise_multiplier != 0:
         raise InputError(
             "clip_norm=None does not clip, so no noise bounds what a record gives away; set a "

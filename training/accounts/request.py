@@ -102,9 +102,17 @@ def _pair(
 ) -> Chosen:
     """An algorithm of a start and a step, whose hyper-parameters are those that are given."""
     taken: dict[str, inspect.Parameter] = {}
+    starts: dict[str, inspect.Parameter] = {}
     for what, function, first in (("init", init, 1), ("step", step, 2)):
         own = _check_parameters(what, function, first=first)
         taken |= {name: p for name, p in own.items() if name not in _GIVEN}
+        if what == "init":
+            starts = own
+        elif "records" in own and "records" not in starts:
+            raise InputError(
+                "the step takes 'records', which only a start that draws a batch is given; rename "
+                "it, or divide by batch_size"
+            )
     _check_known(settings, taken, whose="the step")
     for name, parameter in taken.items():
         if parameter.default is inspect.Parameter.empty and name not in settings:

@@ -63,8 +63,10 @@ class Subject:
         check_real("sampling_rate", self.sampling_rate)
         if not 0 < self.sampling_rate <= 1:
             raise InputError(
-                f"sampling_rate={self.sampling_rate} must lie in (0, 1]; did you mean batch_size?"
+                f"sampling_rate={self.sampling_rate!r:.40} must lie in (0, 1]; did you mean "
+                "batch_size?"
             )
+        object.__setattr__(self, "sampling_rate", float(self.sampling_rate))
         for name in ("clip_norm", "learning_rate", "batch_size", "records"):
             value = getattr(self, name)
             if value is None and name != "learning_rate":
@@ -72,9 +74,10 @@ class Subject:
             check_real(name, value)
             if not _LEAST <= value <= _MOST:
                 raise InputError(
-                    f"{name}={value:g} must be a number from {_LEAST:g} to {_MOST:g}: rounding "
+                    f"{name}={value!r:.40} must be a number from {_LEAST:g} to {_MOST:g}: rounding "
                     "would decide what a message shows"
                 )
+            object.__setattr__(self, name, float(value))
         if self.algorithm.needs_records and self.records is None:
             raise InputError(
                 f"algorithm {self.algorithm.name!r} needs records, the public number of records "

@@ -137,7 +137,7 @@ def check_noise(noise_multiplier: float | None, *functions: Step) -> None:
     check_real("noise_multiplier", noise_multiplier)
     if noise_multiplier != 0 and not LEAST_MULTIPLIER <= noise_multiplier <= MOST_MULTIPLIER:
         raise InputError(
-            f"noise_multiplier={noise_multiplier:g} must be 0, or from {LEAST_MULTIPLIER:g} to "
+            f"noise_multiplier={noise_multiplier!r:.40} must be 0, or from {LEAST_MULTIPLIER:g} to "
             f"{MOST_MULTIPLIER:g}: beyond that rounding decides what a message shows"
         )
     for function in functions:

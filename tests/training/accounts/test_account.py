@@ -268,7 +268,7 @@ def test_noise_that_does_not_keep_its_proportion_has_no_account(which):
 
 
 def test_a_step_whose_noise_ignores_its_multiplier_is_refused_at_every_door():
-    """Its noise is 0.2 in fact. A trace at 1 that is read at 2 would give 41.1; the truth is 200."""
+    """Its noise is 0.2 in fact. A trace at 1, read at 2, would give 41.1; the truth is 200.4."""
     quiet = with_noise(lambda _, std: 0.2)
     with pytest.raises(UnsupportedView, match="proportion"):
         account(init, quiet, noise_multiplier=2.0, **RUN)
@@ -331,6 +331,7 @@ def test_a_step_that_sends_only_without_noise_is_refused_without():
         (math.inf, "must be 0, or from"),
         (math.nan, "at least 0"),
         (-1.0, "at least 0"),
+        (10**400, "must be 0, or from"),
         (True, "must be a number"),
         ("2", "must be a number"),
     ],
@@ -350,7 +351,7 @@ def test_multipliers_in_range_give_the_same_joint_sensitivity(multiplier):
     ("given", "said"),
     [
         ({"clip_norm": 1e200}, "clip_norm=1e[+]200 must be a number from"),
-        ({"clip_norm": 0.0}, "clip_norm=0 must"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0 must"),
         ({"clip_norm": math.nan}, "clip_norm=nan must"),
         ({"clip_norm": None}, "does not clip"),
         ({"clip_norm": math.inf}, "does not clip"),
@@ -369,6 +370,11 @@ def test_multipliers_in_range_give_the_same_joint_sensitivity(multiplier):
         ({"noise_multiplier": None, "epsilon": math.nan}, "epsilon=nan must be"),
         ({"adversary": "neighbour"}, "has no effect without epsilon"),
         ({"adversaries": "neighbour"}, "must be a list"),
+        ({"adversaries": 5}, "must be a list"),
+        ({"adversaries": [5]}, "must be a name"),
+        ({"victim": True}, "must be the number of an agent"),
+        ({"victim": 1.5}, "must be the number of an agent"),
+        ({"learning_rate": 10**400}, "learning_rate=1000"),
         ({"adversaries": ["nobody"]}, "nobody"),
         ({"victim": 7}, "victim=7 must lie in 0..4"),
         ({"links": "open"}, "links='open' must be"),
