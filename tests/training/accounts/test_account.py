@@ -267,6 +267,20 @@ def test_noise_that_does_not_keep_its_proportion_has_no_account(which):
         account(init, OTHERWISE[which], epsilon=0.05, **run)
 
 
+@pytest.mark.parametrize("which", ["squared", "capped", "offset", "batch size"])
+def test_a_run_at_multiplier_one_is_held_against_another(which):
+    with pytest.raises(UnsupportedView, match="proportion"):
+        account(init, OTHERWISE[which], noise_multiplier=1, **RUN)
+
+
+@pytest.mark.parametrize("multiplier", [math.nan, -1.0])
+def test_no_epsilon_is_given_at_a_multiplier_that_is_none(multiplier):
+    joint = account(init, step, noise_multiplier=2, **RUN).joint_sensitivities["eavesdropper"]
+    assert joint.noise_multiplier is None  # it holds at any noise
+    with pytest.raises(InputError, match="must be at least 0"):
+        run_epsilon(joint, statement=STATEMENT, noise_multiplier=multiplier)
+
+
 def test_a_step_whose_noise_ignores_its_multiplier_is_refused_at_every_door():
     """Its noise is 0.2 in fact. A trace at 1, read at 2, would give 41.1; the truth is 200.4."""
     quiet = with_noise(lambda _, std: 0.2)
