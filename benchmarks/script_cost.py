@@ -73,7 +73,9 @@ def timed(watch: Stopwatch) -> Iterator[None]:
 
 def spent(setting: Setting, bound: Bound, *, rounds: int) -> Spent:
     """Run rounds that follow a plan, and time them and their scripts."""
-    planned = trace(bound.init, bound.step, graph=setting.graph, rounds=rounds + 1).scripts
+    planned = trace(
+        bound.init, bound.step, graph=setting.graph, rounds=rounds + 1, noise_multiplier=None
+    ).scripts
     engine, watch = Engine(setting, bound, scripts=planned), Stopwatch()
     engine.start()
     engine.advance()
@@ -94,7 +96,7 @@ def planning(bound: Bound, setting: Setting, *, rounds: int) -> tuple[float, flo
     for repeats in (tracing.check_repeats, lambda *_, **__: None):
         with patch.object(tracing, "check_repeats", repeats):
             start = time.process_time()
-            trace(bound.init, bound.step, graph=setting.graph, rounds=rounds)
+            trace(bound.init, bound.step, graph=setting.graph, rounds=rounds, noise_multiplier=None)
             found.append(1e3 * (time.process_time() - start))
     return found[0], found[1]
 

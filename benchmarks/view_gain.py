@@ -68,7 +68,7 @@ def _row(graph: str, form: Form, alpha: float, *, multiplier: float, replays: in
         predicted = float(seen.covariance[0, 0]) ** 0.5 / seen.noise_std
     measured = _size(alone) / _size(joined)
     ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=1.0, victim=0)
-    most = max(r.joint_sensitivity for r in found.releases) * multiplier
+    most = found.largest
     worst = f"{_worst(trial, alpha):11.3f}" if form is Form.PUBLISHED else f"{'':>11}"
     proven = "" if math.isfinite(proven_mu(trial, traces)) else "  heuristic"
     print(

@@ -94,7 +94,9 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     init, step = STEPS["dpdl, repaired"]
-    by_surroundings(trace(init, step, graph=ring(4), rounds=9), *CLEAR_DEFAULT)  # late imports
+    by_surroundings(
+        trace(init, step, graph=ring(4), rounds=9, noise_multiplier=1.0), *CLEAR_DEFAULT
+    )  # late imports
     print("| algorithm | graph | agents | trace | exposures | all others | whole views | apart |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     for agents in (a for a in AGENTS if a <= 100 or not asked.quick):

@@ -39,12 +39,13 @@ from overhear.privacy import (
 )
 from overhear.privacy.accounting.risk import risk
 from overhear.privacy.accounting.trade_off import trade_off
-from overhear.training import Agents, UndeclaredOperation, joint_sensitivities
+from overhear.training import Agents, UndeclaredOperation
 from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.exposure.guarantees import calibrated_multiplier
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, validate_model
 from overhear.training.tracing.trace import trace
@@ -120,7 +121,9 @@ def exposure_of(step: Any, *, clip_norm: float | None = 1.0) -> Any:
         noise_std=1.0,
         **{**NUMBERS, "clip_norm": clip_norm},
     )
-    traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
+    traces = trace(
+        bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
+    )
     found = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     return dict(found)["eavesdropper"]
 
@@ -239,7 +242,9 @@ def test_rounds_are_one_fixed_integer(refused: Any) -> None:
 
 def test_a_single_message_has_no_closed_view_and_proves_nothing() -> None:
     bound = bind(algorithm(noisy_step), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
-    traces = trace(bound.init, bound.step, graph=ring(4), rounds=2)
+    traces = trace(
+        bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
+    )
     with pytest.raises(UnsupportedView, match="single-message has no closed view"):
         traces.rounds[0][0].view(SINGLE_MESSAGE)
     found = dict(joint_sensitivities(traces, ["single-message"], sampling_rate=0.1))[
@@ -258,7 +263,9 @@ def test_every_view_of_a_trace_holds_the_points_of_its_gradients() -> None:
         return State(round.mix(x, kind="half"))
 
     bound = bind(algorithm(hidden_steps), ALGORITHMS["dsgd"].settings(), noise_std=1.0, **NUMBERS)
-    (round_trace, _), *_ = trace(bound.init, bound.step, graph=ring(4), rounds=2).rounds
+    (round_trace, _), *_ = trace(
+        bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
+    ).rounds
     view = round_trace.view(EAVESDROPPER)
     assert any("gradients are taken" in name for name in view.messages)
     mus = [s.mu for s in round_trace.sensitivities(EAVESDROPPER, 0)]
@@ -300,7 +307,14 @@ def test_a_mean_over_the_realised_batch_is_refused(size: Any, runs: bool) -> Non
     run = (
         engine_of(bound).advance
         if runs
-        else functools.partial(trace, bound.init, bound.step, graph=ring(4), rounds=2)
+        else functools.partial(
+            trace,
+            bound.init,
+            bound.step,
+            graph=ring(4),
+            rounds=2,
+            noise_multiplier=bound.noise_multiplier,
+        )
     )
     with pytest.raises(UndeclaredOperation, match="batch_size, the public expected size"):
         run()

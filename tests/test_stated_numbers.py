@@ -34,10 +34,10 @@ from overhear.training import (
     Round,
     RoundTrace,
     build_graph,
-    joint_sensitivities,
-    run_epsilon,
 )
 from overhear.training.algorithms import dp_dpsgd, dpdl
+from overhear.training.exposure.guarantees import run_epsilon
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.tracing.trace import trace
 
@@ -64,7 +64,7 @@ def released(round: Round, *points, batch=None, coefs=(1.0,), std=1.0, clip_norm
 
 
 def one_round(init, step, graph: Graph, *, rounds: int = 5) -> RoundTrace:
-    return trace(init, step, graph=graph, rounds=rounds).rounds[0][0]
+    return trace(init, step, graph=graph, rounds=rounds, noise_multiplier=1.0).rounds[0][0]
 
 
 def joints(one: RoundTrace, adversary: str = "eavesdropper", victim: int = 0) -> list[float]:
@@ -81,7 +81,9 @@ def unclosed(one: RoundTrace) -> View:
 def exposed(
     of: AlgorithmTrace, *, rate: float, adversary: str = "eavesdropper"
 ) -> JointSensitivity:
-    return dict(joint_sensitivities(of, [adversary], sampling_rate=rate))[adversary]
+    """Of a step whose noise scales with noise_std, so at any noise."""
+    ((_, found),) = joint_sensitivities(of, [adversary], sampling_rate=rate)
+    return found._replace(noise_multiplier=None)
 
 
 # Noise that is correlated across agents
@@ -188,7 +190,7 @@ def test_dyn_d2p_costs_one_over_its_multiplier_in_every_round():
         x = round.sum_in(sent, weights=round.of_edges(share))
         return PushSum(x, torch.from_numpy(columns) @ state.w)
 
-    rounds = trace(init, step, graph=graph, rounds=5).rounds
+    rounds = trace(init, step, graph=graph, rounds=5, noise_multiplier=1.0).rounds
     for adversary in ("eavesdropper", "neighbour:0"):
         found = [joints(one, adversary, victim=3)[0] for one, _ in rounds]
         assert found == pytest.approx([1.0, 0.5, 0.25, 0.125, 0.0625], rel=1e-9)
@@ -216,7 +218,7 @@ def test_dp_cga_costs_sqrt_of_the_neighbourhood(graph, mu, adversary):
 @pytest.mark.parametrize(("uses", "eps"), [(1, 0.6220), (2, 1.0004), (4, 1.8282)])
 def test_cross_gradients_of_one_batch_are_one_louder_release(uses, eps):
     step = functools.partial(dpdl.step, form=Form.REPAIRED, alpha=1.0, momentum=0.9, **NUMBERS)
-    of = trace(dpdl.init, step, graph=full(uses), rounds=1000)
+    of = trace(dpdl.init, step, graph=full(uses), rounds=1000, noise_multiplier=1.0)
     found = exposed(of, rate=0.01, adversary="final-models")
     assert run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT) == pytest.approx(
         eps, abs=1e-3
@@ -227,7 +229,7 @@ def test_a_clipped_batch_mean_moves_by_twice_its_clip_norm():
     def step(state, round):
         return Model(round.mix(state.x - released(round, state.x, clip_norm=2.0), kind="model"))
 
-    found = exposed(trace(start, step, graph=ring(5), rounds=1000), rate=0.01)
+    found = exposed(trace(start, step, graph=ring(5), rounds=1000, noise_multiplier=1.0), rate=0.01)
     assert run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT) == pytest.approx(
         1.828, abs=1e-3
     )
@@ -294,7 +296,7 @@ def test_hidden_local_steps_seem_cheaper_without_closure():
 def test_two_local_steps_a_round_cost_two_batches_a_round(tracks):
     step = functools.partial(net_fleet, local_steps=2, one_batch=False)
     init, step = (tracker, step) if tracks else (start, two_local_steps)
-    found = exposed(trace(init, step, graph=ring(10), rounds=500), rate=0.02)
+    found = exposed(trace(init, step, graph=ring(10), rounds=500, noise_multiplier=1.0), rate=0.02)
     assert run_epsilon(found, noise_multiplier=2.0, statement=STATEMENT) == pytest.approx(
         1.3297, abs=2e-4
     )
@@ -387,7 +389,9 @@ def test_the_large_first_batch_of_dpmixsgd_costs_more_than_all_rounds(std, eps):
     # n = 20,000, batches of 10 and a first one of 2,000; std None leaves the first batch out.
     init = functools.partial(mixed_start, sampling_rate=0.1, std=std or 1.0)
     step = functools.partial(dpmixsgd, published=False)
-    found = exposed(trace(init, step, graph=ring(5), rounds=2000), rate=10 / 20_000)
+    found = exposed(
+        trace(init, step, graph=ring(5), rounds=2000, noise_multiplier=1.0), rate=10 / 20_000
+    )
     if std is None:
         found = found._replace(releases=tuple(r for r in found.releases if r.first))
     assert run_epsilon(found, noise_multiplier=1.0, statement=STATEMENT) == pytest.approx(

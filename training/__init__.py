@@ -1,5 +1,6 @@
-"""Training: a round's operations, the algorithms, their trace, and the engine."""
+"""Training: a round's operations, the algorithms, what they cost, and the engine."""
 
+from .accounts.account import Account, account
 from .algorithms import ALGORITHMS, Algorithm, Form, bind
 from .data.dataset import Examples
 from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
@@ -7,13 +8,7 @@ from .engine.engine import Engine, Setting
 from .engine.randomness import SecretRandomness
 from .engine.recording import Recorded
 from .engine.transcript import Message, Transcript
-from .exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
-from .exposure.joint_sensitivities import (
-    JointSensitivity,
-    joint_sensitivities,
-    joint_sensitivities_by_victim,
-)
-from .exposure.whole_run import streamed_view, whole_run_joint_sensitivities
+from .exposure.joint_sensitivities import JointSensitivity
 from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph
@@ -24,13 +19,14 @@ from .step.handles import Agents, Edges, Server
 from .step.round import Round
 from .step.values import Batch, UndeclaredOperation
 from .tracing.round_trace import RoundTrace
-from .tracing.trace import AlgorithmTrace, trace
+from .tracing.trace import AlgorithmTrace
 
 __all__ = [
     "ALGORITHMS",
     "DATASET_NAMES",
     "GRAPH_NAMES",
     "MODEL_NAMES",
+    "Account",
     "Agents",
     "Algorithm",
     "AlgorithmTrace",
@@ -57,23 +53,16 @@ __all__ = [
     "Topology",
     "Transcript",
     "UndeclaredOperation",
+    "account",
     "auroc",
     "bind",
     "build_graph",
     "build_model",
-    "calibrated_multiplier",
     "evaluate",
     "flatten",
-    "guarantee",
-    "joint_sensitivities",
-    "joint_sensitivities_by_victim",
     "load_dataset",
     "partition",
     "poisson_batch",
-    "run_epsilon",
-    "streamed_view",
-    "trace",
     "unflatten",
     "validate_model",
-    "whole_run_joint_sensitivities",
 ]

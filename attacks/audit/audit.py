@@ -25,6 +25,7 @@ import numpy as np
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
+from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.joint_sensitivities import JointSensitivity
 from .game import MOST, CanaryGame, Progress, play
 from .lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
@@ -309,11 +310,15 @@ def claim_of(
     """The mechanism that a joint sensitivity is accounted as; without noise where nothing protects.
 
     Args:
-        sensitivity: at noise multiplier 1.
+        sensitivity: of the run, which was traced at this noise multiplier or holds at any.
         statement: of the epsilon that is audited.
         noise_multiplier: of the run.
         rounds: how many of the run's are audited.
+
+    Raises:
+        UnsupportedView: a noise multiplier at which the sensitivity was not looked at.
     """
+    check_traced_at(sensitivity, noise_multiplier)
     counts: Counter[tuple[float, float]] = Counter()
     most = 1
     for r in sensitivity.releases:

@@ -99,7 +99,13 @@ def watch(
     Raises:
         ValueError: no round to watch.
     """
-    traces = trace(bound.init, bound.step, graph=setting.graph, rounds=rounds)
+    traces = trace(
+        bound.init,
+        bound.step,
+        graph=setting.graph,
+        rounds=rounds,
+        noise_multiplier=bound.noise_multiplier,
+    )
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
     transcript, own = Transcript(), randomness or SecretRandomness()
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)

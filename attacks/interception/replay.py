@@ -150,7 +150,13 @@ class Replay:
 def trace_of(trial: Trial) -> AlgorithmTrace:
     """The run on symbols, at the noise and the clip of the trial."""
     bound = _bound(trial)
-    return trace(bound.init, bound.step, graph=trial.setting.graph, rounds=trial.rounds)
+    return trace(
+        bound.init,
+        bound.step,
+        graph=trial.setting.graph,
+        rounds=trial.rounds,
+        noise_multiplier=bound.noise_multiplier,
+    )
 
 
 def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = None) -> Replay:

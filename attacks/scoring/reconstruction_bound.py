@@ -264,9 +264,10 @@ def proven_mu(trial: Trial, traces: AlgorithmTrace) -> float:
         return math.inf
     if found.status is not Status.PROVEN:
         return math.inf
+    noise = traces.noise_multiplier or 1.0  # without noise every figure is infinite or 0
     attacked = range(trial.round, trial.round + trial.together)
     squares = [
-        release.joint_sensitivity**2
+        (release.joint_sensitivity / noise) ** 2
         for number in attacked
         for release in found.releases
         if release.first <= number < release.first + release.rounds

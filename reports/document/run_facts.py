@@ -156,7 +156,7 @@ def traffic(built: Built, plan: Plan) -> Traffic:
     bound = built.bound(plan.noise_multiplier)
     graph = built.setting.graph
     period = min(len(graph.graphs), built.rounds)
-    traces = trace(bound.init, bound.step, graph=graph, rounds=period)
+    traces = trace(bound.init, bound.step, graph=graph, rounds=period, noise_multiplier=None)
     ends = {
         (sender == SERVER, receiver == SERVER)
         for one in (traces.start, *(one for one, _ in traces.rounds))

@@ -41,7 +41,9 @@ def game_of(
     setting, rounds = built.setting, config.audit.rounds or config.training.rounds
     encrypted = config.graph.links == "encrypted"
     unit = built.bound(1.0)
-    of_unit = trace(unit.init, unit.step, graph=setting.graph, rounds=built.rounds)
+    of_unit = trace(
+        unit.init, unit.step, graph=setting.graph, rounds=built.rounds, noise_multiplier=1.0
+    )
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
     adversaries = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
@@ -53,7 +55,13 @@ def game_of(
         return None, against
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
     bound = built.bound(multiplier)
-    traces = trace(bound.init, bound.step, graph=setting.graph, rounds=built.rounds)
+    traces = trace(
+        bound.init,
+        bound.step,
+        graph=setting.graph,
+        rounds=built.rounds,
+        noise_multiplier=bound.noise_multiplier,
+    )
     game = CanaryGame(
         setting=setting,
         bound=bound,

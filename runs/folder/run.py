@@ -38,7 +38,6 @@ from ...training.engine.randomness import SecretRandomness
 from ...training.engine.transcript import Transcript
 from ...training.exposure.guarantees import run_epsilon
 from ...training.models.evaluation import Metrics, evaluate
-from ...training.tracing.trace import trace
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
@@ -287,16 +286,14 @@ def _engine(session: Session, *, layout: str, transcript: Transcript) -> Engine:
     root = training.evaluation_noise_seed
     if ranks is not None:
         root = share_root(ranks, root=root, device=setting.device)
-    bound = session.built.bound(session.plan.noise_multiplier)
-    planned = trace(bound.init, bound.step, graph=setting.graph, rounds=session.plan.rounds)
     return Engine(
         replace(setting, layout=layout),
-        bound,
+        session.built.bound(session.plan.noise_multiplier),
         randomness=SecretRandomness(root, hardened=training.noise == "hardened"),
         taps=() if ranks else (transcript,),
         gathered=Gathered(session.config.intercept.rounds, [transcript]) if ranks else None,
         ranks=ranks,
-        scripts=planned.scripts,
+        scripts=session.plan.scripts,
     )
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from ...privacy.adversary import ALL_OTHERS, SINGLE_MESSAGE, WORST_NEIGHBOUR
-from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.view.view import UnsupportedView
-from ...training.algorithms import ALGORITHMS, Form, bind
+from ...training.accounts.account import Account, account_of
+from ...training.accounts.subject import Subject
+from ...training.accounts.warnings import warnings_of
+from ...training.algorithms import ALGORITHMS, Form
 from ...training.algorithms.algorithm import PlannedRun
-from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
-from ...training.exposure.guarantees import calibrated_multiplier, guarantee
-from ...training.exposure.joint_sensitivities import JointSensitivity, joint_sensitivities
-from ...training.exposure.whole_run import replace_infinite_by_whole_run
+from ...training.exposure.joint_sensitivities import JointSensitivity
 from ...training.graphs.graph import Topology
-from ...training.tracing.trace import trace
+from ...training.tracing.scripts import Scripts
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -31,7 +27,6 @@ from ..run_file.build import (
 )
 from ..run_file.run_file import RunFile
 from ..run_file.tables import PrivacyTable
-from .by_agent import epsilon_by_agent, exposures_by_agent
 from .schema import Planned, PlannedAdversary, PublishedBound, Target
 
 _SOME_BATCH = 37.5
@@ -46,9 +41,10 @@ class Plan:
         noise_multiplier: given, or calibrated so that the target adversary's epsilon is met.
         target: what the run file asks for.
         guarantees: one for each adversary, worst first.
-        exposures: the same adversaries at noise multiplier 1, by name.
+        exposures: the joint sensitivity to each of them, by name; they hold at any noise.
         sampling_rate, rounds: what was accounted for.
         message_kinds: what a round sends.
+        scripts: what every round of the run has to follow.
         warnings: sentences for the reader.
         victims: by adversary epsilon of every agent, None for members of it; where asked for.
         published_bound: what the algorithm's paper claims at this noise multiplier.
@@ -62,6 +58,7 @@ class Plan:
     sampling_rate: float
     rounds: int
     message_kinds: Sequence[str]
+    scripts: Scripts
     warnings: Sequence[str]
     published_bound: PublishedClaim | None = None
     victims: Mapping[str, Sequence[float | None]] | None = None
@@ -140,59 +137,58 @@ def make_plan(
 
     Raises:
         ValueError: a victim or adversary that does not exist.
-        UnsupportedView: no noise meets the target, or the view cannot be accounted for.
+        UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
+            step's noise does not keep its proportion to what is clipped.
     """
-    graph = graph or graph_of(config)
-    rounds, p = config.training.rounds, config.privacy
-    # What a round sends and what it is exposed to, at noise multiplier 1.
+    graph, p = graph or graph_of(config), config.privacy
     needs_records = ALGORITHMS[config.algorithm.name].needs_records
     data = data_of(config) if needs_records or config.training.sampling_rate is None else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
-    statement = statement_of(config)
-    kinds, found, of_each = _exposures(
-        config, graph, rate=rate, records=records, every_agent=every_agent
-    )
-    # The noise that meets the target; the step as it runs with it must cost what was accounted.
-    multiplier = _multiplier(p, found, statement)
-    if multiplier > 0:
-        _, real, _ = _exposures(
-            config,
-            graph,
-            rate=rate,
+    statement, encrypted = statement_of(config), config.graph.links == "encrypted"
+    found = account_of(
+        Subject(
+            algorithm=ALGORITHMS[config.algorithm.name],
+            settings=config.algorithm.settings(),
+            form=Form(config.algorithm.form),
+            graph=graph,
+            rounds=config.training.rounds,
+            sampling_rate=rate,
+            clip_norm=clip_norm_of(config),
+            learning_rate=config.training.learning_rate,
+            batch_size=None if needs_records else batch_size,
             records=records,
-            noise_multiplier=multiplier,
-            batch_size=batch_size,
-        )
-        _check_scaling(found, real, multiplier)
-    # Epsilon of every adversary, and of every agent where that is asked for.
-    every = _guarantees(config, found, statement, multiplier=multiplier)
-    victims = {
-        name: epsilon_by_agent(
-            of, agents=graph.agents, statement=statement, noise_multiplier=multiplier
-        )
-        for name, of in of_each.items()
-    }
+        ),
+        statement=statement,
+        epsilon=None if p is None else p.epsilon,
+        noise_multiplier=0.0 if p is None else p.noise_multiplier,
+        adversary=None if p is None else p.adversary,
+        adversaries=() if p is None else p.adversaries,
+        victim=None if p is None else p.victim,
+        encrypted=encrypted,
+    )
+    every = _guarantees(config, found)
     return Plan(
         statement=statement,
-        noise_multiplier=multiplier,
+        noise_multiplier=found.noise_multiplier,
         target=_target(p, statement),
         guarantees=every,
-        exposures=found,
+        exposures=dict(found.joint_sensitivities),
         sampling_rate=rate,
-        rounds=rounds,
-        message_kinds=kinds,
-        warnings=_warnings(config, every),
+        rounds=found.rounds,
+        message_kinds=found.message_kinds,
+        scripts=found.scripts,
+        warnings=_warnings(config, found, every),
         published_bound=_published_bound(
             config,
             graph,
             every,
             statement=statement,
-            multiplier=multiplier,
+            multiplier=found.noise_multiplier,
             rate=rate,
             records=records,
         ),
-        victims=victims if every_agent else None,
+        victims=found.epsilon_by_agent() if every_agent else None,
     )
 
 
@@ -202,159 +198,24 @@ def _target(privacy: PrivacyTable | None, statement: Statement) -> Target:
     return Target(epsilon=privacy.epsilon, delta=statement.delta, adversary=privacy.adversary)
 
 
-def _multiplier(
-    privacy: PrivacyTable | None, found: Mapping[str, JointSensitivity], statement: Statement
-) -> float:
-    """The noise multiplier that is given, or that meets the target."""
-    if privacy is None:
-        return 0.0
-    if privacy.epsilon is None:
-        return float(privacy.noise_multiplier or 0.0)
-    return calibrated_multiplier(
-        found[privacy.adversary], statement=statement, epsilon=privacy.epsilon
-    )
-
-
-def _guarantees(
-    config: RunFile,
-    found: Mapping[str, JointSensitivity],
-    statement: Statement,
-    *,
-    multiplier: float,
-) -> list[Guarantee]:
+def _guarantees(config: RunFile, found: Account) -> list[Guarantee]:
     """What is stated of each adversary, worst first."""
-    every = [
-        guarantee(name, exposure, statement=statement, noise_multiplier=multiplier)
-        for name, exposure in found.items()
-    ]
-    if config.training.evaluation_noise_seed is not None:
-        known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
-        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
-    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
-    return every
+    every = list(found.guarantees.values())
+    if config.training.evaluation_noise_seed is None:
+        return every
+    known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
+    return [replace(g, status=Status.HEURISTIC, because=known) for g in every]
 
 
-def _exposures(
-    config: RunFile,
-    graph: Topology,
-    *,
-    rate: float,
-    records: float | None,
-    noise_multiplier: float = 1.0,
-    batch_size: float = 1.0,
-    every_agent: bool = False,
-) -> tuple[list[str], dict[str, JointSensitivity], dict[str, list[JointSensitivity]]]:
-    """What a round sends, and the exposures of the adversaries asked for and the target's.
-
-    Last those of every agent, where asked for.
-    """
-    algorithm, clip_norm = ALGORITHMS[config.algorithm.name], clip_norm_of(config)
-    bound = bind(
-        algorithm,
-        config.algorithm.settings(),
-        form=Form(config.algorithm.form),
-        learning_rate=config.training.learning_rate,
-        clip_norm=clip_norm,
-        noise_std=noise_multiplier * (1.0 if clip_norm is None else clip_norm),
-        # A start of a given size costs as it does beside batches of the run's own size alone.
-        batch_size=batch_size if records is None else rate * records,
-        graph=graph,
-        rounds=config.training.rounds,
-        records=records,
+def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> list[str]:
+    return warnings_of(
+        every,
+        algorithm=found.subject.algorithm,
+        form=found.subject.form,
+        target=found.target,
+        encrypted=found.encrypted,
+        repeatable=config.training.evaluation_noise_seed is not None,
     )
-    traces = trace(bound.init, bound.step, graph=graph, rounds=config.training.rounds)
-    encrypted = config.graph.links == "encrypted"
-    p, names = config.privacy, _names(config, agents=graph.agents)
-    victim = None if p is None else p.victim
-    kinds = list(dict.fromkeys(m.kind for t, _ in traces.rounds for m in t.messages))
-    found = joint_sensitivities(
-        traces,
-        list(dict.fromkeys(names)),
-        sampling_rate=rate,
-        victim=victim,
-        encrypted=encrypted,
-    )
-    found = replace_infinite_by_whole_run(
-        traces, found, sampling_rate=rate, victim=victim, encrypted=encrypted
-    )
-    of_each = (
-        exposures_by_agent(traces, dict(found), sampling_rate=rate, encrypted=encrypted)
-        if every_agent
-        else {}
-    )
-    return kinds, dict(found), of_each
-
-
-def _names(config: RunFile, *, agents: int) -> list[str]:
-    """The adversaries that are asked for, the target's among them.
-
-    Raises:
-        ValueError: the target's is another agent, and there is none.
-    """
-    p, encrypted = config.privacy, config.graph.links == "encrypted"
-    names = [str(name) for name in (ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)]
-    if p is not None:
-        names = [str(name) for name in p.adversaries or names]
-        names += [p.adversary] if p.adversary not in names else []
-    if agents > 1:
-        return names
-    if p is not None and p.adversary in (WORST_NEIGHBOUR, ALL_OTHERS):
-        raise InputError(
-            f"adversary={p.adversary!r} needs another agent than the victim; agents=1, so ask "
-            "about the eavesdropper or the final models"
-        )
-    return [n for n in names if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
-
-
-def _check_scaling(
-    unit: dict[str, JointSensitivity], real: dict[str, JointSensitivity], multiplier: float
-) -> None:
-    """The step as it will run must cost what multiplier 1 promised, divided by the multiplier."""
-    for name, exposure in real.items():
-        for one, other in zip(unit[name].releases, exposure.releases, strict=True):
-            expected = one._replace(joint_sensitivity=one.joint_sensitivity / multiplier)
-            close = math.isclose(other.joint_sensitivity, expected.joint_sensitivity, rel_tol=1e-6)
-            if not close or other._replace(joint_sensitivity=0.0) != expected._replace(
-                joint_sensitivity=0.0
-            ):
-                raise UnsupportedView(
-                    f"the step's noise does not keep its proportion to the clipped sums at "
-                    f"noise_multiplier={multiplier:g} and another batch_size: {name} has mu "
-                    f"{other.joint_sensitivity:g} a round where {expected.joint_sensitivity:g} "
-                    "was expected"
-                )
-
-
-def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
-    said = []
-    if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
-        blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
-        fix = (
-            ' Use form = "repaired" for a proven figure.'
-            if Form(config.algorithm.form) is Form.PUBLISHED
-            and Form.PUBLISHED in ALGORITHMS[config.algorithm.name].forms
-            else ""
-        )
-        said.append(f"Heuristic: {blame}.{fix}")
-    leaking = [g for g in guarantees if math.isinf(g.epsilon)]
-    if leaking:
-        said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
-    if config.training.evaluation_noise_seed is not None:
-        said.append(
-            "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
-        )
-    p = config.privacy
-    if p is not None and p.epsilon is not None and p.adversary == SINGLE_MESSAGE.name:
-        said.append(
-            "The target is that of a single message, which no adversary is limited to; name "
-            'adversary = "eavesdropper" for a figure that protects.'
-        )
-    if config.graph.links == "encrypted":
-        said.append(
-            "links = encrypted: the eavesdropper is taken to see released final models, sizes and "
-            "timing; agents still see what is sent to them."
-        )
-    return said
 
 
 def _published_bound(

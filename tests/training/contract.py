@@ -104,7 +104,7 @@ def started(
 
 def traced(init, step, graph: Graph) -> RoundTrace:
     """The first round of a step on symbols."""
-    return trace(init, step, graph=graph, rounds=5).rounds[0][0]
+    return trace(init, step, graph=graph, rounds=5, noise_multiplier=1.0).rounds[0][0]
 
 
 def joint(one: RoundTrace, adversary: str, victim: int = 0) -> float:
@@ -132,7 +132,9 @@ def check_rows(
 
     `watched` puts something between the run and its transcript.
     """
-    traces = trace(bound.init, bound.step, graph=graph, rounds=5)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    )
     record = [one for one, count in traces.rounds for _ in range(count)][_LOOKED_AT - 1]
     transcript = Transcript()
     engine = Engine(
@@ -254,7 +256,9 @@ def check_clipping(bound: Bound, graph: Graph) -> None:
     A vector whose parts lie in several blocks is measured with all of them. The clipped mean of a
     batch reaches half of its bound, because another record could turn it round.
     """
-    traces = trace(bound.init, bound.step, graph=graph, rounds=5)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    )
     record = [one for one, count in traces.rounds for _ in range(count)][1]
     groups = [group for group in record.groups if isinstance(group, Contributions)]
     engine = started(bound, graph)

@@ -141,13 +141,15 @@ class Bound(NamedTuple):
     """`init(round)` and `step(state, round)` with every number given.
 
     `weights` says which sums of the mixing weights must be 1, `blocks` how many a point has where
-    that is known beforehand.
+    that is known beforehand, and `noise_multiplier` is noise_std / clip_norm, or noise_std where
+    nothing is clipped.
     """
 
     init: Callable[..., Any]
     step: Callable[..., Any]
     weights: Sums = Sums.BOTH
     blocks: int | None = None
+    noise_multiplier: float | None = None
 
 
 def check_weights(graph: Topology, needed: Sums) -> None:
@@ -238,6 +240,7 @@ def bind(
         functools.partial(algorithm.step, **given),
         algorithm.weights,
         algorithm.blocks,
+        noise_std / (clip_norm or 1.0),
     )
 
 

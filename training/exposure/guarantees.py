@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
-from ...privacy.accounting.request import Accountant, Adjacency, closed_form
+from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier, closed_form
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
 from ...privacy.view.view import UnsupportedView
@@ -49,15 +49,17 @@ def run_epsilon(
     """Epsilon of the planned run, or of `rounds` of it, for one adversary and victim.
 
     Args:
-        sensitivity: at noise multiplier 1.
+        sensitivity: of the run, which was traced at this noise multiplier or holds at any.
         statement: what epsilon is said of: delta, adjacency and accountant.
         noise_multiplier: of the run.
         rounds: how many rounds were released, or the number of each; replayed ones count again.
 
     Raises:
         UnsupportedMechanism: rounds that differ, by another accountant than "pld".
-        UnsupportedView: more rounds than were traced, of rounds that differ.
+        UnsupportedView: more rounds than were traced, of rounds that differ; or a noise
+            multiplier at which the sensitivity was not looked at.
     """
+    check_traced_at(sensitivity, noise_multiplier)
     _check_rounds(rounds)
     if rounds is not None and not isinstance(rounds, int):
         _check_replays(sensitivity, rounds)
@@ -91,6 +93,30 @@ def run_epsilon(
 
 def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
     return UnsupportedMechanism(f"accountant='{accountant}' with rounds that differ; use 'pld'")
+
+
+def check_traced_at(sensitivity: JointSensitivity, noise_multiplier: float | None) -> None:
+    """Refuse a noise multiplier at which nobody looked at what the step does.
+
+    Raises:
+        UnsupportedView: the sensitivity is that of another multiplier.
+        ValueError: a multiplier that is no number of at least 0.
+    """
+    if noise_multiplier is not None:
+        check_multiplier(noise_multiplier)
+    traced = sensitivity.noise_multiplier
+    if traced is None or (
+        noise_multiplier and math.isclose(traced, noise_multiplier, rel_tol=1e-9)
+    ):
+        return
+    if noise_multiplier == 0 and (traced == 0 or sensitivity.largest > 0):
+        return  # infinite, whatever it was at other noise
+    asked = "any noise" if noise_multiplier is None else f"{noise_multiplier:g}"
+    raise UnsupportedView(
+        f"the joint sensitivity was traced at noise multiplier {traced:g} and says nothing of "
+        f"{asked}, where the step's noise may not keep its proportion; trace it there, or check "
+        "that it does (training.accounts.proportion)"
+    )
 
 
 def _check_rounds(rounds: int | Sequence[int] | None) -> None:
@@ -271,6 +297,7 @@ def calibrated_multiplier(
             f"no noise multiplier reaches epsilon={epsilon:g} for {sensitivity.adversary.name}: "
             f"{sensitivity.because}"
         )
+    check_traced_at(sensitivity, None)
     if not releases:
         raise UnsupportedView(
             f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "

@@ -53,6 +53,8 @@ class JointSensitivity(NamedTuple):
         status: whether the figures are proven upper bounds.
         because: the reason in a sentence.
         whole_run: whether the only release is that of all rounds together, whoever was sampled.
+        noise_multiplier: of the trace, the only one at which the figures were looked at; None where
+            the step's noise was checked to keep its proportion, so that they hold at any.
     """
 
     adversary: Adversary
@@ -61,6 +63,7 @@ class JointSensitivity(NamedTuple):
     status: Status
     because: str
     whole_run: bool = False
+    noise_multiplier: float | None = None
 
     @property
     def largest(self) -> float:
@@ -84,7 +87,7 @@ def joint_sensitivities(
     """The joint sensitivity to each named adversary, of `victim` or else of the worst agent.
 
     Args:
-        traces: made at noise multiplier 1.
+        traces: of the run; figures are those of noise multiplier 1, whatever theirs is.
         names: as in a run file; "neighbour" is the worst single agent, "all-others" the coalition
             of everybody but the victim.
         sampling_rate: of batches that the step draws without a rate of its own.
@@ -117,7 +120,7 @@ def joint_sensitivities_by_victim(
     Of "neighbour" it is the agent's own worst neighbour. Members of a coalition are left out.
 
     Args:
-        traces: made at noise multiplier 1.
+        traces: of the run; figures are those of noise multiplier 1, whatever theirs is.
         names: as for `joint_sensitivities`.
         sampling_rate: of batches that the step draws without a rate of its own.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
@@ -126,11 +129,13 @@ def joint_sensitivities_by_victim(
         ValueError: an unknown adversary.
         UnsupportedView: no victim is left, or no view can be proven.
 
-    >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
+    >>> from overhear.training import ALGORITHMS, bind, build_graph
+    >>> from overhear.training.tracing.trace import trace
     >>> known = ALGORITHMS["dpdl"]
     >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
     ...     batch_size=1.0)
-    >>> traces = trace(run.init, run.step, graph=build_graph("star", 4), rounds=9)
+    >>> traces = trace(run.init, run.step, graph=build_graph("star", 4), rounds=9,
+    ...     noise_multiplier=1.0)
     >>> ((_, found),) = joint_sensitivities_by_victim(traces, ["neighbour"], sampling_rate=0.02)
     >>> [round(e.largest**2, 6) for e in found]
     [4.0, 2.0, 2.0, 2.0]
@@ -274,7 +279,7 @@ class _Run:
         found = {id(base): view.sensitivities(victim) for base, view in pairs}
         releases = [
             Release(
-                s.mu * part.factor,
+                self._traces.per_multiplier(s.mu * part.factor),
                 self._rate if s.sampling_rate is None else s.sampling_rate,
                 part.rounds,
                 s.contributions,
@@ -292,6 +297,7 @@ class _Run:
             tuple(releases),
             Status.HEURISTIC if heuristic else Status.PROVEN,
             "" if unnamed else _most(reasons),
+            noise_multiplier=self._traces.noise_multiplier,
         )
 
     def named(self, sensitivity: JointSensitivity) -> JointSensitivity:
@@ -371,7 +377,7 @@ def single_message(
     releases, kinds = [], []
     for part in _parts(traces):
         alone, kind = part.base.single_message(victim)
-        mu = alone * part.factor
+        mu = traces.per_multiplier(alone * part.factor)
         own = [drawn for _, _, drawn in part.base.of_victim(victim).values()]
         largest = max((rate if r is None else r for r in own), default=rate)
         releases.append(Release(mu, largest, part.rounds, 1, part.first))
@@ -379,4 +385,11 @@ def single_message(
     because = (
         f"one message alone ({max(kinds, default=(0.0, 'none'))[1]}); no adversary sees so little"
     )
-    return JointSensitivity(who, victim, tuple(releases), Status.HEURISTIC, because)
+    return JointSensitivity(
+        who,
+        victim,
+        tuple(releases),
+        Status.HEURISTIC,
+        because,
+        noise_multiplier=traces.noise_multiplier,
+    )

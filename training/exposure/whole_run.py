@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,22 +29,17 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView
-from ...privacy.view.whole_run import Rows, StreamedView
-from ..tracing.linear_forms import Contributions, Known, widened
-from ..tracing.round_trace import RoundTrace
-from ..tracing.scripts import state_column
+from ...privacy.view.whole_run import StreamedView
+from ..tracing.linear_forms import Contributions
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .joint_sensitivities import JointSensitivity, Release, single_message, worst
 from .residue import Residues
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from .streamed_view import contributions_of, streamed_view
 
 Participation = str | int | Sequence[int]
 EVERY = "every"
 _MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
-_RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
 
 
 def whole_run_joint_sensitivities(
@@ -60,7 +54,7 @@ def whole_run_joint_sensitivities(
     """The whole run's joint sensitivity to each adversary, of `victim` or else the worst agent.
 
     Args:
-        traces: made at noise multiplier 1.
+        traces: of the run; figures are those of noise multiplier 1, whatever theirs is.
         names: as in `joint_sensitivities`.
         participation: "every", a number of rounds, or the rounds themselves.
         sampling_rate: of a single message's figure; the other figures do not depend on it.
@@ -73,23 +67,67 @@ def whole_run_joint_sensitivities(
     """
     rounds = sum(count for _, count in traces.rounds)
     _check_participation(participation, rounds)
+    return [
+        (
+            name,
+            worst(
+                _of_each(
+                    traces,
+                    candidates(traces, name, victim),
+                    participation=participation,
+                    sampling_rate=sampling_rate,
+                    encrypted=encrypted,
+                )
+            ),
+        )
+        for name in names
+    ]
+
+
+def whole_run_by_victim(
+    traces: AlgorithmTrace, name: str, *, sampling_rate: float, encrypted: bool = False
+) -> dict[int, JointSensitivity]:
+    """The whole run's joint sensitivity of every agent to one adversary, by agent.
+
+    A record may take part in every round; the arguments are those of
+    `whole_run_joint_sensitivities`.
+    """
+    by_victim: dict[int, list[JointSensitivity]] = {}
+    every = _of_each(
+        traces,
+        candidates(traces, name),
+        participation=EVERY,
+        sampling_rate=sampling_rate,
+        encrypted=encrypted,
+    )
+    for sensitivity in every:
+        by_victim.setdefault(sensitivity.victim, []).append(sensitivity)
+    return {victim: worst(of) for victim, of in by_victim.items()}
+
+
+def _of_each(
+    traces: AlgorithmTrace,
+    asked: Sequence[tuple[Adversary, Sequence[int]]],
+    *,
+    participation: Participation,
+    sampling_rate: float,
+    encrypted: bool,
+) -> list[JointSensitivity]:
+    """Of every pair of an adversary and a victim."""
     different = {id(part): part for part in (traces.start, *(part for part, _ in traces.rounds))}
     residues = [Residues(part) for part in different.values()]
-    found = []
-    for name in names:
-        every: list[JointSensitivity] = []
-        for who, victims in candidates(traces, name, victim):
-            if who.sees is Sees.ONE_MESSAGE:
-                every += [single_message(traces, who, v, rate=sampling_rate) for v in victims]
-                continue
-            effective = who
-            if encrypted and who.sees is Sees.LINKS:
-                effective = Adversary(name=who.name, sees=Sees.END_STATES)
-            for of_part in residues:
-                of_part.check(effective)
-            every += _of(traces, who, victims, effective=effective, participation=participation)
-        found.append((name, worst(every)))
-    return found
+    every: list[JointSensitivity] = []
+    for who, victims in asked:
+        if who.sees is Sees.ONE_MESSAGE:
+            every += [single_message(traces, who, v, rate=sampling_rate) for v in victims]
+            continue
+        effective = who
+        if encrypted and who.sees is Sees.LINKS:
+            effective = Adversary(name=who.name, sees=Sees.END_STATES)
+        for of_part in residues:
+            of_part.check(effective)
+        every += _of(traces, who, victims, effective=effective, participation=participation)
+    return every
 
 
 def replace_infinite_by_whole_run(
@@ -174,124 +212,6 @@ def _work(traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]
     return 0.5 * carried**2 * columns * rounds * victims
 
 
-def streamed_view(
-    traces: AlgorithmTrace,
-    adversary: Adversary,
-    *,
-    victims: Sequence[int],
-    until_leak: bool = False,
-) -> StreamedView:
-    """The view of all rounds, with the contributions of `victims`; other agents' are held fixed.
-
-    With `until_leak` it ends once a contribution of every victim was shown without noise.
-
-    >>> from overhear.privacy import EAVESDROPPER
-    >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
-    >>> known = ALGORITHMS["dp-dpsgd"]
-    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
-    ...     batch_size=1.0)
-    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 4), rounds=9)
-    >>> round(streamed_view(traces, EAVESDROPPER, victims=[0]).mu(0), 6)
-    3.0
-    """
-    view = StreamedView()
-    last: _DenseRound | None = None
-    # Equal rounds are made into dense rows once, and taken in as often as they occur.
-    for part, count in ((traces.start, 1), *traces.rounds):
-        last = _DenseRound.of(part, adversary, victims)
-        for _ in range(count):
-            view.advance(
-                last.seen,
-                last.carried,
-                owners=last.owners,
-                vectors=last.vectors,
-                messages=last.messages,
-            )
-            if until_leak and all(view.leaks(v) for v in victims):
-                return view
-    # After the last round models and dual variables are released as they are.
-    if last is not None:
-        size = len(last.carried.carried)
-        released = np.eye(size)[last.released]
-        none = np.zeros((size, 0))
-        view.advance(
-            Rows(released, none[: len(released)], none[: len(released)]),
-            Rows(np.eye(size), none, none),
-            owners=[],
-            messages=[f"final model, row {i}" for i in range(len(released))],
-        )
-    return view
-
-
-class _DenseRound(NamedTuple):
-    """One round of an adversary's view over carried | contributions | unknown noise."""
-
-    seen: Rows
-    carried: Rows
-    owners: list[int]
-    vectors: list[int]
-    messages: list[str]
-    released: list[int]  # positions of models and dual variables among the carried rows
-
-    @classmethod
-    def of(cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int]) -> _DenseRound:
-        rows, names, unseen = part.seen_rows(adversary, end_state=False)
-        at, owners, _, vectors = _contributions(part, victims)
-        columns = (_carried_columns(part), at, part.unknown_noise(adversary))
-        released: list[int] = []
-        ends: list[csr_array] = []
-        position = 0
-        for field, matrix in part.record.end_state.items():
-            if field in _RELEASED:
-                released += range(position, position + matrix.shape[0])
-            position += matrix.shape[0]
-            ends.append(widened(matrix, part.columns))
-        return cls(
-            _dense(part.expand(rows, unseen=unseen), columns),
-            _dense(part.expand(_stacked(ends, part.columns), unseen=unseen), columns),
-            owners,
-            vectors,
-            names,
-            released,
-        )
-
-
-def _dense(rows: csr_array, columns: tuple[np.ndarray, ...]) -> Rows:
-    return Rows(*(rows[:, chosen].toarray() for chosen in columns))
-
-
-def _stacked(parts: Sequence[csr_array], width: int) -> csr_array:
-    from scipy.sparse import csr_array, vstack
-
-    return csr_array(vstack([csr_array((0, width)), *parts]))
-
-
-def _carried_columns(part: RoundTrace) -> np.ndarray:
-    """The columns of the state that the round began with, in the order of its fields."""
-    known = {g.what: g for g in part.groups if isinstance(g, Known)}
-    at = [known.get(state_column(field)) for field in part.record.end_state]
-    ranges = [np.arange(g.start, g.start + g.size) for g in at if g is not None]
-    return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
-
-
-def _contributions(
-    part: RoundTrace, victims: Sequence[int]
-) -> tuple[np.ndarray, list[int], list[float], list[int]]:
-    """Columns, owners, bounds and vectors of the victims' contributions."""
-    columns, owners, bounds = list[int](), list[int](), list[float]()
-    positions = list[int]()
-    position = 0
-    for g in part.groups:
-        if isinstance(g, Contributions):
-            mine = np.flatnonzero(np.isin(g.owners, list(victims)))
-            columns += (g.start + mine).tolist()
-            owners += g.owners[mine].tolist()
-            bounds += g.bounds[mine].tolist()
-            positions += (position + mine).tolist()
-            position += g.size
-    return np.asarray(columns, dtype=int), owners, bounds, part.vectors[positions].tolist()
-
-
 def _of(
     traces: AlgorithmTrace,
     who: Adversary,
@@ -309,12 +229,16 @@ def _of(
     status = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
     found = []
     for victim in victims:
-        bounds = [b for part in parts for b in _contributions(part, [victim])[2]]
+        bounds = [b for part in parts for b in contributions_of(part, [victim])[2]]
         bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
         mu = _joint_sensitivity(view, victim, bounds, participation)
-        release = Release(mu, 1.0, 1, len(bounds), 0)
+        release = Release(traces.per_multiplier(mu), 1.0, 1, len(bounds), 0)
         because = _because(view, victim, mu, participation)
-        found.append(JointSensitivity(who, victim, (release,), status, because, whole_run=True))
+        found.append(
+            JointSensitivity(
+                who, victim, (release,), status, because, True, traces.noise_multiplier
+            )
+        )
     return found
 
 

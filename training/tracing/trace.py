@@ -7,12 +7,15 @@ every graph is traced by itself.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...privacy._validate import check_real
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Topology
@@ -22,19 +25,48 @@ from .round_trace import RoundTrace
 from .scripts import PlannedScripts, Step, TracedCall, check_repeats, trace_round, with_copies
 from .traced_round import TracedRound
 
+# Beyond these, squares and products of public numbers leave the range of double precision, and a
+# record's part of a row is taken for rounding, or its noise for none.
+LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-8, 1e30
+
 
 class AlgorithmTrace(NamedTuple):
     """Traces of the start and of the rounds, in their order, each with how many rounds it is.
 
-    `scripts` are what a run of the same algorithm has to follow.
+    Attributes:
+        start: of the start.
+        rounds: of the rounds, each with how many rounds it is.
+        noise_multiplier: at which noise it was made; None where nobody said, so that it shows what
+            is sent and gives no figure.
+        scripts: what a run of the same algorithm has to follow.
     """
 
     start: RoundTrace
     rounds: Sequence[tuple[RoundTrace, int]]
+    noise_multiplier: float | None
     scripts: PlannedScripts
 
+    def per_multiplier(self, mu: float) -> float:
+        """A mu of this trace times its noise multiplier: the joint sensitivity.
 
-def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmTrace:
+        Without noise nothing finite would be left of it, so it is infinite where it is not 0.
+
+        Raises:
+            ValueError: nobody said at which noise multiplier the trace was made.
+        """
+        if self.noise_multiplier is None:
+            raise InputError(
+                "the trace does not say at which noise multiplier it was made, so no figure "
+                "follows from it; give trace(..., noise_multiplier=...)"
+            )
+        if self.noise_multiplier == 0:
+            return math.inf if mu > 0 else mu
+        return mu * self.noise_multiplier
+
+
+def trace(
+    init: Step, step: Step, *, graph: Topology, rounds: int, noise_multiplier: float | None
+) -> AlgorithmTrace:
     """Run `init` and `step` on symbols: every message as linear forms over gradients and noise.
 
     A step that reads `round.index`, or whose state carries public tensors that change, is traced
@@ -42,13 +74,23 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
     done twice more, backwards and forwards, on copies of what the step was given: a step that
     keeps something from call to call does not do the same again.
 
+    Args:
+        init: with every number given.
+        step: likewise.
+        graph: of the run.
+        rounds: of the run.
+        noise_multiplier: at which noise the two add theirs, noise_std / clip_norm; None where
+            only what is sent matters, and no figure is asked for.
+
     Raises:
+        ValueError: fewer than one round, or a noise multiplier that is not that of the step.
         UnsupportedView: two rounds on the same graph differ although neither their number nor
             their state does, or a round differs when it is traced again.
         UndeclaredOperation: the step does what no operation declares.
     """
     if rounds < 1:
         raise InputError(f"rounds={rounds} must be at least 1")
+    check_noise(noise_multiplier, init, step)
     # The start, which may send messages of its own.
     own = with_copies(step)
     first = TracedRound(graph.at(0), index=0)
@@ -69,7 +111,8 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
         one, call = trace_round(own, before, graph=graph.at(index), index=number)
         after = call.after
         if one.record.reads_index or not _same_public(before, after):
-            return _every_round(init, step, begun, start, graph=graph, rounds=rounds)
+            every, scripts = _every_round(init, step, begun, graph=graph, rounds=rounds)
+            return AlgorithmTrace(start, every, noise_multiplier, scripts)
         calls.append(call)
         if index > period and not (
             repeats(turns[index - period - 1].record, one.record)
@@ -85,13 +128,46 @@ def trace(init: Step, step: Step, *, graph: Topology, rounds: int) -> AlgorithmT
 
     # The same round again and again, or the graphs in turn.
     if period == 1:
-        return AlgorithmTrace(start, [(turns[0], rounds)], scripts)
-    return AlgorithmTrace(start, [(turns[index % period], 1) for index in range(rounds)], scripts)
+        return AlgorithmTrace(start, [(turns[0], rounds)], noise_multiplier, scripts)
+    in_turn = [(turns[index % period], 1) for index in range(rounds)]
+    return AlgorithmTrace(start, in_turn, noise_multiplier, scripts)
+
+
+def check_noise(noise_multiplier: float | None, *functions: Step) -> None:
+    """Refuse a noise multiplier that is none, or that is not what the functions were given.
+
+    Args:
+        noise_multiplier: of the run; None where no figure is asked for.
+        functions: a start and a step. Numbers bound by `functools.partial` can be read.
+
+    Raises:
+        ValueError: a multiplier out of range, or another one than noise_std / clip_norm.
+        TypeError: a multiplier that is no number.
+    """
+    if noise_multiplier is None:
+        return
+    check_real("noise_multiplier", noise_multiplier)
+    if noise_multiplier != 0 and not LEAST_MULTIPLIER <= noise_multiplier <= MOST_MULTIPLIER:
+        raise InputError(
+            f"noise_multiplier={noise_multiplier!r:.40} must be 0, or from {LEAST_MULTIPLIER:g} to "
+            f"{MOST_MULTIPLIER:g}: beyond that rounding decides what a message shows"
+        )
+    for function in functions:
+        given = function.keywords if isinstance(function, functools.partial) else {}
+        std, clip_norm = given.get("noise_std"), given.get("clip_norm")
+        if std is None or clip_norm is None:  # says nothing, or does not clip
+            continue
+        if not math.isclose(std, noise_multiplier * clip_norm, rel_tol=1e-9):
+            raise InputError(
+                f"noise_multiplier={noise_multiplier:g} is not that of a step with noise_std="
+                f"{std:g} and clip_norm={clip_norm:g}, which is {std / clip_norm:g}; the figure "
+                "would be that of another noise"
+            )
 
 
 def _every_round(
-    init: Step, step: Step, begun: Performed, start: RoundTrace, *, graph: Topology, rounds: int
-) -> AlgorithmTrace:
+    init: Step, step: Step, begun: Performed, *, graph: Topology, rounds: int
+) -> tuple[list[tuple[RoundTrace, int]], PlannedScripts]:
     """Each round by itself; one that repeats an earlier one is the same object."""
     found, earlier, calls = list[RoundTrace](), EarlierRounds(), list[TracedCall]()
     own, state = with_copies(step), begun.state
@@ -102,7 +178,7 @@ def _every_round(
         found.append(earlier.matched(one, graph.at(index)))
     check_repeats(init, step, begun.script, calls, graph=graph)
     scripts = PlannedScripts(begun.script, [call.script for call in calls], last=rounds)
-    return AlgorithmTrace(start, [(round_, 1) for round_ in found], scripts)
+    return [(round_, 1) for round_ in found], scripts
 
 
 def _same_public(before: Any, after: Any) -> bool:

@@ -52,7 +52,9 @@ def _game() -> CanaryGame:
     return CanaryGame(
         setting=contract.setting(graph),
         bound=bound,
-        traces=trace(bound.init, bound.step, graph=graph, rounds=200),
+        traces=trace(
+            bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+        ),
         rounds=1,
         clip_norm=contract.CLIP,
         classes=2,
@@ -181,7 +183,9 @@ def test_a_leak_is_a_claim_without_noise() -> None:
 def test_hosts_are_worst_victims() -> None:
     graph = star(5)
     bound = contract.bound_to("dpdl", graph, noise_std=contract.CLIP)
-    traces = trace(bound.init, bound.step, graph=graph, rounds=5)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    )
     names = ["eavesdropper", "neighbour", "final-models"]
     every = dict(joint_sensitivities_by_victim(traces, names, sampling_rate=0.1))
     found = hosts_of(every, canaries=600, encrypted=False)

@@ -20,7 +20,9 @@ def _game(name: str = "dpdl", *, rounds: int = 2, rate: float = 1.0, **how) -> C
     fixed = {
         "setting": contract.setting(GRAPH, rate=rate, min_max=bound.blocks == 2),
         "bound": bound,
-        "traces": trace(bound.init, bound.step, graph=GRAPH, rounds=200),
+        "traces": trace(
+            bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        ),
         "rounds": rounds,
         "clip_norm": contract.CLIP,
         "classes": 2,
@@ -83,7 +85,9 @@ def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
     bound = contract.bound_to("dp-netfleet", GRAPH, settings=settings)
     game = _game(
         bound=bound,
-        traces=trace(bound.init, bound.step, graph=GRAPH, rounds=200),
+        traces=trace(
+            bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+        ),
         canaries=1150,
         rounds=1,
         linked="eavesdropper",

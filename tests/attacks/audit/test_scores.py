@@ -45,7 +45,9 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
         Examples(torch.cat([s.inputs, s.inputs.new_zeros(count, 4)]), torch.cat([s.targets, codes]))
         for s in base.shards
     ]
-    traces = trace(bound.init, bound.step, graph=graph, rounds=200)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
+    )
     parts = [traces.start, *(t for t, n in traces.rounds for _ in range(n))][: rounds + 1]
     transcript = Transcript()
     setting = replace(base, shards=shards)

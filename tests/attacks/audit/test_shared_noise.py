@@ -19,7 +19,9 @@ from tests.training import contract
 def test_scores_share_noise_where_a_source_is_in_several_views(name, who, expected) -> None:
     graph = ring(5)
     bound = contract.bound_to(name, graph)
-    traces = trace(bound.init, bound.step, graph=graph, rounds=5)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    )
     adversaries = {who.name: dict.fromkeys(range(5), who)}
     assert shares_noise(traces, adversaries) is expected
 
@@ -27,5 +29,7 @@ def test_scores_share_noise_where_a_source_is_in_several_views(name, who, expect
 def test_one_host_shares_with_nobody() -> None:
     graph = ring(5)
     bound = contract.bound_to("cdp-dsgd", graph)
-    traces = trace(bound.init, bound.step, graph=graph, rounds=5)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    )
     assert not shares_noise(traces, {"eavesdropper": {0: EAVESDROPPER}})

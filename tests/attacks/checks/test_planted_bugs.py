@@ -66,7 +66,9 @@ def test_a_bug_of_the_noise_leaves_the_batches_alone():
 
 def sensitivity():
     bound = bound_to("dpdl", ring(5), clip_norm=1.0, noise_std=1.0)
-    traces = trace(bound.init, bound.step, graph=ring(5), rounds=5)
+    traces = trace(
+        bound.init, bound.step, graph=ring(5), rounds=5, noise_multiplier=bound.noise_multiplier
+    )
     ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=1.0)
     return found
 

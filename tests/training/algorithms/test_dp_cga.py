@@ -208,7 +208,9 @@ def test_one_record_turns_a_clipped_mean_by_nearly_twice_its_bound():
 def joint(graph: Graph, adversary: str, *, clip: Clip, victim: int = 0, **numbers) -> float:
     unit = {"learning_rate": ETA, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
     bound = bind(ALGORITHMS["dp-cga"], dp_cga.Settings(clip=clip), **unit | numbers)
-    ((one, _),) = trace(bound.init, bound.step, graph=graph, rounds=5).rounds
+    ((one, _),) = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    ).rounds
     (found,) = one.sensitivities(parse_adversary(adversary, graph.agents), victim)
     return found.mu
 

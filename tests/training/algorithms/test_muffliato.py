@@ -175,7 +175,9 @@ def joint(graph: Graph, adversary: str, *, steps: int, victim: int = 0, **number
     unit = {"learning_rate": ETA, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
     settings = muffliato.Settings(gossip_steps=steps)
     bound = bind(ALGORITHMS["muffliato"], settings, graph=graph, rounds=5, **unit | numbers)
-    (one, _), *_ = trace(bound.init, bound.step, graph=graph, rounds=5).rounds
+    (one, _), *_ = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    ).rounds
     (found,) = one.sensitivities(parse_adversary(adversary, graph.agents), victim)
     return found.mu
 
@@ -241,7 +243,9 @@ def test_a_single_message_of_long_gossip_is_not_free():
         graph=ring(50),
         rounds=3,
     )
-    traces = trace(run.init, run.step, graph=ring(50), rounds=3)
+    traces = trace(
+        run.init, run.step, graph=ring(50), rounds=3, noise_multiplier=run.noise_multiplier
+    )
     ((_, found),) = joint_sensitivities(traces, ["single-message"], sampling_rate=0.1)
     assert found.largest == pytest.approx(1.0)
 

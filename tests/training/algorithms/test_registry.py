@@ -190,7 +190,9 @@ def test_gradients_can_be_had_from_messages_that_are_sent():
     for algorithm in ALGORITHMS.values():
         graph, settings = ring(5), algorithm.settings()
         bound = bind(algorithm, settings, graph=graph, rounds=3, records=8.0, **NUMBERS)
-        traces = trace(bound.init, bound.step, graph=graph, rounds=3)
+        traces = trace(
+            bound.init, bound.step, graph=graph, rounds=3, noise_multiplier=bound.noise_multiplier
+        )
         kinds = {m.kind for one, _ in traces.rounds for m in one.messages}
         assert {*algorithm.single_gradients} <= kinds, algorithm.name
         assert ("momentum" in algorithm.single_gradients) == (algorithm.own_gradient is not None)

@@ -128,7 +128,7 @@ def test_a_round_reads_nothing_back_from_the_device(name, monkeypatch):
         monkeypatch.setattr(module, "digest", on_host)
     graph, still = ring(5), Still()
     bound = bound_to(name, graph)
-    planned = trace(bound.init, bound.step, graph=graph, rounds=2).scripts
+    planned = trace(bound.init, bound.step, graph=graph, rounds=2, noise_multiplier=None).scripts
     engine = Engine(setting(graph), bound, gradients=still, scripts=planned)
     engine.advance()
     drawn = {a: engine.setting.shards[a] for a in range(5)}

@@ -116,7 +116,7 @@ GRAPHS = {"ring": ring(7), "singular-ring": ring(6), "star": star(6), "bipartite
 
 
 def traces(step: str, graph: Graph) -> AlgorithmTrace:
-    return trace(*STEPS[step], graph=graph, rounds=3)
+    return trace(*STEPS[step], graph=graph, rounds=3, noise_multiplier=1.0)
 
 
 def by_whole_views(of: AlgorithmTrace, name: str) -> list[JointSensitivity]:
@@ -137,7 +137,12 @@ def by_whole_views(of: AlgorithmTrace, name: str) -> list[JointSensitivity]:
                     reasons.append((s.mu, s.because))
             heuristic = any(one.blames for one, _, _ in parts)
             status = Status.HEURISTIC if heuristic else Status.PROVEN
-            found.append(JointSensitivity(who, victim, tuple(releases), status, max(reasons)[1]))
+            because = max(reasons)[1]
+            found.append(
+                JointSensitivity(
+                    who, victim, tuple(releases), status, because, noise_multiplier=1.0
+                )
+            )
     return found
 
 

@@ -109,7 +109,7 @@ def agree(one: RoundTrace, *, who: list[Adversary] | None = None) -> None:
 
 
 def traced(init, step, graph: Graph) -> RoundTrace:
-    return trace(init, step, graph=graph, rounds=5).rounds[0][0]
+    return trace(init, step, graph=graph, rounds=5, noise_multiplier=1.0).rounds[0][0]
 
 
 QUICK_GRAPHS = ("ring9", "star", "uneven")  # and of the others every second step

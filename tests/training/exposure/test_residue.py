@@ -45,7 +45,7 @@ def _kept(value):
 
 
 def _largest(step, name="eavesdropper", graph=None):
-    of = trace(_start, step, graph=graph or ring(5), rounds=3)
+    of = trace(_start, step, graph=graph or ring(5), rounds=3, noise_multiplier=1.0)
     ((_, found),) = joint_sensitivities(of, [name], sampling_rate=0.1)
     return found.largest
 
@@ -94,7 +94,7 @@ def test_one_message_alone_and_all_rounds_together_are_refused_likewise():
     step = _sent(UNHIDDEN["sum and noise"])
     with pytest.raises(UnsupportedView, match="rounding error"):
         _largest(step, "single-message")
-    of = trace(_start, step, graph=ring(5), rounds=3)
+    of = trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
     with pytest.raises(UnsupportedView, match="rounding error"):
         whole_run_joint_sensitivities(
             of, ["eavesdropper"], participation="every", sampling_rate=0.1

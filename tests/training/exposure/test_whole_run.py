@@ -25,9 +25,9 @@ from overhear.training.exposure.guarantees import (
     run_epsilon,
 )
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
+from overhear.training.exposure.streamed_view import streamed_view
 from overhear.training.exposure.whole_run import (
     replace_infinite_by_whole_run,
-    streamed_view,
     whole_run_joint_sensitivities,
 )
 from overhear.training.step.round import Round
@@ -64,13 +64,15 @@ def recursion(state: Recursion, round: Round) -> Recursion:
 
 
 def exposed(rounds, *, names=("eavesdropper",), agents=4, **options):
-    traces = trace(start, recursion, graph=build_graph("ring", agents), rounds=rounds)
+    traces = trace(
+        start, recursion, graph=build_graph("ring", agents), rounds=rounds, noise_multiplier=1.0
+    )
     found = whole_run_joint_sensitivities(traces, names, sampling_rate=0.1, **options)
     return dict(found)
 
 
 def test_round_by_round_a_clean_recursion_is_infinite():
-    traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5)
+    traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0)
     ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     assert math.isinf(found.largest)
 
@@ -119,7 +121,7 @@ def test_without_a_secret_state_all_rounds_are_the_sum_of_the_rounds(name, algor
     run = bind(
         known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0, batch_size=1.0
     )
-    traces = trace(run.init, run.step, graph=graph, rounds=4)
+    traces = trace(run.init, run.step, graph=graph, rounds=4, noise_multiplier=run.noise_multiplier)
     who = parse_adversary(name, 6)
     view = streamed_view(traces, who, victims=[0])
     ((one, _),) = traces.rounds
@@ -156,7 +158,7 @@ def test_what_a_neighbour_knows_of_the_noise_leaves_it_nothing_secret():
         shown = round.mix(m + round.noise(m, std=1.0, known_to=owners), kind="momentum")
         return State(state.x - 0.1 * shown, m)
 
-    traces = trace(init, step, graph=build_graph("ring", 4), rounds=3)
+    traces = trace(init, step, graph=build_graph("ring", 4), rounds=3, noise_multiplier=1.0)
     seen = streamed_view(traces, EAVESDROPPER, victims=[0])
     assert seen.mu(0, [0]) ** 2 == pytest.approx(2.4661, abs=1e-4)
     assert math.isinf(streamed_view(traces, neighbour(1), victims=[0]).mu(0))
@@ -177,14 +179,16 @@ def test_the_final_models_are_released_after_the_last_round():
         m = 0.9 * state.m + sums
         return State(state.x - 0.1 * (m + round.noise(m, std=1.0)), m)
 
-    traces = trace(init, step, graph=build_graph("ring", 4), rounds=3)
+    traces = trace(init, step, graph=build_graph("ring", 4), rounds=3, noise_multiplier=1.0)
     view = streamed_view(traces, FINAL_MODELS, victims=[0])
     assert view.mu(0, [0]) ** 2 == pytest.approx(2.4661, abs=1e-4)
 
 
 def test_twenty_agents_and_two_hundred_rounds_stay_small():
     """A dense matrix of all rows and columns would hold 4,000 x 8,000 entries for each agent."""
-    traces = trace(start, recursion, graph=build_graph("ring", 20), rounds=200)
+    traces = trace(
+        start, recursion, graph=build_graph("ring", 20), rounds=200, noise_multiplier=1.0
+    )
     view = streamed_view(traces, EAVESDROPPER, victims=[0])
     expected = 1.99 * math.sqrt(sum(0.9801**t for t in range(200)))
     assert view.mu(0, [0, 1]) == pytest.approx(expected, rel=1e-9)
@@ -198,6 +202,7 @@ def test_participation_that_is_no_number_of_rounds_is_refused(participation):
 
 def test_a_run_of_one_release_is_accounted_as_one_and_may_not_repeat_a_round():
     found = exposed(5, participation="every")["eavesdropper"]
+    found = found._replace(noise_multiplier=None)  # whatever the noise
     spent = {"noise_multiplier": 10.0, "statement": Statement(delta=1e-5)}
     whole = run_epsilon(found, **spent)
     assert whole == pytest.approx(epsilon_from_mu(found.largest / 10.0, 1e-5))
@@ -213,7 +218,7 @@ def test_a_run_of_one_release_is_accounted_as_one_and_may_not_repeat_a_round():
 
 
 def test_only_what_is_infinite_by_rounds_and_bounded_falls_back():
-    traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5)
+    traces = trace(start, recursion, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0)
     by_round = joint_sensitivities(traces, ["eavesdropper", "single-message"], sampling_rate=0.1)
     settled = dict(replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1))
     assert settled["eavesdropper"].largest == pytest.approx(14.53219, abs=1e-5)
@@ -226,7 +231,7 @@ def test_an_unbounded_contribution_does_not_fall_back():
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None)
         return state._replace(x=state.x - round.noise(sums, std=1.0) - sums)
 
-    traces = trace(start, unclipped, graph=build_graph("ring", 4), rounds=5)
+    traces = trace(start, unclipped, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0)
     by_round = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     assert replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1) == by_round
     assert math.isinf(by_round[0][1].largest)
@@ -243,7 +248,11 @@ def test_a_view_ends_early_only_when_every_victim_has_leaked():
         return State(round.mix(sums + round.noise(sums, std=1.0, factor=some), kind="model"))
 
     traces = trace(
-        lambda round: State(round.initial()), step, graph=build_graph("ring", 4), rounds=9
+        lambda round: State(round.initial()),
+        step,
+        graph=build_graph("ring", 4),
+        rounds=9,
+        noise_multiplier=1.0,
     )
     view = streamed_view(traces, EAVESDROPPER, victims=[0, 2], until_leak=True)
     assert math.isinf(view.mu(0))

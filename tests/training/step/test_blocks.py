@@ -148,7 +148,7 @@ def test_blocks_of_one_vector_cost_the_dearest_of_them(step, squared):
     (found,) = one.sensitivities(parse_adversary("eavesdropper", 5), 0)
     assert found.mu**2 == pytest.approx(squared, abs=1e-9)
     assert found.contributions == 1
-    traces = trace(start_blocks, step, graph=ring(5), rounds=5)
+    traces = trace(start_blocks, step, graph=ring(5), rounds=5, noise_multiplier=1.0)
     ((_, sensitivity),) = joint_sensitivities(traces, ["neighbour"], sampling_rate=0.1)
     assert sensitivity.largest**2 == pytest.approx(squared, abs=1e-9)
 

@@ -82,7 +82,7 @@ def tried(init, step, *, rounds=ROUNDS) -> Outcome:
     heard: list[str] = []
     planned = None
     try:
-        found = trace(init, step, graph=GRAPH, rounds=rounds)
+        found = trace(init, step, graph=GRAPH, rounds=rounds, noise_multiplier=1.0)
         [(_, joint)] = joint_sensitivities(found, ["eavesdropper"], sampling_rate=0.5)
         planned = [r.joint_sensitivity for r in joint.releases for _ in range(r.rounds)]
     except REFUSALS as error:
@@ -546,7 +546,7 @@ def test_a_value_shows_nothing(peek):
         return X(round.mix(noised(sums, round), kind="model"))
 
     with pytest.raises((UndeclaredOperation, AttributeError, TypeError)):
-        trace(start, step, graph=GRAPH, rounds=1)
+        trace(start, step, graph=GRAPH, rounds=1, noise_multiplier=None)
     engine = Engine(setting(GRAPH), Bound(start, step), randomness=SecretRandomness(7))
     engine._scripts = _Anything()
     with pytest.raises((UndeclaredOperation, AttributeError, TypeError)):
@@ -571,13 +571,13 @@ def test_a_round_shows_nothing_but_its_operations(name):
         return state
 
     with pytest.raises(UndeclaredOperation, match="is no operation"):
-        trace(start, step, graph=GRAPH, rounds=1)
+        trace(start, step, graph=GRAPH, rounds=1, noise_multiplier=None)
 
 
 @pytest.mark.parametrize("returned", [None, (1, 2), {"x": 1}, 3.0, [1], X], ids=repr)
 def test_what_is_no_state_is_refused(returned):
     with pytest.raises(UndeclaredOperation, match="a state is a NamedTuple"):
-        trace(start, lambda state, round: returned, graph=GRAPH, rounds=2)
+        trace(start, lambda state, round: returned, graph=GRAPH, rounds=2, noise_multiplier=None)
 
 
 def test_a_run_past_its_plan_is_refused():
@@ -585,7 +585,7 @@ def test_a_run_past_its_plan_is_refused():
         sums = clipped(state, round)
         return X(round.mix(sums + round.noise(sums, std=float(round.index)), kind="model"))
 
-    found = trace(start, step, graph=GRAPH, rounds=2)
+    found = trace(start, step, graph=GRAPH, rounds=2, noise_multiplier=None)
     engine = Engine(setting(GRAPH), Bound(start, step), scripts=found.scripts)
     engine.advance()
     engine.advance()
@@ -599,7 +599,7 @@ def _to_its_end(engine):
 
 
 def test_a_round_that_was_stopped_is_not_tried_again():
-    found = trace(start, (step := late_counter()), graph=GRAPH, rounds=2)
+    found = trace(start, (step := late_counter()), graph=GRAPH, rounds=2, noise_multiplier=None)
     engine = Engine(setting(GRAPH), Bound(start, step), scripts=found.scripts)
     while engine.round < 3:
         engine.advance()

@@ -303,7 +303,7 @@ def test_a_state_keeps_nothing_at_the_server():
         return Kept(x, round.average(x))
 
     with pytest.raises(UndeclaredOperation, match="state field 's' holds Server"):
-        trace(init, lambda state, _: state, graph=ring(4), rounds=2)
+        trace(init, lambda state, _: state, graph=ring(4), rounds=2, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("operation", ["upload", "average", "download"])

@@ -36,7 +36,7 @@ def _trace(value):
         s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         return _X(value(round, state.x, s))
 
-    trace(_start, step, graph=ring(5), rounds=2)
+    trace(_start, step, graph=ring(5), rounds=2, noise_multiplier=None)
 
 
 @pytest.mark.parametrize("std", [math.nan, math.inf, -1.0, "1", None, True])
@@ -115,7 +115,13 @@ def test_an_operation_that_no_round_has_is_refused():
 )
 def test_a_state_that_is_no_named_tuple_is_refused(returned):
     with pytest.raises(UndeclaredOperation, match="a state is a NamedTuple"):
-        trace(_start, lambda state, round: returned(state.x), graph=ring(5), rounds=2)
+        trace(
+            _start,
+            lambda state, round: returned(state.x),
+            graph=ring(5),
+            rounds=2,
+            noise_multiplier=None,
+        )
     with pytest.raises(UndeclaredOperation, match="a state is a NamedTuple"):
         trace(
             lambda round: returned(round.initial()),
@@ -127,4 +133,10 @@ def test_a_state_that_is_no_named_tuple_is_refused(returned):
 
 def test_a_state_of_other_fields_than_before_is_refused():
     with pytest.raises(UndeclaredOperation, match="return the same NamedTuple"):
-        trace(_start, lambda state, round: _Two(state.x, state.x), graph=ring(5), rounds=2)
+        trace(
+            _start,
+            lambda state, round: _Two(state.x, state.x),
+            graph=ring(5),
+            rounds=2,
+            noise_multiplier=None,
+        )

@@ -43,7 +43,7 @@ def _step(*, noise=lambda k: 1.0, clip=lambda k: 1.0, rate=lambda k: 0.1, end=la
 
 
 def rounds_of(step, graph=None, rounds: int = 5) -> list[RoundTrace]:
-    traces = trace(_start, step, graph=graph or ring(5), rounds=rounds)
+    traces = trace(_start, step, graph=graph or ring(5), rounds=rounds, noise_multiplier=1.0)
     return [one for one, count in traces.rounds for _ in range(count)]
 
 
@@ -182,7 +182,7 @@ def test_exposures_of_a_schedule_are_those_of_every_round_by_itself(graph):
         known, known.settings(), learning_rate=0.1, clip_norm=0.3, noise_std=0.3, batch_size=7.0,
         graph=graph, rounds=9,
     )  # fmt: skip
-    traces = trace(run.init, run.step, graph=graph, rounds=9)
+    traces = trace(run.init, run.step, graph=graph, rounds=9, noise_multiplier=run.noise_multiplier)
     names = ["eavesdropper", "neighbour:1", "final-models"]
     found = dict(joint_sensitivities(traces, names, sampling_rate=0.1, victim=0))
     assert sum(one.scale_of is not None for one, _ in traces.rounds) >= 9 - 3
@@ -202,11 +202,19 @@ def _plain(state: _X, round: Round) -> _X:
 
 def test_each_graph_of_a_sequence_has_one_trace_that_comes_in_its_turn():
     graphs = (ring(5), full(5), ring(5))
-    traces = trace(_start, _plain, graph=GraphSequence(name="turns", graphs=graphs), rounds=8)
+    traces = trace(
+        _start,
+        _plain,
+        graph=GraphSequence(name="turns", graphs=graphs),
+        rounds=8,
+        noise_multiplier=1.0,
+    )
     by_graph = [one for one, count in traces.rounds for _ in range(count)]
     assert [by_graph.index(one) for one in by_graph] == [0, 1, 2, 0, 1, 2, 0, 1]
     assert all(count == 1 for _, count in traces.rounds)
-    alone = [trace(_start, _plain, graph=g, rounds=3).rounds[0][0] for g in graphs]
+    alone = [
+        trace(_start, _plain, graph=g, rounds=3, noise_multiplier=1.0).rounds[0][0] for g in graphs
+    ]
     who = parse_adversary("final-models", 5)
     mus = [one.sensitivities(who, 0)[0].mu for one in by_graph[:3]]
     assert mus == pytest.approx([one.sensitivities(who, 0)[0].mu for one in alone], rel=1e-12)
@@ -215,7 +223,9 @@ def test_each_graph_of_a_sequence_has_one_trace_that_comes_in_its_turn():
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_fewer_rounds_than_graphs_are_traced_as_many_times(rounds):
-    traces = trace(_start, _plain, graph=directed_exponential(9), rounds=rounds)
+    traces = trace(
+        _start, _plain, graph=directed_exponential(9), rounds=rounds, noise_multiplier=1.0
+    )
     assert [count for _, count in traces.rounds] == [1] * rounds
 
 
@@ -225,7 +235,14 @@ def test_a_schedule_may_be_shorter_than_a_period():
         known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0, batch_size=1.0,
         graph=graph, rounds=2,
     )  # fmt: skip
-    assert len(trace(run.init, run.step, graph=graph, rounds=2).rounds) == 2
+    assert (
+        len(
+            trace(
+                run.init, run.step, graph=graph, rounds=2, noise_multiplier=run.noise_multiplier
+            ).rounds
+        )
+        == 2
+    )
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 20])
@@ -238,7 +255,7 @@ def test_a_step_that_changes_in_secret_is_refused_on_a_sequence_too(rounds):
         return _X(round.mix(sums + round.noise(sums, std=1.0 / len(calls)), kind="model"))
 
     with pytest.raises(UnsupportedView, match=r"differs between rounds without reading"):
-        trace(_start, step, graph=directed_exponential(5), rounds=rounds)
+        trace(_start, step, graph=directed_exponential(5), rounds=rounds, noise_multiplier=1.0)
 
 
 def test_a_number_read_on_one_graph_alone_has_every_round_traced():
@@ -249,7 +266,9 @@ def test_a_number_read_on_one_graph_alone_has_every_round_traced():
         return _X(round.mix(sums + round.noise(sums, std=std), kind="model"))
 
     graph = GraphSequence(name="turns", graphs=(ring(5), full(5)))
-    every = [one for one, _ in trace(_start, step, graph=graph, rounds=6).rounds]
+    every = [
+        one for one, _ in trace(_start, step, graph=graph, rounds=6, noise_multiplier=1.0).rounds
+    ]
     who = parse_adversary("eavesdropper", 5)
     mus = [one.sensitivities(who, 0)[0].mu for one in every]
     assert mus == pytest.approx([1, 1 / 2, 1, 1 / 4, 1, 1 / 6], rel=1e-9)
@@ -269,7 +288,12 @@ def test_a_public_tensor_that_changes_has_every_round_traced():
         x = round.mix(sums + round.noise(sums, std=std), kind="model")
         return Counted(x, state.turn + 1)
 
-    every = [one for one, _ in trace(init, step, graph=directed_exponential(5), rounds=7).rounds]
+    every = [
+        one
+        for one, _ in trace(
+            init, step, graph=directed_exponential(5), rounds=7, noise_multiplier=1.0
+        ).rounds
+    ]
     who = parse_adversary("eavesdropper", 5)
     mus = [one.sensitivities(who, 0)[0].mu for one in every]
     assert mus == pytest.approx([1 / (1 + k) for k in range(7)], rel=1e-9)

@@ -270,7 +270,7 @@ def test_a_stale_value_is_refused_by_postprocess_and_bounded():
             return _X(use(round, sums, kept[0]))
 
         with pytest.raises(UndeclaredOperation, match="another round"):
-            trace(init, step, graph=ring(5), rounds=2)
+            trace(init, step, graph=ring(5), rounds=2, noise_multiplier=1.0)
 
     bounded = {"lipschitz": 1.0, "blame": "a test"}
     leak(lambda round, _, old: round.postprocess(_identity, old))
@@ -351,7 +351,7 @@ def test_a_public_counter_that_changes_the_noise_is_traced_in_every_round():
         noisy = sums + round.noise(sums, std=0.5 ** float(state.k))
         return _Counted(round.mix(noisy, kind="fading"), state.k + 1)
 
-    found = trace(init, step, graph=ring(5), rounds=3)
+    found = trace(init, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
     who = parse_adversary("eavesdropper", 5)
     mus = [one.sensitivities(who, 0)[0].mu for one, _ in found.rounds]
     assert [count for _, count in found.rounds] == [1, 1, 1]
@@ -363,7 +363,7 @@ def test_a_step_that_reads_its_round_is_traced_in_every_round():
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         return _X(round.mix(sums + round.noise(sums, std=1.0 / round.index), kind="fading"))
 
-    found = trace(_start, step, graph=ring(5), rounds=3)
+    found = trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
     who = parse_adversary("eavesdropper", 5)
     assert [one.sensitivities(who, 0)[0].mu for one, _ in found.rounds] == pytest.approx([1, 2, 3])
 
@@ -377,7 +377,7 @@ def test_a_step_with_a_hidden_counter_is_refused():
         return _X(round.mix(sums + round.noise(sums, std=0.5 ** len(calls)), kind="fading"))
 
     with pytest.raises(UnsupportedView, match="without reading"):
-        trace(_start, step, graph=ring(5), rounds=3)
+        trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
 
 
 class _Held(NamedTuple):
@@ -397,7 +397,7 @@ def test_a_batch_kept_for_later_rounds_is_refused():
         return _X(sums + round.noise(sums, std=1.0))
 
     with pytest.raises(UndeclaredOperation, match="another round"):
-        trace(init, step, graph=ring(5), rounds=3)
+        trace(init, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("hide", [lambda sums, _: (sums,), lambda _, batch: batch])
@@ -411,7 +411,7 @@ def test_a_state_holds_agents_and_public_tensors_only(hide):
         return _Held(sums + round.noise(sums, std=1.0), hide(sums, batch))
 
     with pytest.raises(UndeclaredOperation, match="state field 'held'"):
-        trace(init, step, graph=ring(5), rounds=3)
+        trace(init, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
 
 
 def test_a_value_smuggled_past_the_state_is_refused():
@@ -426,7 +426,7 @@ def test_a_value_smuggled_past_the_state_is_refused():
         return _X(round.mix(noisy, kind="sum"))
 
     with pytest.raises(UndeclaredOperation, match="another round"):
-        trace(_start, step, graph=ring(5), rounds=3)
+        trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
 
 
 IRREGULAR = Graph(

@@ -53,7 +53,9 @@ def run_trace(name: str, graph: Graph, **given) -> AlgorithmTrace:
     algorithm = ALGORITHMS[name]
     numbers = {"learning_rate": ETA, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": B}
     bound = bind(algorithm, algorithm.settings(**given), graph=graph, rounds=ROUNDS, **numbers)
-    return trace(bound.init, bound.step, graph=graph, rounds=ROUNDS)
+    return trace(
+        bound.init, bound.step, graph=graph, rounds=ROUNDS, noise_multiplier=bound.noise_multiplier
+    )
 
 
 def traced(name: str, graph: Graph, **given) -> RoundTrace:
@@ -148,7 +150,9 @@ def test_decor_on_a_ring_of_ten_with_twice_the_variance_in_pairs():
             batch_size=B,
         )
 
-    one = trace(correlated_noise.init, unscaled, graph=ring(10), rounds=2).rounds[0][0]
+    one = trace(
+        correlated_noise.init, unscaled, graph=ring(10), rounds=2, noise_multiplier=1.0
+    ).rounds[0][0]
     assert joint(one, "eavesdropper") == pytest.approx(mu, rel=1e-9)
 
 

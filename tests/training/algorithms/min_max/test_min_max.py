@@ -271,7 +271,9 @@ def traced(
     bound = bind(
         algorithm, algorithm.settings(**chosen), form=form, records=records, **unit | numbers
     )
-    return trace(bound.init, bound.step, graph=graph, rounds=rounds)
+    return trace(
+        bound.init, bound.step, graph=graph, rounds=rounds, noise_multiplier=bound.noise_multiplier
+    )
 
 
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1", "final-models"])
@@ -376,7 +378,13 @@ def test_the_start_sends_and_keeps_what_its_rows_say(form, graph):
     numbers = {"form": form, "clip_norm": 0.2, "noise_std": 0.4}
     started = engine("dpmixsgd", graph, taps=[transcript], **numbers)
     started.start(recorded=recorded)
-    record = trace(started._bound.init, started._bound.step, graph=graph, rounds=2).start.record
+    record = trace(
+        started._bound.init,
+        started._bound.step,
+        graph=graph,
+        rounds=2,
+        noise_multiplier=started._bound.noise_multiplier,
+    ).start.record
     sent = transcript.of(round=0)
     made = {
         Contributions: iter(recorded.contributions),

@@ -1,4 +1,4 @@
-"""Epsilon of every agent's records, not of the worst alone: for `overhear plan --every-agent`."""
+"""Epsilon of every agent's records, not of the worst alone."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ...privacy.guarantee import Statement
-from ...training.exposure.guarantees import run_epsilon
-from ...training.exposure.joint_sensitivities import (
+from ..tracing.trace import AlgorithmTrace
+from .guarantees import run_epsilon
+from .joint_sensitivities import (
     JointSensitivity,
     Release,
     joint_sensitivities_by_victim,
     rounded,
 )
-from ...training.exposure.whole_run import replace_infinite_by_whole_run
-from ...training.tracing.trace import AlgorithmTrace
+from .whole_run import whole_run_by_victim
 
 _Key = tuple[tuple[float, ...], ...]
 
@@ -28,27 +28,36 @@ def exposures_by_agent(
 ) -> dict[str, list[JointSensitivity]]:
     """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
 
-    Where the worst figure is that of a view of all rounds together, so are the others.
+    Where the worst figure is that of a view of all rounds together, so are the others. What
+    differs from the worst figure by rounding is the worst figure.
+
+    Args:
+        traces: at the noise of the run.
+        worst: by adversary the joint sensitivity of the worst agent.
+        sampling_rate: of batches that the step draws without a rate of its own.
+        encrypted: the eavesdropper cannot read links and sees the released final models alone.
     """
     settled: dict[str, list[JointSensitivity]] = {}
     every = joint_sensitivities_by_victim(
         traces, list(worst), sampling_rate=sampling_rate, encrypted=encrypted
     )
     for name, found in every:
-        whole = math.isfinite(worst[name].largest)
-        settled[name] = [
-            replace_infinite_by_whole_run(
-                traces,
-                [(name, exposure)],
-                sampling_rate=sampling_rate,
-                victim=exposure.victim,
-                encrypted=encrypted,
-            )[0][1]
-            if whole
-            else exposure
-            for exposure in found
-        ]
+        whole = (
+            whole_run_by_victim(traces, name, sampling_rate=sampling_rate, encrypted=encrypted)
+            if worst[name].whole_run and traces.noise_multiplier != 0
+            else {}
+        )
+        each = [whole.get(e.victim, e) if math.isinf(e.largest) else e for e in found]
+        settled[name] = [_as_worst(exposure, worst[name]) for exposure in each]
     return settled
+
+
+def _as_worst(exposure: JointSensitivity, worst: JointSensitivity) -> JointSensitivity:
+    """The same, with the worst agent's figure where the two are equal but for rounding."""
+    if len(exposure.releases) != len(worst.releases):
+        return exposure
+    pairs = zip(exposure.releases, worst.releases, strict=True)
+    return exposure._replace(releases=tuple(w if _alike(e, w) else e for e, w in pairs))
 
 
 def epsilon_by_agent(
@@ -64,7 +73,7 @@ def epsilon_by_agent(
     largest.
 
     Args:
-        exposures: at noise multiplier 1, one for each agent outside the adversary.
+        exposures: traced at this noise or holding at any, one for each agent outside the adversary.
         agents: how many there are.
         statement: what epsilon is said of.
         noise_multiplier: of the run.
@@ -81,7 +90,7 @@ def epsilon_by_agent(
     """
     groups: dict[_Key, list[JointSensitivity]] = {}
     for exposure in exposures:
-        groups.setdefault(_alike(exposure), []).append(exposure)
+        groups.setdefault(_key(exposure), []).append(exposure)
     found: list[float | None] = [None] * agents
     for alike in groups.values():
         releases = tuple(
@@ -98,7 +107,11 @@ def epsilon_by_agent(
     return found
 
 
-def _alike(exposure: JointSensitivity) -> _Key:
+def _alike(one: Release, other: Release) -> bool:
+    return _release(one) == _release(other)
+
+
+def _key(exposure: JointSensitivity) -> _Key:
     return tuple(_release(r) for r in exposure.releases)
 
 

@@ -1,0 +1,1 @@
+"""From an algorithm to its account: traced, checked, accounted for, in one call."""

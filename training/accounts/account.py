@@ -1,0 +1,362 @@
+"""The account of an algorithm: what it costs each adversary, from one call that traces it itself.
+
+    account(init, step, graph="ring:10", rounds=500, sampling_rate=0.01, delta=1e-5, epsilon=2)
+
+Nothing between the step and the figure is the caller's to combine: the step is bound and traced
+here at the noise for which the figure is given, and held against a second trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, check_multiplier
+from ...privacy.errors import InputError, InputTypeError
+from ...privacy.guarantee import Guarantee, Statement, Unit
+from ..algorithms.algorithm import Algorithm, Bound, Form
+from ..exposure.by_agent import epsilon_by_agent, exposures_by_agent
+from ..exposure.guarantees import guarantee, run_epsilon
+from ..exposure.joint_sensitivities import JointSensitivity
+from ..graphs.graph import Topology
+from ..tracing.scripts import Scripts
+from ..tracing.trace import check_noise
+from .figures import Asked, adversaries_of, figures_of
+from .request import algorithm_of, graph_of
+from .subject import Subject
+from .table import table
+from .warnings import warnings_of
+
+__all__ = ["Account", "account", "account_of"]
+
+_TARGET = "eavesdropper"  # whose epsilon is met where nobody is named
+_LINKS = ("clear", "encrypted")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Account:
+    """What a run costs, for every adversary that was asked for.
+
+    Attributes:
+        statement: what every epsilon is said of.
+        noise_multiplier: of the run, as given or as it meets `epsilon_target`.
+        target: the adversary whose epsilon is met; None where the noise was given.
+        epsilon_target: its epsilon; None where the noise was given.
+        guarantees: by adversary, worst first.
+        joint_sensitivities: by adversary, as asked for; they hold at any noise.
+        message_kinds: what a round sends.
+        scripts: what a run has to follow to be what was accounted for, for `Engine`.
+        warnings: sentences for the reader.
+        subject: what is accounted for.
+        encrypted: whether nobody on a link can read it.
+    """
+
+    statement: Statement
+    noise_multiplier: float
+    target: str | None
+    epsilon_target: float | None
+    guarantees: Mapping[str, Guarantee]
+    joint_sensitivities: Mapping[str, JointSensitivity]
+    message_kinds: Sequence[str]
+    scripts: Scripts = field(repr=False)
+    warnings: Sequence[str]
+    subject: Subject = field(repr=False)
+    encrypted: bool = False
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are accounted for."""
+        return self.subject.rounds
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability of a record to be in a batch that the step draws without a rate."""
+        return self.subject.sampling_rate
+
+    @property
+    def bound(self) -> Bound:
+        """The start and the step with every number of the account, for `Engine`.
+
+        Raises:
+            ValueError: the algorithm divides by batch_size, and none was given.
+        """
+        return self.subject.bound(self.noise_multiplier)
+
+    def __getitem__(self, adversary: str) -> Guarantee:
+        """The statement for one adversary."""
+        self._check_asked(adversary)
+        return self.guarantees[adversary]
+
+    def __iter__(self) -> Iterator[str]:
+        """The adversaries, worst first."""
+        return iter(self.guarantees)
+
+    def __len__(self) -> int:
+        """How many adversaries are accounted for."""
+        return len(self.guarantees)
+
+    def epsilon(self, adversary: str, *, rounds: int | None = None) -> float:
+        """Epsilon of the run for one adversary, or of its start and its first `rounds` rounds.
+
+        Raises:
+            ValueError: an adversary that was not asked for, or a number of rounds that is none.
+            UnsupportedView: more rounds than were traced, of rounds that differ.
+        """
+        self._check_asked(adversary)
+        return run_epsilon(
+            self.joint_sensitivities[adversary],
+            statement=self.statement,
+            noise_multiplier=self.noise_multiplier,
+            rounds=rounds,
+        )
+
+    def epsilon_by_agent(self) -> dict[str, list[float | None]]:
+        """By adversary epsilon of every agent's records, None for agents that belong to it.
+
+        The run is traced once more for it, at its own noise.
+        """
+        every = exposures_by_agent(
+            self.subject.trace(self.noise_multiplier),
+            dict(self.joint_sensitivities),
+            sampling_rate=self.sampling_rate,
+            encrypted=self.encrypted,
+        )
+        return {
+            name: epsilon_by_agent(
+                of,
+                agents=self.subject.graph.agents,
+                statement=self.statement,
+                noise_multiplier=self.noise_multiplier,
+            )
+            for name, of in every.items()
+        }
+
+    def _check_asked(self, adversary: str) -> None:
+        if adversary not in self.guarantees:
+            raise InputError(
+                f"adversary {adversary!r} is not accounted for; this account is against "
+                f"{', '.join(self.guarantees)}: name others as adversaries=[...]"
+            )
+
+    def __repr__(self) -> str:
+        """The account as a table."""
+        return table(
+            title=f"{self.subject.algorithm.name}: {_of(self.rounds, 'round')} on "
+            f"{self.subject.graph.name} of {_of(self.subject.graph.agents, 'agent')}, "
+            f"sampling rate {self.sampling_rate:g}",
+            noise=self._noise(),
+            statement=self.statement,
+            guarantees=list(self.guarantees.values()),
+            warnings=self.warnings,
+        )
+
+    def _noise(self) -> str:
+        clip_norm = self.subject.clip_norm
+        clipped = "nothing is clipped" if clip_norm is None else f"clip norm {clip_norm:g}"
+        target = (
+            ""
+            if self.epsilon_target is None
+            else f" for epsilon {self.epsilon_target:g} against {self.target}"
+        )
+        return f"noise multiplier {self.noise_multiplier:.6g}{target}, {clipped}"
+
+
+def account(  # every number that a figure depends on has a name here
+    algorithm: Algorithm | str | Callable[..., Any],
+    step: Callable[..., Any] | None = None,
+    *,
+    graph: Topology | str,
+    rounds: int,
+    sampling_rate: float,
+    delta: float,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    adversary: str | None = None,
+    adversaries: Sequence[str] = (),
+    victim: int | None = None,
+    links: str = "clear",
+    clip_norm: float | None = 1.0,
+    learning_rate: float = 0.01,
+    batch_size: float | None = None,
+    records: float | None = None,
+    form: Form | str = Form.REPAIRED,
+    adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
+    unit: Unit | str = Unit.RECORD,
+    accountant: Accountant | str = Accountant.PLD,
+    **settings: object,
+) -> Account:
+    """What an algorithm costs each adversary, at a noise multiplier or at a target epsilon.
+
+    The step is bound to its numbers and traced at the noise for which the figures are given, and
+    traced again at another multiplier, clip norm and batch size: where the two do not agree, its
+    noise does not keep its proportion to what is clipped, and there is no account.
+
+    Args:
+        algorithm: an `Algorithm`, the name of a registered one, or a start `init(round, ...)`.
+        step: `step(state, round, ...)` beside a start; None otherwise.
+        graph: a topology, or its name and its number of agents: "ring:10".
+        rounds: T, from 1.
+        sampling_rate: probability of each record to be in a round's batch, in (0, 1].
+        delta: of every epsilon, in (0, 1).
+        epsilon: target in nats for `adversary`; the noise is calibrated to it.
+        noise_multiplier: instead of epsilon: noise_std on a sum of clipped gradients / clip_norm.
+        adversary: whose epsilon meets the target, by default the eavesdropper's.
+        adversaries: those to account for besides; by default outsiders and the worst neighbour.
+        victim: the agent whose record is at risk; None searches the worst one.
+        links: "clear", or "encrypted" where nobody on a link can read what crosses it.
+        clip_norm: bound on the L2 norm of one example's gradient; None or infinite does not clip.
+        learning_rate: step size.
+        batch_size: public normaliser of a batch's sum: the expected size of a batch. What a round
+            costs does not depend on it, but `Account.bound` needs it.
+        records: public number of records of an average agent, where the start draws a batch.
+        form: "repaired", or "published" where the algorithm has both.
+        adjacency: how two neighbouring data sets differ.
+        unit: whose presence is hidden.
+        accountant: how rounds are added up.
+        settings: the algorithm's own hyper-parameters by name.
+
+    Raises:
+        ValueError: a value out of range, an unknown name, or neither or both of epsilon and
+            noise_multiplier.
+        TypeError: something else than an algorithm, a topology or a number.
+        UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
+            step's noise does not keep its proportion to what is clipped.
+        UndeclaredOperation: the step does what no operation declares.
+
+    >>> known = account("dpdl", graph="ring:10", rounds=1000, sampling_rate=0.02, delta=1e-5,
+    ...     noise_multiplier=2.512)
+    >>> round(known["neighbour"].epsilon, 2), round(known.epsilon("neighbour", rounds=100), 2)
+    (2.07, 0.66)
+    >>> round(account("dp-dpsgd", graph="ring:10", rounds=500, sampling_rate=0.01, delta=1e-5,
+    ...     epsilon=2).noise_multiplier, 3)
+    0.852
+    """
+    chosen = algorithm_of(algorithm, step, settings=settings)
+    if links not in _LINKS:
+        raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
+    if (epsilon is None) == (noise_multiplier is None):
+        found = "neither" if epsilon is None else "both"
+        raise InputError(f"give epsilon or noise_multiplier, exactly one of them; {found} given")
+    if adversary is not None and epsilon is None:
+        raise InputError(
+            f"adversary={adversary!r} has no effect without epsilon, the target that is its own; "
+            "name it in adversaries"
+        )
+    if form not in tuple(Form):
+        raise InputError(f"form={form!r} must be 'repaired' or 'published'")
+    if isinstance(adversaries, str) or not isinstance(adversaries, Sequence):
+        raise InputTypeError(
+            f"adversaries={adversaries!r:.40} must be a list of names, such as ['eavesdropper']"
+        )
+    for name in (*adversaries, *(() if adversary is None else (adversary,))):
+        if not isinstance(name, str):
+            raise InputTypeError(f"adversary {name!r:.40} must be a name, such as 'eavesdropper'")
+    if victim is not None and (isinstance(victim, bool) or not isinstance(victim, int)):
+        raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
+    subject = Subject(
+        algorithm=chosen.algorithm,
+        settings=chosen.settings,
+        form=Form(form),
+        graph=graph_of(graph),
+        rounds=rounds,
+        sampling_rate=sampling_rate,
+        clip_norm=None if clip_norm is None or clip_norm == float("inf") else clip_norm,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        records=records,
+    )
+    return account_of(
+        subject,
+        statement=Statement(
+            delta=delta,
+            adjacency=Adjacency(adjacency),
+            unit=Unit(unit),
+            accountant=Accountant(accountant),
+        ),
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        adversary=_TARGET if adversary is None and epsilon is not None else adversary,
+        adversaries=adversaries,
+        victim=victim,
+        encrypted=links == "encrypted",
+    )
+
+
+def account_of(
+    subject: Subject,
+    *,
+    statement: Statement,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    adversary: str | None = None,
+    adversaries: Sequence[str] = (),
+    victim: int | None = None,
+    encrypted: bool = False,
+) -> Account:
+    """The account of a run whose numbers were read; see `account`.
+
+    Args:
+        subject: the run before its noise is known.
+        statement: what every epsilon is said of.
+        epsilon: target of `adversary`.
+        noise_multiplier: instead of epsilon.
+        adversary: accounted for in any case; epsilon is its own.
+        adversaries: accounted for besides; the usual ones where none are given.
+        victim: the agent whose record is at risk; None searches the worst one.
+        encrypted: the eavesdropper cannot read links and sees the released final models alone.
+    """
+    if epsilon is not None:
+        check_epsilon(epsilon, positive=True)
+    if noise_multiplier is not None:
+        check_multiplier(noise_multiplier)
+        check_noise(noise_multiplier)
+        noise_multiplier = float(noise_multiplier)
+    if subject.clip_norm is None and noise_multiplier != 0:
+        raise InputError(
+            "clip_norm=None does not clip, so no noise bounds what a record gives away; set a "
+            "finite clip_norm, or noise_multiplier=0 for a run without protection"
+        )
+    names = adversaries_of(
+        adversaries, target=adversary, agents=subject.graph.agents, encrypted=encrypted
+    )
+    figures = figures_of(
+        subject,
+        Asked(names, victim, encrypted),
+        statement=statement,
+        noise_multiplier=noise_multiplier,
+        epsilon=epsilon,
+        target=adversary,
+    )
+    every = [
+        guarantee(name, of, statement=statement, noise_multiplier=figures.noise_multiplier)
+        for name, of in figures.joint_sensitivities.items()
+    ]
+    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
+    target = None if epsilon is None else adversary
+    return Account(
+        statement=statement,
+        noise_multiplier=figures.noise_multiplier,
+        target=target,
+        epsilon_target=epsilon,
+        guarantees=MappingProxyType({g.adversary: g for g in every}),
+        joint_sensitivities=MappingProxyType(figures.joint_sensitivities),
+        message_kinds=tuple(figures.message_kinds),
+        scripts=figures.traces.scripts,
+        warnings=tuple(
+            warnings_of(
+                every,
+                algorithm=subject.algorithm,
+                form=subject.form,
+                target=target,
+                encrypted=encrypted,
+            )
+        ),
+        subject=subject,
+        encrypted=encrypted,
+    )
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

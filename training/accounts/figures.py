@@ -1,0 +1,166 @@
+"""The figures of an account: joint sensitivities at the noise of the run, and that noise.
+
+    noise multiplier given    trace at it, and a reference at another one
+    epsilon given             trace a reference at 1, find the multiplier, trace again at it
+
+Either way what is accounted for is what the step does at the noise with which it will run, and
+`proportion` holds the two traces against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Statement
+from ...privacy.view.view import UnsupportedView
+from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+from ..exposure.guarantees import calibrated_multiplier
+from ..exposure.joint_sensitivities import JointSensitivity, joint_sensitivities
+from ..exposure.whole_run import replace_infinite_by_whole_run
+from ..tracing.trace import AlgorithmTrace
+from .proportion import proportional, without_noise
+from .subject import Subject
+
+__all__ = ["Asked", "Figures", "adversaries_of", "figures_of"]
+
+_PASSES = 3  # of calibration, where two traces differ by more than rounding
+
+
+class Asked(NamedTuple):
+    """Against whom a run is accounted for.
+
+    Attributes:
+        adversaries: by name.
+        victim: the agent whose record is at risk; None searches the worst one.
+        encrypted: the eavesdropper cannot read links and sees the released final models alone.
+    """
+
+    adversaries: Sequence[str]
+    victim: int | None = None
+    encrypted: bool = False
+
+    def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
+        """The joint sensitivities in a traced run, those of whole runs where others are infinite.
+
+        Without noise there is nothing that a whole run would hide, so it is not looked at.
+        """
+        found = joint_sensitivities(
+            traces,
+            list(dict.fromkeys(self.adversaries)),
+            sampling_rate=subject.sampling_rate,
+            victim=self.victim,
+            encrypted=self.encrypted,
+        )
+        if traces.noise_multiplier == 0:
+            return dict(found)
+        return dict(
+            replace_infinite_by_whole_run(
+                traces,
+                found,
+                sampling_rate=subject.sampling_rate,
+                victim=self.victim,
+                encrypted=self.encrypted,
+            )
+        )
+
+
+class Figures(NamedTuple):
+    """What a run costs, and the trace at its noise.
+
+    Attributes:
+        joint_sensitivities: by adversary.
+        noise_multiplier: of the run.
+        traces: at it; its scripts are what the run has to follow.
+    """
+
+    joint_sensitivities: dict[str, JointSensitivity]
+    noise_multiplier: float
+    traces: AlgorithmTrace
+
+    @property
+    def message_kinds(self) -> list[str]:
+        """What a round sends, in the order of sending."""
+        rounds = self.traces.rounds
+        return list(dict.fromkeys(m.kind for one, _ in rounds for m in one.messages))
+
+
+def adversaries_of(
+    names: Sequence[str], *, target: str | None, agents: int, encrypted: bool
+) -> list[str]:
+    """The adversaries to account for: those that are asked for or the usual ones, and the target.
+
+    Raises:
+        ValueError: the target's is another agent, and there is none.
+    """
+    asked = [str(name) for name in names or (ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)]
+    asked += [target] if target is not None and target not in asked else []
+    if agents > 1:
+        return asked
+    if target in (WORST_NEIGHBOUR, ALL_OTHERS):
+        raise InputError(
+            f"adversary={target!r} needs another agent than the victim; agents=1, so ask "
+            "about the eavesdropper or the final models"
+        )
+    return [n for n in asked if n not in (WORST_NEIGHBOUR, ALL_OTHERS)]
+
+
+def figures_of(
+    subject: Subject,
+    asked: Asked,
+    *,
+    statement: Statement,
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    target: str | None = None,
+) -> Figures:
+    """What a run costs, at a noise multiplier or at the one that meets epsilon for the target.
+
+    Raises:
+        ValueError: an adversary or victim that does not exist, or a multiplier out of range.
+        UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
+            step's noise does not keep its proportion to what is clipped.
+    """
+    if noise_multiplier is None:
+        if epsilon is None or target is None:
+            raise InputError("give noise_multiplier, or epsilon with the adversary that it is of")
+        return _calibrated(subject, asked, statement, epsilon=epsilon, target=target)
+    if noise_multiplier == 0:
+        traces = subject.trace(0.0)
+        silent = asked.found_in(traces, subject)
+        found = asked.found_in(subject.reference(1.0), subject)
+        return Figures(without_noise(found, silent), 0.0, traces)
+    # At 1 the run itself is what every other noise is held against.
+    traces = subject.trace(noise_multiplier)
+    if noise_multiplier == 1:
+        first = asked.found_in(traces, subject)
+        second = asked.found_in(subject.reference(2.0), subject)
+    else:
+        first = asked.found_in(subject.reference(1.0), subject)
+        second = asked.found_in(traces, subject)
+    found = proportional(first, second, noise_multiplier=noise_multiplier)
+    return Figures(found, float(noise_multiplier), traces)
+
+
+def _calibrated(
+    subject: Subject, asked: Asked, statement: Statement, *, epsilon: float, target: str
+) -> Figures:
+    unit = asked.found_in(subject.reference(1.0), subject)
+    expected = unit[target]
+    for _ in range(_PASSES):
+        # Taken to hold at any noise, which the trace at the multiplier then has to bear out.
+        multiplier = calibrated_multiplier(
+            expected._replace(noise_multiplier=None), statement=statement, epsilon=epsilon
+        )
+        traces = subject.trace(multiplier)
+        second = asked.found_in(traces, subject)
+        found = proportional(unit, second, noise_multiplier=multiplier)
+        if found[target].releases == expected.releases:
+            return Figures(found, multiplier, traces)
+        expected = found[target]
+    raise UnsupportedView(
+        f"no noise multiplier is found for epsilon={epsilon:g} of {target}: the joint sensitivity "
+        "changes with the noise"
+    )

@@ -1,0 +1,197 @@
+"""What the caller of `account` gives, read and refused where it is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ...privacy.errors import InputError, InputTypeError
+from ..algorithms import ALGORITHMS
+from ..algorithms.algorithm import Algorithm
+from ..graphs.graph import Graph, GraphSequence, Topology
+from ..graphs.topologies import build_graph
+
+__all__ = ["Chosen", "algorithm_of", "graph_of"]
+
+# What `account` gives a start and a step by name, and nothing else may.
+_GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")
+_OWN_NAMES = ("graph", "rounds", "sampling_rate", "delta", "epsilon", "noise_multiplier")
+_NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+
+
+class Chosen(NamedTuple):
+    """An algorithm with its own hyper-parameters."""
+
+    algorithm: Algorithm
+    settings: Any
+
+
+def algorithm_of(
+    algorithm: object, step: object = None, *, settings: Mapping[str, object]
+) -> Chosen:
+    """The algorithm that is meant, and its hyper-parameters.
+
+    Args:
+        algorithm: an `Algorithm`, the name of a registered one, or the start of a pair.
+        step: of a pair; None otherwise.
+        settings: hyper-parameters by name.
+
+    Raises:
+        ValueError: an unknown name or hyper-parameter, or one that is missing.
+        TypeError: something else than an algorithm, or a start without a step.
+    """
+    if isinstance(algorithm, str):
+        if algorithm not in ALGORITHMS:
+            raise InputError(
+                f"algorithm {algorithm!r} must be one of {', '.join(ALGORITHMS)}"
+                f"{_nearest(algorithm, ALGORITHMS)}"
+            )
+        algorithm = ALGORITHMS[algorithm]
+    if isinstance(algorithm, Algorithm):
+        if step is not None:
+            raise InputTypeError(
+                f"algorithm {algorithm.name!r} has a step of its own; leave the second one out"
+            )
+        for what, function, first in (
+            ("init", algorithm.init, 1),
+            ("step", algorithm.step, 2),
+        ):
+            _check_parameters(what, function, first=first)
+        return Chosen(algorithm, _settings_of(algorithm, settings))
+    if callable(algorithm) and callable(step):
+        return _pair(algorithm, step, settings)
+    if callable(algorithm):
+        raise InputTypeError(
+            "a start without a step: give both, account(init, step, ...), or an Algorithm"
+        )
+    raise InputTypeError(
+        f"algorithm of type {type(algorithm).__name__} must be an Algorithm, the name of a "
+        "registered one, or a start and a step: account(init, step, ...)"
+    )
+
+
+def graph_of(graph: object) -> Topology:
+    """A topology as it is, or by name and number of agents: "ring:10".
+
+    Raises:
+        ValueError: an unknown name, or no number of agents.
+        TypeError: neither a topology nor a name.
+    """
+    if isinstance(graph, Graph | GraphSequence):
+        return graph
+    if not isinstance(graph, str):
+        raise InputTypeError(
+            f"graph of type {type(graph).__name__} must be a topology, or its name and the number "
+            'of agents, such as "ring:10"'
+        )
+    name, _, agents = graph.partition(":")
+    if not (agents.isascii() and agents.isdecimal() and len(agents) <= 9):
+        raise InputError(
+            f'graph={graph!r} must name a topology and the number of agents, such as "ring:10"; '
+            "for one with options give build_graph(...)"
+        )
+    return build_graph(name, int(agents))
+
+
+def _pair(
+    init: Callable[..., Any], step: Callable[..., Any], settings: Mapping[str, object]
+) -> Chosen:
+    """An algorithm of a start and a step, whose hyper-parameters are those that are given."""
+    taken: dict[str, inspect.Parameter] = {}
+    starts: dict[str, inspect.Parameter] = {}
+    for what, function, first in (("init", init, 1), ("step", step, 2)):
+        own = _check_parameters(what, function, first=first)
+        taken |= {name: p for name, p in own.items() if name not in _GIVEN}
+        if what == "init":
+            starts = own
+        elif "records" in own and "records" not in starts:
+            raise InputError(
+                "the step takes 'records', which only a start that draws a batch is given; rename "
+                "it, or divide by batch_size"
+            )
+    _check_known(settings, taken, whose="the step")
+    for name, parameter in taken.items():
+        if parameter.default is inspect.Parameter.empty and name not in settings:
+            remedy = (
+                f"account uses {name!r} itself, so rename it"
+                if name in _OWN_NAMES
+                else f"give {name}=..."
+            )
+            raise InputError(f"the step takes {name!r}, which has no default; {remedy}")
+    kind = dataclasses.make_dataclass(
+        "Settings", [(name, object) for name in settings], frozen=True, kw_only=True
+    )
+    name = getattr(step, "__name__", None) or type(step).__name__
+    return Chosen(Algorithm(name=name, init=init, step=step, settings=kind), kind(**settings))
+
+
+def _settings_of(algorithm: Algorithm, settings: Mapping[str, object]) -> Any:
+    """The hyper-parameters of a registered algorithm, or of one like it."""
+    own = {field.name: field for field in dataclasses.fields(algorithm.settings)}
+    _check_known(settings, own, whose=f"algorithm {algorithm.name!r}")
+    for name, field in own.items():
+        needed = field.default is dataclasses.MISSING
+        if needed and field.default_factory is dataclasses.MISSING and name not in settings:
+            raise InputError(f"algorithm {algorithm.name!r} needs {name}; give {name}=...")
+    try:
+        return algorithm.settings(**settings)
+    except TypeError as error:  # a comparison of what is no number
+        raise InputTypeError(
+            f"a hyper-parameter of algorithm {algorithm.name!r} is of the wrong type: {error}"
+        ) from None
+
+
+def _check_known(settings: Mapping[str, object], own: Iterable[str], *, whose: str) -> None:
+    known = list(own)
+    for name in settings:
+        if name in known:
+            continue
+        if name == "noise_std":
+            raise InputError(
+                "noise_std follows from noise_multiplier and clip_norm; give noise_multiplier, "
+                "which is noise_std / clip_norm"
+            )
+        others = (*known, *_GIVEN, *_OWN_NAMES, "accountant", "adjacency", "adversary", "victim")
+        has = f"its hyper-parameters are {', '.join(known)}" if known else "it has none"
+        raise InputError(f"{name} is unknown to {whose}{_nearest(name, others) or '; ' + has}")
+
+
+def _check_parameters(
+    what: str, function: Callable[..., Any], *, first: int
+) -> dict[str, inspect.Parameter]:
+    """What a start or a step takes by name, after the round, and the state of a step.
+
+    Raises:
+        TypeError: parameters that have no name, or too few.
+        ValueError: numbers that were bound to it before, and would be replaced.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise InputTypeError(f"{what} has no signature to read; give a Python function") from None
+    free = [p for p in parameters if p.kind in (_NAMED[0], inspect.Parameter.POSITIONAL_ONLY)]
+    unnamed = [p for p in parameters[first:] if p.kind not in _NAMED]
+    if len(free) < first or unnamed:
+        wanted = "init(round, ...)" if first == 1 else "step(state, round, ...)"
+        found = f"{what}{inspect.signature(function)}"
+        raise InputTypeError(
+            f"{found} must be {wanted}, and what follows is taken by name, without * or **"
+        )
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    for name in _GIVEN:
+        if name in bound:
+            raise InputError(
+                f"{name}={bound[name]!r} is bound to {what} already, and account binds it itself; "
+                f"give the plain function, and "
+                f"{'noise_multiplier' if name == 'noise_std' else name} to account"
+            )
+    return {p.name: p for p in parameters[first:]}
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,153 @@
+"""What is accounted for: an algorithm and its numbers, on a graph, for so many rounds.
+
+It is traced with the numbers of the run, and once more as a reference: clip norm 1, and another
+batch size unless the run's own is part of its start. Who holds both traces knows whether the
+step's noise keeps its proportion to what is clipped.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...privacy._validate import check_real
+from ...privacy.accounting.request import check_count
+from ...privacy.errors import InputError
+from ..algorithms.algorithm import Algorithm, Bound, Form, bind
+from ..graphs.graph import Topology
+from ..tracing.trace import AlgorithmTrace, trace
+
+__all__ = ["Subject"]
+
+_SOME_BATCH = 37.5  # where none is given; what a round costs must not depend on it
+_LEAST, _MOST = 1e-30, 1e30  # products and squares of such numbers stay within double precision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """A run before its noise is known.
+
+    Attributes:
+        algorithm: what runs.
+        settings: its own hyper-parameters, an instance of `algorithm.settings`.
+        form: published or repaired.
+        graph: who talks to whom.
+        rounds: T.
+        sampling_rate: of batches that the step draws without a rate of its own.
+        clip_norm: bound on one example's gradient; None does not clip.
+        learning_rate: step size.
+        batch_size: public normaliser of a batch's sum; None where it is not known yet.
+        records: public number of records of an average agent; None unless the start needs it.
+
+    Raises:
+        ValueError: a number out of range, or records that the start needs.
+        TypeError: a number that is none.
+    """
+
+    algorithm: Algorithm
+    settings: Any
+    form: Form
+    graph: Topology
+    rounds: int
+    sampling_rate: float
+    clip_norm: float | None
+    learning_rate: float
+    batch_size: float | None = None
+    records: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check every number, so that no trace is made of one that double precision loses."""
+        object.__setattr__(self, "rounds", check_count(self.rounds))
+        check_real("sampling_rate", self.sampling_rate)
+        if not 0 < self.sampling_rate <= 1:
+            raise InputError(
+                f"sampling_rate={self.sampling_rate!r:.40} must lie in (0, 1]; did you mean "
+                "batch_size?"
+            )
+        object.__setattr__(self, "sampling_rate", float(self.sampling_rate))
+        for name in ("clip_norm", "learning_rate", "batch_size", "records"):
+            value = getattr(self, name)
+            if value is None and name != "learning_rate":
+                continue
+            check_real(name, value)
+            if not _LEAST <= value <= _MOST:
+                raise InputError(
+                    f"{name}={value!r:.40} must be a number from {_LEAST:g} to {_MOST:g}: rounding "
+                    "would decide what a message shows"
+                )
+            object.__setattr__(self, name, float(value))
+        if self.algorithm.needs_records and self.records is None:
+            raise InputError(
+                f"algorithm {self.algorithm.name!r} needs records, the public number of records "
+                "of an average agent; give it"
+            )
+
+    def bound(self, noise_multiplier: float) -> Bound:
+        """The algorithm with every number of the run.
+
+        Raises:
+            ValueError: the algorithm divides by batch_size, and none was given.
+        """
+        if self._batch_size is None and self._takes_batch_size:
+            raise InputError(
+                f"algorithm {self.algorithm.name!r} divides by batch_size, the public expected "
+                "size of a batch; give batch_size to account to run what it accounts for"
+            )
+        return self._bound(
+            noise_multiplier, clip_norm=self.clip_norm, batch_size=self._batch_size or 1.0
+        )
+
+    def trace(self, noise_multiplier: float) -> AlgorithmTrace:
+        """The run at a noise multiplier, with the numbers of the run."""
+        batch_size = self._batch_size or _SOME_BATCH
+        bound = self._bound(noise_multiplier, clip_norm=self.clip_norm, batch_size=batch_size)
+        return self._traced(bound, noise_multiplier)
+
+    def reference(self, noise_multiplier: float) -> AlgorithmTrace:
+        """The run at a noise multiplier, at clip norm 1 and with another batch size.
+
+        A start of a given size costs as it does beside batches of the run's own size alone, so
+        there the batch size is the run's.
+        """
+        batch_size = self._batch_size or 1.0 if self.algorithm.needs_records else 1.0
+        clip_norm = None if self.clip_norm is None else 1.0
+        bound = self._bound(noise_multiplier, clip_norm=clip_norm, batch_size=batch_size)
+        return self._traced(bound, noise_multiplier)
+
+    @property
+    def _batch_size(self) -> float | None:
+        if self.batch_size is None and self.algorithm.needs_records and self.records is not None:
+            return max(self.sampling_rate * self.records, math.ulp(1.0))
+        return self.batch_size
+
+    @property
+    def _takes_batch_size(self) -> bool:
+        functions = (self.algorithm.init, self.algorithm.step)
+        return any("batch_size" in inspect.signature(f).parameters for f in functions)
+
+    def _bound(
+        self, noise_multiplier: float, *, clip_norm: float | None, batch_size: float
+    ) -> Bound:
+        return bind(
+            self.algorithm,
+            self.settings,
+            form=self.form,
+            learning_rate=self.learning_rate,
+            clip_norm=clip_norm,
+            noise_std=noise_multiplier * (1.0 if clip_norm is None else clip_norm),
+            batch_size=batch_size,
+            graph=self.graph,
+            rounds=self.rounds,
+            records=self.records if self.algorithm.needs_records else None,
+        )
+
+    def _traced(self, bound: Bound, noise_multiplier: float) -> AlgorithmTrace:
+        return trace(
+            bound.init,
+            bound.step,
+            graph=self.graph,
+            rounds=self.rounds,
+            noise_multiplier=noise_multiplier,
+        )

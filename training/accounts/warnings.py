@@ -1,0 +1,60 @@
+"""What the reader of an account has to know besides its figures, in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.guarantee import Guarantee, Status
+from ..algorithms.algorithm import Algorithm, Form
+
+__all__ = ["warnings_of"]
+
+
+def warnings_of(
+    guarantees: Sequence[Guarantee],
+    *,
+    algorithm: Algorithm,
+    form: Form,
+    target: str | None,
+    encrypted: bool,
+    repeatable: bool = False,
+) -> list[str]:
+    """Sentences for the reader, the gravest first.
+
+    Args:
+        guarantees: of every adversary, worst first.
+        algorithm: what runs.
+        form: published or repaired.
+        target: the adversary to whom the noise is calibrated; None where the noise is given.
+        encrypted: whether nobody on a link can read it.
+        repeatable: whether the noise comes from a seed that somebody may know.
+    """
+    said = []
+    if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
+        blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
+        fix = (
+            ' Use form = "repaired" for a proven figure.'
+            if form is Form.PUBLISHED and Form.PUBLISHED in algorithm.forms
+            else ""
+        )
+        said.append(f"Heuristic: {blame}.{fix}")
+    leaking = [g for g in guarantees if math.isinf(g.epsilon)]
+    if leaking:
+        said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
+    if repeatable:
+        said.append(
+            "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
+        )
+    if target == SINGLE_MESSAGE.name:
+        said.append(
+            "The target is that of a single message, which no adversary is limited to; name "
+            'adversary = "eavesdropper" for a figure that protects.'
+        )
+    if encrypted:
+        said.append(
+            "links = encrypted: the eavesdropper is taken to see released final models, sizes and "
+            "timing; agents still see what is sent to them."
+        )
+    return said
