@@ -27,7 +27,7 @@ from .traced_round import TracedRound
 
 # Beyond these, squares and products of public numbers leave the range of double precision, and a
 # record's part of a row is taken for rounding, or its noise for none.
-LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-8, 1e30
+LEAST_MULTIPLIER, MOST_MULTIPLIER = 1e-8, 1e20
 
 
 class AlgorithmTrace(NamedTuple):

@@ -340,7 +340,7 @@ def test_a_step_that_sends_only_without_noise_is_refused_without():
 @pytest.mark.parametrize(
     ("multiplier", "said"),
     [
-        (1e-200, "noise_multiplier=1e-200 must be 0, or from 1e-08 to 1e[+]30"),
+        (1e-200, "noise_multiplier=1e-200 must be 0, or from 1e-08 to 1e[+]20"),
         (1e200, "must be 0, or from"),
         (math.inf, "must be 0, or from"),
         (math.nan, "at least 0"),
@@ -355,7 +355,7 @@ def test_a_multiplier_out_of_range_is_refused(multiplier, said):
         account(init, step, noise_multiplier=multiplier, **RUN)
 
 
-@pytest.mark.parametrize("multiplier", [1e-8, 1e-3, 1e9, 1e30])
+@pytest.mark.parametrize("multiplier", [1e-5, 1e-3, 1e9, 1e20])
 def test_multipliers_in_range_give_the_same_joint_sensitivity(multiplier):
     found = account("dpdl", noise_multiplier=multiplier, adversaries=["eavesdropper"], **RUN)
     assert found["eavesdropper"].joint_sensitivity == pytest.approx(math.sqrt(3), rel=1e-6)

@@ -128,6 +128,7 @@ def test_a_state_that_is_no_named_tuple_is_refused(returned):
             lambda state, round: state,
             graph=ring(5),
             rounds=2,
+            noise_multiplier=None,
         )
 
 
