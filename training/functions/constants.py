@@ -28,7 +28,7 @@ def written(one: object) -> str | None:
     """A constant in words that tell it from every other, the same in each process; else None.
 
     >>> written((1, 0.5)), written([1])
-    ("(int:1,float:3fe0000000000000)", None)
+    ('(int:1,float:3fe0000000000000)', None)
     """
     kind: Any = type(one)  # and no subclass, which could hold anything besides
     held: Any = one

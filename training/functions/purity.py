@@ -48,7 +48,8 @@ class PureFunction:
 
     Attributes:
         name: for messages.
-        fingerprint: of what it computes: code, constants, defaults and what it calls.
+        fingerprint: of what it computes: code, constants, defaults and what it calls. It is the
+            same in every process of one version of Python, whose code it is of.
         run: the copy that sees nothing else.
     """
 

@@ -205,7 +205,7 @@ def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file: Pa
     found = audit_config(config)
     assert found.verdict == "nothing proven"
     assert found.canaries == 0
-    assert len(found.checks) == 4
+    assert len(found.checks) == 5
     assert {one.verdict for one in found.adversaries} == {"not measured"}
 
 

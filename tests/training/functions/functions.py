@@ -42,6 +42,12 @@ class Leaky(enum.Enum):
     HELD = torch.ones(3)
 
 
+class Named(enum.Enum):
+    """A member that is named as what a tensor may not be asked."""
+
+    data_ptr = 1
+
+
 class Acting(enum.Enum):
     A = 1
 
@@ -344,7 +350,8 @@ def aliases(row):
 
 
 def picks(row):
-    return (torch if len(row) else np).zeros(3)
+    lib = torch if len(row) else np
+    return lib.zeros(3) + lib.ones(3)
 
 
 def hides_its_import(row):
@@ -555,6 +562,10 @@ USES = {
     "torch._C": (lambda row: torch._C, "uses torch._C"),
     "nn.Parameter": (lambda row: torch.nn.Parameter(row), "uses torch.nn.Parameter"),
     "nn.Module": (lambda row: nn.Linear(3, 3)(row), "uses torch.nn.Linear"),
+    "data_ptr under the name of a member": (
+        lambda row: (row if len(row) else Named).data_ptr,
+        "",
+    ),
     "data_ptr": (lambda row: row.data_ptr(), "asks for .data_ptr"),
     "share_memory_": (lambda row: row.share_memory_(), "asks for .share_memory_"),
     "untyped_storage": (lambda row: row.untyped_storage(), "asks for .untyped_storage"),
