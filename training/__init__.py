@@ -7,13 +7,14 @@ from .engine.engine import Engine, Setting
 from .engine.randomness import SecretRandomness
 from .engine.recording import Recorded
 from .engine.transcript import Message, Transcript
+from .exposure.dense_rounds import streamed_view
 from .exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
 from .exposure.joint_sensitivities import (
     JointSensitivity,
     joint_sensitivities,
     joint_sensitivities_by_victim,
 )
-from .exposure.whole_run import streamed_view, whole_run_joint_sensitivities
+from .exposure.whole_run import whole_run_joint_sensitivities
 from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph

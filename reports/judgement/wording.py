@@ -63,8 +63,8 @@ def headline(finding: Finding, facts: Facts) -> Sentence:
     """A finding in one line, without a full stop."""
     template = phrases.HEADLINES[finding.kind]
     if finding.claim is not None and finding.limit is None:
-        infinite = finding.kind is Kind.INFINITE
-        template = phrases.UNPROTECTED if infinite else phrases.HEADLINES[Kind.NO_TARGET]
+        open_ = phrases.HEADLINES[Kind.NO_TARGET]
+        template = phrases.WITHOUT_TARGET.get(finding.kind, open_)
     return _filled(template, finding, facts)
 
 
@@ -99,7 +99,7 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
     if claim.proven and doubted:
         lead = "doubted"
     if math.isinf(claim.epsilon):
-        lead = "infinite"
+        lead = "unprotected" if claim.expressed else "inexpressible"
     accounted = facts.ran.accounted if facts.ran else facts.rounds
     finding = Finding(
         kind=Kind.WITHIN,

@@ -13,8 +13,8 @@ from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Status
 from ...privacy.ledger import read_ledger
+from ..described import status_word
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
 from ..evidence.schema import (
@@ -237,7 +237,7 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
     return AuditedAdversary(
         name=one.proven.name,
         proven_epsilon=proven,
-        status="proven" if one.proven.status is Status.PROVEN else "heuristic",
+        status=status_word(one.proven.status),
         measured_epsilon=None if first is None else first.epsilon,
         ideal_epsilon=one.ideal,
         ratio=None if first is None or proven == 0 else first.epsilon / proven,

@@ -21,6 +21,7 @@ from ...training.exposure.joint_sensitivities import JointSensitivity, joint_sen
 from ...training.exposure.whole_run import replace_infinite_by_whole_run
 from ...training.graphs.graph import Topology
 from ...training.tracing.trace import trace
+from ..described import status_word
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -116,7 +117,7 @@ def planned_adversary(stated: Guarantee) -> PlannedAdversary:
         unit="record",
         adjacency=stated.adjacency.value,
         sampling=str(stated.sampling),
-        status="proven" if stated.status is Status.PROVEN else "heuristic",
+        status=status_word(stated.status),
         bound=str(stated.bound),
         because=stated.because,
     )
@@ -191,6 +192,7 @@ def make_plan(
             multiplier=multiplier,
             rate=rate,
             records=records,
+            exposures=found,
         ),
         victims=victims if every_agent else None,
     )
@@ -229,7 +231,10 @@ def _guarantees(
     ]
     if config.training.evaluation_noise_seed is not None:
         known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
-        every = [replace(g, status=Status.HEURISTIC, because=known) for g in every]
+        every = [
+            replace(g, status=Status.HEURISTIC, because=known) if g.status.is_finite else g
+            for g in every
+        ]
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return every
 
@@ -336,9 +341,13 @@ def _warnings(config: RunFile, guarantees: Sequence[Guarantee]) -> list[str]:
             else ""
         )
         said.append(f"Heuristic: {blame}.{fix}")
-    leaking = [g for g in guarantees if math.isinf(g.epsilon)]
+    leaking = [g for g in guarantees if g.status is Status.NO_PROTECTION]
     if leaking:
         said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
+    unknown = [g for g in guarantees if g.status is Status.CANNOT_BE_EXPRESSED]
+    if unknown:
+        who = unknown[0].adversary
+        said.append(f"No finite bound can be expressed for {who}: {unknown[0].because}.")
     if config.training.evaluation_noise_seed is not None:
         said.append(
             "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
@@ -366,6 +375,7 @@ def _published_bound(
     multiplier: float,
     rate: float,
     records: float | None,
+    exposures: Mapping[str, JointSensitivity],
 ) -> PublishedClaim | None:
     """What the algorithm's own paper claims."""
     bound = ALGORITHMS[config.algorithm.name].published_bound
@@ -384,6 +394,6 @@ def _published_bound(
             sampling_rate=rate,
             records=records,
             joint_sensitivity=worst.joint_sensitivity,
-            status=worst.status,
+            status=exposures[worst.adversary].status,
         )
     )

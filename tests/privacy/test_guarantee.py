@@ -21,7 +21,7 @@ GOOD = Guarantee(
     joint_sensitivity=1.0,
     effective_noise_multiplier=2.0,
     mu_per_round=0.5,
-    epsilon=math.inf,
+    epsilon=2.0,
     statement=Statement(delta=1e-5),
     sampling=Sampling.POISSON,
     status=Status.PROVEN,

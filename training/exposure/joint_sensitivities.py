@@ -16,11 +16,13 @@ agents, so one pair of adversary and victim is looked at for all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InexpressibleView
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
@@ -49,7 +51,7 @@ class JointSensitivity(NamedTuple):
         adversary: who sees.
         victim: the agent that holds the record.
         releases: a joint sensitivity for each batch and each run of equal rounds.
-        status: whether the figures are proven upper bounds.
+        status: proven or heuristic; of infinite figures, that nothing protects or is expressed.
         because: the reason in a sentence.
         whole_run: whether the only release is that of all rounds together, whoever was sampled.
     """
@@ -98,7 +100,7 @@ def joint_sensitivities(
     found = []
     for name in names:
         every = run.sensitivities(candidates(traces, name, victim))
-        top = max(range(len(every)), key=lambda i: every[i].sum_of_squares)
+        top = max(range(len(every)), key=lambda i: _cost(every[i]))
         every[top] = run.named(every[top])
         found.append((name, worst(every)))
     return found
@@ -148,7 +150,7 @@ def joint_sensitivities_by_victim(
 def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
     """The one that costs most; where none is worst in every round, the worst of each round."""
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
-    top = max(every, key=lambda e: e.sum_of_squares)
+    top = max(every, key=_cost)
     shapes = {tuple((r.sampling_rate, r.rounds, r.first) for r in e.releases) for e in every}
     if len(shapes) != 1:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
@@ -165,6 +167,10 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
         for same, n in zip(rounds, most, strict=True)
     )
     return top._replace(releases=joint, because=f"{top.because}; of every round the worst victim")
+
+
+def _cost(one: JointSensitivity) -> tuple[float, bool]:
+    return one.sum_of_squares, one.status is Status.NO_PROTECTION
 
 
 def rounded(value: float) -> float:
@@ -204,12 +210,12 @@ class _Run:
                 continue
             views = [each.of_adversary(self._under_encryption(who)) for each in self._local_views]
             if len(asked) == 1 or len(who.agents) != 1:
-                found += [self._sensitivity(who, v, views) for v in victims]
+                found += [self._stated(who, v, views) for v in victims]
             elif any(view.shared.undetermined for view in views):
                 spanning.append(who)
             else:
                 local.append((who, views))
-        found += [self._sensitivity(who, v, on) for who, v, on in _different(local, every)]
+        found += [self._stated(who, v, on) for who, v, on in _different(local, every)]
         found += self._of_spanning(spanning, every)
         order = {who.name: i for i, (who, _) in enumerate(asked)}
         return sorted(found, key=lambda e: (order[e.adversary.name], e.victim))
@@ -252,7 +258,7 @@ class _Run:
                 views = [
                     each.of_adversary(self._under_encryption(who)) for each in self._local_views
                 ]
-                found += [self._sensitivity(who, v, views) for v in sorted(left - who.agents)]
+                found += [self._stated(who, v, views) for v in sorted(left - who.agents)]
         return found
 
     def _under_encryption(self, who: Adversary) -> Adversary:
@@ -261,9 +267,20 @@ class _Run:
             return Adversary(name=who.name, sees=Sees.END_STATES)
         return who
 
-    def _sensitivity(
-        self, who: Adversary, victim: int, views: Sequence[AdversaryView]
-    ) -> JointSensitivity:
+    def _stated(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
+        """As `_sensitivity`, and infinite where no figure of the batches can be expressed."""
+        try:
+            return self._sensitivity(who, victim, views)
+        except InexpressibleView as reason:
+            status, releases = Status.CANNOT_BE_EXPRESSED, list[Release]()
+            for part in self._parts:
+                for columns, bounds, own in part.base.of_victim(victim).values():
+                    rate = self._rate if own is None else own
+                    mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
+                    releases.append(Release(mu, rate, part.rounds, count, part.first))
+            return JointSensitivity(who, victim, tuple(releases), status, str(reason))
+
+    def _sensitivity(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
         pairs = zip(self._bases, views, strict=True)
         found = {id(base): view.sensitivities(victim) for base, view in pairs}
         releases = [
@@ -278,14 +295,15 @@ class _Run:
             for s in found[id(part.base)]
         ]
         reasons = [(s.mu, s.because) for of_base in found.values() for s in of_base]
-        unnamed = any(not because for _, because in reasons)
+        infinite = any(math.isinf(mu) for mu, _ in reasons)
         heuristic = any(base.blames for base in self._bases)
+        status = Status.HEURISTIC if heuristic else Status.PROVEN
         return JointSensitivity(
             who,
             victim,
             tuple(releases),
-            Status.HEURISTIC if heuristic else Status.PROVEN,
-            "" if unnamed else _most(reasons),
+            Status.NO_PROTECTION if infinite else status,
+            "" if infinite else _most(reasons),
         )
 
     def named(self, sensitivity: JointSensitivity) -> JointSensitivity:
@@ -298,15 +316,19 @@ class _Run:
         effective = self._under_encryption(sensitivity.adversary)
         if self._last is None or self._last[0] != effective:
             self._last = effective, [base.view(effective) for base in self._bases]
+        first = {id(part.base): part.first for part in reversed(self._parts)}
         reasons = [
             (s.mu, s.because)
             for base, view in zip(self._bases, self._last[1], strict=True)
-            for s in base.sensitivities_in(view, effective, sensitivity.victim)
+            for s in base.sensitivities_in(
+                view, effective, sensitivity.victim, round=first[id(base)]
+            )
         ]
         return sensitivity._replace(because=_most(reasons))
 
 
-_Seen = tuple[Adversary, Sequence[AdversaryView]]
+_Views = Sequence[AdversaryView]
+_Seen = tuple[Adversary, _Views]
 
 
 def _different(
@@ -370,7 +392,7 @@ def single_message(
         largest = max((rate if r is None else r for r in own), default=rate)
         releases.append(Release(mu, largest, part.rounds, 1, part.first))
         kinds.append((mu, kind))
-    because = (
-        f"one message alone ({max(kinds, default=(0.0, 'none'))[1]}); no adversary sees so little"
-    )
-    return JointSensitivity(who, victim, tuple(releases), Status.HEURISTIC, because)
+    most, kind = max(kinds, default=(0.0, "none"))
+    because = f"one message alone ({kind}); no adversary sees so little"
+    status = Status.NO_PROTECTION if math.isinf(most) else Status.HEURISTIC
+    return JointSensitivity(who, victim, tuple(releases), status, because)

@@ -22,28 +22,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
+from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
-from ...privacy.view.whole_run import Rows, StreamedView
-from ..tracing.linear_forms import Contributions, Known, widened
-from ..tracing.round_trace import RoundTrace
-from ..tracing.trace import AlgorithmTrace, state_column
+from ...privacy.view.whole_run import StreamedView
+from ..tracing.linear_forms import Contributions
+from ..tracing.round_trace import UNCLIPPED
+from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
+from .dense_rounds import contributions_of, streamed_view
 from .joint_sensitivities import JointSensitivity, Release, single_message, worst
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from .witness import witness
 
 Participation = str | int | Sequence[int]
 EVERY = "every"
 _MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
-_RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
+_FIRST = 4  # rounds in which a leak is looked for where the whole run is too large
 
 
 def whole_run_joint_sensitivities(
@@ -78,9 +77,7 @@ def whole_run_joint_sensitivities(
             if who.sees is Sees.ONE_MESSAGE:
                 every += [single_message(traces, who, v, rate=sampling_rate) for v in victims]
                 continue
-            effective = who
-            if encrypted and who.sees is Sees.LINKS:
-                effective = Adversary(name=who.name, sees=Sees.END_STATES)
+            effective = _effective(who, encrypted=encrypted)
             every += _of(traces, who, victims, effective=effective, participation=participation)
         found.append((name, worst(every)))
     return found
@@ -96,14 +93,18 @@ def replace_infinite_by_whole_run(
 ) -> list[tuple[str, JointSensitivity]]:
     """Joint sensitivities, those that are infinite round by round replaced by the whole run's.
 
-    Every record may take part in every round, which holds for any sampler. One stays as it is
-    where a contribution is unbounded, where the whole run is infinite too, and where the run is
-    too large for such a view or rounding hides what it shows; the last two are said.
+    Every record may take part in every round, which holds for any sampler. One stays infinite where
+    a contribution is unbounded, and where the whole run is infinite too: then nothing protects, and
+    what shows it is named. Where the run is too large for such a view, or rounding hides what it
+    shows, no figure can be expressed, unless the first rounds show that there is none.
     """
     settled = []
     for name, sensitivity in found:
         by_rounds = sensitivity.adversary.sees is not Sees.ONE_MESSAGE
-        if by_rounds and math.isinf(sensitivity.largest) and _bounded(traces):
+        leaks = by_rounds and sensitivity.status is Status.NO_PROTECTION
+        if leaks and not _bounded(traces):
+            settled.append((name, _with_message(traces, sensitivity, encrypted=encrypted)))
+        elif leaks:
             settled.append(
                 (
                     name,
@@ -131,10 +132,10 @@ def _together(
     victim: int | None,
     encrypted: bool,
 ) -> JointSensitivity:
-    """That of all rounds together if it is finite, or else as it was, and why."""
+    """That of all rounds together if it is finite, or else as it was, with what shows it."""
     if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
         said = "the run is too large for a view of all its rounds together"
-        return sensitivity._replace(because=f"{sensitivity.because}; {said}")
+        return _open(traces, sensitivity, said, encrypted=encrypted)
     try:
         ((_, whole),) = whole_run_joint_sensitivities(
             traces,
@@ -144,11 +145,69 @@ def _together(
             victim=victim,
             encrypted=encrypted,
         )
+        if math.isfinite(whole.largest):
+            return whole
+        who = _effective(whole.adversary, encrypted=encrypted)
+        shown = witness(traces, who, victim=whole.victim)
     except UnsupportedView as reason:
-        return sensitivity._replace(
-            because=f"{sensitivity.because}; of all rounds together: {reason}"
-        )
-    return whole if math.isfinite(whole.largest) else sensitivity
+        return _open(traces, sensitivity, f"of all rounds together: {reason}", encrypted=encrypted)
+    return sensitivity._replace(
+        adversary=whole.adversary, victim=whole.victim, because=leak_sentence(shown)
+    )
+
+
+def _open(
+    traces: AlgorithmTrace, sensitivity: JointSensitivity, said: str, *, encrypted: bool
+) -> JointSensitivity:
+    """One of a run whose view of all rounds is not to be had, for the reason that is said."""
+    shown = _shown_first(traces, sensitivity, encrypted=encrypted)
+    if shown:
+        return sensitivity._replace(because=leak_sentence(shown))
+    return sensitivity._replace(
+        status=Status.CANNOT_BE_EXPRESSED, because=f"{sensitivity.because}; {said}"
+    )
+
+
+def _with_message(
+    traces: AlgorithmTrace, sensitivity: JointSensitivity, *, encrypted: bool
+) -> JointSensitivity:
+    """One without clipping, with the first message that shows a gradient in place of a state."""
+    shown = _shown_first(traces, sensitivity, encrypted=encrypted)
+    if not shown or not sensitivity.because.startswith(UNCLIPPED):
+        return sensitivity
+    return sensitivity._replace(because=f"{UNCLIPPED}; {leak_sentence(shown)}")
+
+
+def _shown_first(
+    traces: AlgorithmTrace, sensitivity: JointSensitivity, *, encrypted: bool
+) -> tuple[str, ...]:
+    """What the first rounds show of the victim without noise; nothing where that is not known."""
+    who, victim = sensitivity.adversary, sensitivity.victim
+    first = _first_rounds(traces, _FIRST)
+    if _work(first, [(who, [victim])]) > _MOST_WORK:
+        return ()
+    ended = sum(n for _, n in first.rounds) == sum(n for _, n in traces.rounds)
+    try:
+        seeing = _effective(who, encrypted=encrypted)
+        return witness(first, seeing, victim=victim, ended=ended)
+    except UnsupportedView:  # too large, or rounding hides what is shown
+        return ()
+
+
+def _first_rounds(traces: AlgorithmTrace, most: int) -> AlgorithmTrace:
+    kept, left = [], most
+    for part, count in traces.rounds:
+        if left:
+            kept.append((part, min(count, left)))
+            left -= kept[-1][1]
+    return AlgorithmTrace(traces.start, kept)
+
+
+def _effective(who: Adversary, *, encrypted: bool) -> Adversary:
+    """The adversary with what encrypted links leave of its view."""
+    if encrypted and who.sees is Sees.LINKS:
+        return Adversary(name=who.name, sees=Sees.END_STATES)
+    return who
 
 
 def _bounded(traces: AlgorithmTrace) -> bool:
@@ -168,124 +227,6 @@ def _work(traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]
     return 0.5 * carried**2 * columns * rounds * victims
 
 
-def streamed_view(
-    traces: AlgorithmTrace,
-    adversary: Adversary,
-    *,
-    victims: Sequence[int],
-    until_leak: bool = False,
-) -> StreamedView:
-    """The view of all rounds, with the contributions of `victims`; other agents' are held fixed.
-
-    With `until_leak` it ends once a contribution of every victim was shown without noise.
-
-    >>> from overhear.privacy import EAVESDROPPER
-    >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
-    >>> known = ALGORITHMS["dp-dpsgd"]
-    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
-    ...     batch_size=1.0)
-    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 4), rounds=9)
-    >>> round(streamed_view(traces, EAVESDROPPER, victims=[0]).mu(0), 6)
-    3.0
-    """
-    view = StreamedView()
-    last: _DenseRound | None = None
-    # Equal rounds are made into dense rows once, and taken in as often as they occur.
-    for part, count in ((traces.start, 1), *traces.rounds):
-        last = _DenseRound.of(part, adversary, victims)
-        for _ in range(count):
-            view.advance(
-                last.seen,
-                last.carried,
-                owners=last.owners,
-                vectors=last.vectors,
-                messages=last.messages,
-            )
-            if until_leak and all(view.leaks(v) for v in victims):
-                return view
-    # After the last round models and dual variables are released as they are.
-    if last is not None:
-        size = len(last.carried.carried)
-        released = np.eye(size)[last.released]
-        none = np.zeros((size, 0))
-        view.advance(
-            Rows(released, none[: len(released)], none[: len(released)]),
-            Rows(np.eye(size), none, none),
-            owners=[],
-            messages=[f"final model, row {i}" for i in range(len(released))],
-        )
-    return view
-
-
-class _DenseRound(NamedTuple):
-    """One round of an adversary's view over carried | contributions | unknown noise."""
-
-    seen: Rows
-    carried: Rows
-    owners: list[int]
-    vectors: list[int]
-    messages: list[str]
-    released: list[int]  # positions of models and dual variables among the carried rows
-
-    @classmethod
-    def of(cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int]) -> _DenseRound:
-        rows, names, unseen = part.seen_rows(adversary, end_state=False)
-        at, owners, _, vectors = _contributions(part, victims)
-        columns = (_carried_columns(part), at, part.unknown_noise(adversary))
-        released: list[int] = []
-        ends: list[csr_array] = []
-        position = 0
-        for field, matrix in part.record.end_state.items():
-            if field in _RELEASED:
-                released += range(position, position + matrix.shape[0])
-            position += matrix.shape[0]
-            ends.append(widened(matrix, part.columns))
-        return cls(
-            _dense(part.expand(rows, unseen=unseen), columns),
-            _dense(part.expand(_stacked(ends, part.columns), unseen=unseen), columns),
-            owners,
-            vectors,
-            names,
-            released,
-        )
-
-
-def _dense(rows: csr_array, columns: tuple[np.ndarray, ...]) -> Rows:
-    return Rows(*(rows[:, chosen].toarray() for chosen in columns))
-
-
-def _stacked(parts: Sequence[csr_array], width: int) -> csr_array:
-    from scipy.sparse import csr_array, vstack
-
-    return csr_array(vstack([csr_array((0, width)), *parts]))
-
-
-def _carried_columns(part: RoundTrace) -> np.ndarray:
-    """The columns of the state that the round began with, in the order of its fields."""
-    known = {g.what: g for g in part.groups if isinstance(g, Known)}
-    at = [known.get(state_column(field)) for field in part.record.end_state]
-    ranges = [np.arange(g.start, g.start + g.size) for g in at if g is not None]
-    return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
-
-
-def _contributions(
-    part: RoundTrace, victims: Sequence[int]
-) -> tuple[np.ndarray, list[int], list[float], list[int]]:
-    """Columns, owners, bounds and vectors of the victims' contributions."""
-    columns, owners, bounds = list[int](), list[int](), list[float]()
-    positions = list[int]()
-    position = 0
-    for g in part.groups:
-        if isinstance(g, Contributions):
-            mine = np.flatnonzero(np.isin(g.owners, list(victims)))
-            columns += (g.start + mine).tolist()
-            owners += g.owners[mine].tolist()
-            bounds += g.bounds[mine].tolist()
-            positions += (position + mine).tolist()
-            position += g.size
-    return np.asarray(columns, dtype=int), owners, bounds, part.vectors[positions].tolist()
-
-
 def _of(
     traces: AlgorithmTrace,
     who: Adversary,
@@ -300,14 +241,15 @@ def _of(
     every = participation == EVERY
     view = streamed_view(traces, effective, victims=victims, until_leak=every)
     parts = [traces.start, *(part for part, count in traces.rounds for _ in range(count))]
-    status = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
+    finite = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
     found = []
     for victim in victims:
-        bounds = [b for part in parts for b in _contributions(part, [victim])[2]]
+        bounds = [b for part in parts for b in contributions_of(part, [victim])[2]]
         bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
         mu = _joint_sensitivity(view, victim, bounds, participation)
         release = Release(mu, 1.0, 1, len(bounds), 0)
         because = _because(view, victim, mu, participation)
+        status = Status.NO_PROTECTION if math.isinf(mu) else finite
         found.append(JointSensitivity(who, victim, (release,), status, because, whole_run=True))
     return found
 
@@ -346,9 +288,7 @@ def _joint_sensitivity(
 def _because(view: StreamedView, victim: int, mu: float, participation: Participation) -> str:
     if math.isinf(mu):
         shown = view.leaks(victim)
-        return (
-            f"the noise cancels in {', '.join(shown)}" if shown else "a contribution is unbounded"
-        )
+        return leak_sentence(shown) if shown else "a contribution is unbounded"
     if participation == EVERY:
         return "a record may take part in every round; all rounds are one release"
     if isinstance(participation, int):

@@ -109,7 +109,7 @@ def test_nothing_is_computed_for_a_figure_that_passes(facts: Facts) -> None:
     ("changes", "kind", "action"),
     [
         ({"proven": False}, Kind.HEURISTIC, Action.PROVE),
-        ({"epsilon": float("inf")}, Kind.INFINITE, Action.HIDE),
+        ({"epsilon": float("inf")}, Kind.UNPROTECTED, Action.HIDE),
         ({"delta": 1e-4}, Kind.LARGER_DELTA, Action.DELTA),
         ({"adjacency": "replace-one"}, Kind.OTHER_ADJACENCY, Action.ADJACENCY),
         ({"unit": "agent"}, Kind.OTHER_UNIT, Action.UNIT),
@@ -142,7 +142,7 @@ def test_a_figure_without_an_upper_bound_is_heuristic(
 
 def test_an_infinite_figure_of_a_file_is_infinite(report: dict[str, Any]) -> None:
     report["ledger"]["epsilon"]["eavesdropper"] = "inf"
-    assert kinds(decided(facts_of(report))) == [Kind.INFINITE]
+    assert kinds(decided(facts_of(report))) == [Kind.UNPROTECTED]
 
 
 def test_a_figure_at_a_smaller_delta_passes(facts: Facts) -> None:

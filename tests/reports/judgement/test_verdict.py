@@ -72,7 +72,7 @@ def test_repeatable_noise_never_meets_a_target(report: Report) -> None:
 def test_an_infinite_epsilon_never_meets_a_target(report: Report, infinite: float | str) -> None:
     report["ledger"]["epsilon"]["eavesdropper"] = infinite
     assert judged(report).outcome is Outcome.NOT_MET
-    assert kinds(report) == [Kind.INFINITE]
+    assert kinds(report) == [Kind.UNPROTECTED]
 
 
 def test_a_run_over_its_target_is_told_what_would_have_met_it(report: Report) -> None:
@@ -154,7 +154,7 @@ def test_without_a_target_it_is_said_that_nothing_protects(report: Report) -> No
     report["plan"]["target"] |= {"epsilon": None}
     report["ledger"]["epsilon"]["eavesdropper"] = "inf"
     found = judged(report)
-    assert (found.outcome, kinds(report)[0]) == (Outcome.OPEN, Kind.INFINITE)
+    assert (found.outcome, kinds(report)[0]) == (Outcome.OPEN, Kind.UNPROTECTED)
     assert "nothing protects" in text_of(found.headline)
 
 

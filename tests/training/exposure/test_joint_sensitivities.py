@@ -130,11 +130,13 @@ def by_whole_views(of: AlgorithmTrace, name: str) -> list[JointSensitivity]:
         for victim in victims:
             releases, reasons = [], []
             for view, (one, start, count) in zip(views, parts, strict=True):
-                for s in one.sensitivities_in(view, who, victim):
+                for s in one.sensitivities_in(view, who, victim, round=start):
                     releases.append(Release(s.mu, RATE, count, s.contributions, start))
                     reasons.append((s.mu, s.because))
             heuristic = any(one.blames for one, _, _ in parts)
             status = Status.HEURISTIC if heuristic else Status.PROVEN
+            if any(math.isinf(mu) for mu, _ in reasons):
+                status = Status.NO_PROTECTION
             found.append(JointSensitivity(who, victim, tuple(releases), status, max(reasons)[1]))
     return found
 

@@ -1,0 +1,164 @@
+"""A run of dense rounds: what is seen and what is carried on, and the view of them all together.
+
+The state is carried from round to round as rows over everything that ever entered it; only what is
+sent, the points at which gradients are taken and the final models count as seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...privacy.adversary import Adversary
+from ...privacy.view.whole_run import Rows, StreamedView
+from ..tracing.linear_forms import Contributions, Known, widened
+from ..tracing.round_trace import RoundTrace
+from ..tracing.trace import AlgorithmTrace, state_column
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["DenseRound", "contributions_of", "dense_rounds", "streamed_view"]
+
+_RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
+
+
+def streamed_view(
+    traces: AlgorithmTrace,
+    adversary: Adversary,
+    *,
+    victims: Sequence[int],
+    until_leak: bool = False,
+    ended: bool = True,
+) -> StreamedView:
+    """The view of all rounds, with the contributions of `victims`; other agents' are held fixed.
+
+    With `until_leak` it ends once a contribution of every victim was shown without noise; without
+    `ended` the traces are the first rounds of a run, whose last state is not released.
+
+    >>> from overhear.privacy import EAVESDROPPER
+    >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
+    >>> known = ALGORITHMS["dp-dpsgd"]
+    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
+    ...     batch_size=1.0)
+    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 4), rounds=9)
+    >>> round(streamed_view(traces, EAVESDROPPER, victims=[0]).mu(0), 6)
+    3.0
+    """
+    view = StreamedView()
+    for one in dense_rounds(traces, adversary, victims=victims, ended=ended):
+        view.advance(
+            one.seen, one.carried, owners=one.owners, vectors=one.vectors, messages=one.messages
+        )
+        if until_leak and all(view.leaks(v) for v in victims):
+            return view
+    return view
+
+
+def dense_rounds(
+    traces: AlgorithmTrace, adversary: Adversary, *, victims: Sequence[int], ended: bool
+) -> Iterator[DenseRound]:
+    """The start, every round, and what is released after the last one if that has `ended` the run.
+
+    Equal rounds are made into dense rows once, and given as often as they occur.
+    """
+    last: DenseRound | None = None
+    for part, count in ((traces.start, 1), *traces.rounds):
+        last = DenseRound.of(part, adversary, victims)
+        yield from itertools.repeat(last, count)
+    if last is not None and ended:
+        yield last.after()
+
+
+class DenseRound(NamedTuple):
+    """One round of an adversary's view over carried | contributions | unknown noise.
+
+    Attributes:
+        seen, carried: what the adversary sees, and what outlives the round.
+        owners, vectors: of each contribution, as `StreamedView.advance` takes them.
+        messages: the name of each seen row.
+        released: positions of models and dual variables among the carried rows.
+    """
+
+    seen: Rows
+    carried: Rows
+    owners: list[int]
+    vectors: list[int]
+    messages: list[str]
+    released: list[int]
+
+    @classmethod
+    def of(cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int]) -> DenseRound:
+        """The round with the contributions of `victims`; other agents' are held fixed."""
+        rows, names, unseen = part.seen_rows(adversary, end_state=False)
+        at, owners, _, vectors = contributions_of(part, victims)
+        columns = (_carried_columns(part), at, part.unknown_noise(adversary))
+        released: list[int] = []
+        ends: list[csr_array] = []
+        position = 0
+        for field, matrix in part.record.end_state.items():
+            if field in _RELEASED:
+                released += range(position, position + matrix.shape[0])
+            position += matrix.shape[0]
+            ends.append(widened(matrix, part.columns))
+        return cls(
+            _dense(part.expand(rows, unseen=unseen), columns),
+            _dense(part.expand(_stacked(ends, part.columns), unseen=unseen), columns),
+            owners,
+            vectors,
+            names,
+            released,
+        )
+
+    def after(self) -> DenseRound:
+        """What the end of a run releases: its models and dual variables as they are."""
+        size = len(self.carried.carried)
+        kept, none = np.eye(size), np.zeros((size, 0))
+        models = kept[self.released]
+        return DenseRound(
+            Rows(models, none[: len(models)], none[: len(models)]),
+            Rows(kept, none, none),
+            [],
+            [],
+            [f"final model, row {i}" for i in range(len(models))],
+            self.released,
+        )
+
+
+def _dense(rows: csr_array, columns: tuple[np.ndarray, ...]) -> Rows:
+    return Rows(*(rows[:, chosen].toarray() for chosen in columns))
+
+
+def _stacked(parts: Sequence[csr_array], width: int) -> csr_array:
+    from scipy.sparse import csr_array, vstack
+
+    return csr_array(vstack([csr_array((0, width)), *parts]))
+
+
+def _carried_columns(part: RoundTrace) -> np.ndarray:
+    """The columns of the state that the round began with, in the order of its fields."""
+    known = {g.what: g for g in part.groups if isinstance(g, Known)}
+    at = [known.get(state_column(field)) for field in part.record.end_state]
+    ranges = [np.arange(g.start, g.start + g.size) for g in at if g is not None]
+    return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
+
+
+def contributions_of(
+    part: RoundTrace, victims: Sequence[int]
+) -> tuple[np.ndarray, list[int], list[float], list[int]]:
+    """Columns, owners, bounds and vectors of the victims' contributions."""
+    columns, owners, bounds = list[int](), list[int](), list[float]()
+    positions = list[int]()
+    position = 0
+    for g in part.groups:
+        if isinstance(g, Contributions):
+            mine = np.flatnonzero(np.isin(g.owners, list(victims)))
+            columns += (g.start + mine).tolist()
+            owners += g.owners[mine].tolist()
+            bounds += g.bounds[mine].tolist()
+            positions += (position + mine).tolist()
+            position += g.size
+    return np.asarray(columns, dtype=int), owners, bounds, part.vectors[positions].tolist()
