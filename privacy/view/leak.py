@@ -8,7 +8,7 @@ __all__ = ["in_round", "leak_sentence"]
 
 _END = "at the end of the round"
 _FINAL = "final model"
-_NOT_SENT = ("state ", _FINAL)
+_SENT = (" of agent ", " of the server")
 
 
 def in_round(name: str, number: int) -> str:
@@ -39,6 +39,6 @@ def leak_sentence(messages: Sequence[str]) -> str:
     first, *others = messages
     if not others:
         return f"sent or kept without noise that the adversary does not know: {first}"
-    if not first.startswith(_NOT_SENT):
+    if any(sender in first for sender in _SENT):
         first += ", which showed it"
     return f"the noise cancels between: {'; '.join((first, *others))}"

@@ -33,11 +33,14 @@ def streamed_view(
     victims: Sequence[int],
     until_leak: bool = False,
     ended: bool = True,
+    closed: bool = True,
 ) -> StreamedView:
     """The view of all rounds, with the contributions of `victims`; other agents' are held fixed.
 
     With `until_leak` it ends once a contribution of every victim was shown without noise; without
-    `ended` the traces are the first rounds of a run, whose last state is not released.
+    `ended` the traces are the first rounds of a run, whose last state is not released. If not
+    `closed` messages and final models alone count as seen: what leaks then is shown, and where
+    nothing does, nothing is proven.
 
     >>> from overhear.privacy import EAVESDROPPER
     >>> from overhear.training import ALGORITHMS, bind, build_graph, trace
@@ -49,7 +52,7 @@ def streamed_view(
     3.0
     """
     view = StreamedView()
-    for one in dense_rounds(traces, adversary, victims=victims, ended=ended):
+    for one in dense_rounds(traces, adversary, victims=victims, ended=ended, closed=closed):
         view.advance(
             one.seen, one.carried, owners=one.owners, vectors=one.vectors, messages=one.messages
         )
@@ -59,7 +62,12 @@ def streamed_view(
 
 
 def dense_rounds(
-    traces: AlgorithmTrace, adversary: Adversary, *, victims: Sequence[int], ended: bool
+    traces: AlgorithmTrace,
+    adversary: Adversary,
+    *,
+    victims: Sequence[int],
+    ended: bool,
+    closed: bool,
 ) -> Iterator[DenseRound]:
     """The start, every round, and what is released after the last one if that has `ended` the run.
 
@@ -67,7 +75,7 @@ def dense_rounds(
     """
     last: DenseRound | None = None
     for part, count in ((traces.start, 1), *traces.rounds):
-        last = DenseRound.of(part, adversary, victims)
+        last = DenseRound.of(part, adversary, victims, closed=closed)
         yield from itertools.repeat(last, count)
     if last is not None and ended:
         yield last.after()
@@ -91,9 +99,11 @@ class DenseRound(NamedTuple):
     released: list[int]
 
     @classmethod
-    def of(cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int]) -> DenseRound:
+    def of(
+        cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int], *, closed: bool
+    ) -> DenseRound:
         """The round with the contributions of `victims`; other agents' are held fixed."""
-        rows, names, unseen = part.seen_rows(adversary, end_state=False)
+        rows, names, unseen = part.seen_rows(adversary, end_state=False, closed=closed)
         at, owners, _, vectors = contributions_of(part, victims)
         columns = (_carried_columns(part), at, part.unknown_noise(adversary))
         released: list[int] = []

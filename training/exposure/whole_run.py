@@ -94,9 +94,10 @@ def replace_infinite_by_whole_run(
     """Joint sensitivities, those that are infinite round by round replaced by the whole run's.
 
     Every record may take part in every round, which holds for any sampler. One stays infinite where
-    a contribution is unbounded, and where the whole run is infinite too: then nothing protects, and
-    what shows it is named. Where the run is too large for such a view, or rounding hides what it
-    shows, no figure can be expressed, unless the first rounds show that there is none.
+    a contribution is unbounded, or where messages of the whole run show one without noise: then
+    nothing protects, and these messages are named. It stays infinite, too, where only what the view
+    is closed with shows one, where the run is too large for a view of all rounds, and where
+    rounding hides what that shows; then a finite figure may hold and cannot be expressed.
     """
     settled = []
     for name, sensitivity in found:
@@ -149,10 +150,15 @@ def _together(
             return whole
         who = _effective(whole.adversary, encrypted=encrypted)
         shown = witness(traces, who, victim=whole.victim)
+        counted = shown or witness(traces, who, victim=whole.victim, closed=True)
     except UnsupportedView as reason:
         return _open(traces, sensitivity, f"of all rounds together: {reason}", encrypted=encrypted)
+    because = leak_sentence(counted)
     return sensitivity._replace(
-        adversary=whole.adversary, victim=whole.victim, because=leak_sentence(shown)
+        adversary=whole.adversary,
+        victim=whole.victim,
+        status=Status.NO_PROTECTION if shown else Status.CANNOT_BE_EXPRESSED,
+        because=because if shown else f"{because}; no message shows it, but it counts as seen",
     )
 
 

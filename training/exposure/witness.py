@@ -30,7 +30,12 @@ _MOST_ENTRIES = 4_000_000  # of the matrix of all rounds: 32 MB
 
 
 def witness(
-    traces: AlgorithmTrace, adversary: Adversary, *, victim: int, ended: bool = True
+    traces: AlgorithmTrace,
+    adversary: Adversary,
+    *,
+    victim: int,
+    ended: bool = True,
+    closed: bool = False,
 ) -> tuple[str, ...]:
     """The messages, in their order, that show a contribution of the victim; none if nothing does.
 
@@ -39,15 +44,19 @@ def witness(
         adversary: who sees.
         victim: the agent that holds the record.
         ended: whether the traces are a whole run, whose last models are released.
+        closed: whether what the view is closed with counts as seen, such as the points at which
+            gradients are taken. A witness without it is what the adversary was sent.
 
     Raises:
         UnsupportedView: rounding hides what is shown, or a round is too large.
     """
-    view = streamed_view(traces, adversary, victims=[victim], until_leak=True, ended=ended)
+    view = streamed_view(
+        traces, adversary, victims=[victim], until_leak=True, ended=ended, closed=closed
+    )
     shown = view.leaks(victim)
     if not shown:
         return ()
-    rounds = dense_rounds(traces, adversary, victims=[victim], ended=ended)
+    rounds = dense_rounds(traces, adversary, victims=[victim], **seen)
     return _across(list(itertools.islice(rounds, view.round + 1))) or shown
 
 

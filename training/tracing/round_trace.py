@@ -108,11 +108,12 @@ class RoundTrace:
         )
 
     def seen_rows(
-        self, adversary: Adversary, *, end_state: bool = True
+        self, adversary: Adversary, *, end_state: bool = True, closed: bool = True
     ) -> tuple[csr_array, list[str], Callable[[Messages], np.ndarray]]:
         """Rows that an adversary sees, their names, and a mask of the messages that it does not.
 
-        Without `end_state` the state that the step returns counts as carried on, not as seen.
+        Without `end_state` the state that the step returns counts as carried on, not as seen; if
+        not `closed` messages alone do, so that what leaks is sure to be shown, and nothing else is.
         """
         from scipy.sparse import csr_array, vstack
 
@@ -135,13 +136,13 @@ class RoundTrace:
             names += [g.name(int(i)) for i in seen] if len(seen) <= 10_000 else [g.kind] * len(seen)
 
         # The values through which the past acts on the future; see the head of this module.
-        closed = list(self.record.closure)
+        known = list(self.record.closure) if closed else []
         if end_state:
-            closed += [
+            known += [
                 (f"state {field} at the end of the round", matrix)
                 for field, matrix in self.record.end_state.items()
             ]
-        for what, matrix in closed:
+        for what, matrix in known:
             parts.append(widened(matrix, self.columns))
             names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
         return csr_array(vstack(parts)), names, lambda g: ~masks[g.start]
