@@ -61,7 +61,7 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
             figure(row["effective_noise_multiplier"]),
             bound(row["epsilon"]),
             small(row["delta"]),
-            row["status"].replace("cannot be ", "cannot be\n"),  # as wide as other words
+            row["status"].replace("be ", "be\n").replace("no ", "no\n"),  # no wider than others
         )
         # Text, because a name of the run file must not be read as markup.
         table.add_row(*(Text(cell) for cell in cells))

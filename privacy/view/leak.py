@@ -16,15 +16,14 @@ def in_round(name: str, number: int) -> str:
 
     >>> in_round("model of agent 0 to 1, 3", 2)
     'model of agent 0 to 1, 3 in round 2'
-    >>> in_round("state x at the end of the round, row 1", 2)
-    'state x at the end of round 2, row 1'
+    >>> in_round("state x at the end of the round, row 1", 0)
+    'state x after the start, row 1'
     """
-    when = f"round {number}" if number else "the start"
     if name.startswith(_FINAL):
         return name
     if _END in name:
-        return name.replace(_END, f"at the end of {when}")
-    return f"{name} in {when}" if number else f"{name} at the start"
+        return name.replace(_END, f"at the end of round {number}" if number else "after the start")
+    return f"{name} in round {number}" if number else f"{name} at the start"
 
 
 def leak_sentence(messages: Sequence[str]) -> str:

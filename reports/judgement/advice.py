@@ -203,7 +203,8 @@ def _cases(facts: Facts) -> list[_Case]:
     for claim in _asked(facts):
         first = judge(facts, Asked.of_target(claim, facts.limit))[0]
         if first.kind in _LEAKS:
-            reason = "" if first.kind is Kind.OVER else claim.because
+            # What differs between adversaries is behind the colon: the messages that show it.
+            reason = "" if first.kind is Kind.OVER else claim.because.partition(": ")[0]
             grouped.setdefault((first.kind, reason), []).append((first, claim))
     return [
         _Case(found[0][0], found[0][1], tuple(claim for _, claim in found[1:]))

@@ -50,9 +50,8 @@ def witness(
     Raises:
         UnsupportedView: rounding hides what is shown, or a round is too large.
     """
-    view = streamed_view(
-        traces, adversary, victims=[victim], until_leak=True, ended=ended, closed=closed
-    )
+    seen: dict[str, bool] = {"ended": ended, "closed": closed}
+    view = streamed_view(traces, adversary, victims=[victim], until_leak=True, **seen)
     shown = view.leaks(victim)
     if not shown:
         return ()
