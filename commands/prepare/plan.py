@@ -84,14 +84,13 @@ def plan(
     from ...reports.judgement.advice import advise
 
     config = load_run_file(run, overrides or ())
-    ready = None
     if check:
         from ...runs.readiness.readiness import check_ready
-
-        ready = check_ready(config, out=out)
     begun = process_time()
-    fresh = ready is None or every_agent
-    planned = make_plan(config, every_agent=every_agent) if fresh else ready.plan
+    ready = check_ready(config, out=out) if check else None
+    planned = make_plan(config, every_agent=every_agent) if ready is None else ready.plan
+    if ready is not None and every_agent:
+        planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
     decision = None
@@ -102,7 +101,9 @@ def plan(
         decision = decide_plan(facts_of_plan(config, planned))
     found = planned.to_json()
     if json:
-        said = {} if ready is None else {"check": {"attack": ready.attack, "audit": ready.audit}}
+        said: dict[str, object] = {}
+        if ready is not None:
+            said["check"] = {"attack": ready.attack, "audit": ready.audit}
         if decision is not None:
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
