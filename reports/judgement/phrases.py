@@ -268,6 +268,7 @@ STATEMENT = (
     "One {unit} of agent {victim} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over "
     "{rounds} rounds."
 )
+REASON = "The reason: {because}."
 ALLOWED = "The run file allows ε ≤ {limit} at the same δ."
 CLOSEST = (
     "No adversary that was asked about can learn more than the limit allows. Closest to it comes "

@@ -111,8 +111,12 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
             "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
         },
     )
-    said = _filled(phrases.STATEMENT, finding, facts)
-    return (said,) if facts.limit is None else (said, _filled(phrases.ALLOWED, finding, facts))
+    templates = [phrases.STATEMENT]
+    if math.isinf(claim.epsilon):  # what shows it
+        templates.append(phrases.REASON)
+    if facts.limit is not None:
+        templates.append(phrases.ALLOWED)
+    return tuple(_filled(template, finding, facts) for template in templates)
 
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:

@@ -83,12 +83,13 @@ def test_an_infinite_epsilon_never_meets_a_target(
     found = judged(report)
     assert (found.outcome, kinds(report)) == (Outcome.NOT_MET, [kind])
     assert said in text_of(*found.text)
+    assert "The reason: a message is clean." in text_of(*found.text)
 
 
 def make_infinite(report: Report, status: str, infinite: float | str = "inf") -> None:
     report["ledger"]["epsilon"]["eavesdropper"] = infinite
     (row,) = (r for r in report["plan"]["adversaries"] if r["name"] == "eavesdropper")
-    row |= {"status": status, "epsilon": infinite}
+    row |= {"status": status, "epsilon": infinite, "because": "a message is clean"}
 
 
 def test_a_run_over_its_target_is_told_what_would_have_met_it(report: Report) -> None:
