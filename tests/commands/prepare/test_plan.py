@@ -65,7 +65,7 @@ def test_a_sweep_has_no_advice(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert all("advice" not in one for one in found)
 
 
-SECTIONS = "--set=algorithm.form=repaired"
+REPAIRED = "--set=algorithm.form=repaired"
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
@@ -77,7 +77,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple
 
 
 def test_strict_passes_what_is_proven(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, shown, said = planned(capsys, run, SECTIONS, "--strict")
+    code, shown, said = planned(capsys, run, REPAIRED, "--strict")
     assert (code, said) == (0, "")
     assert "single-message" in shown  # heuristic, and no adversary
 
@@ -86,10 +86,10 @@ def test_strict_passes_what_is_proven(run: Path, capsys: pytest.CaptureFixture[s
     ("given", "status", "said"),
     [
         ([], "heuristic", "no limit to how well is proven"),
-        ([SECTIONS, "--set=privacy.noise_multiplier=0.0"], "no protection", "multiplier is 0"),
-        ([SECTIONS, "--set=training.evaluation_noise_seed=7"], "heuristic", "can subtract it"),
+        ([REPAIRED, "--set=privacy.noise_multiplier=0.0"], "no protection", "multiplier is 0"),
+        ([REPAIRED, "--set=training.evaluation_noise_seed=7"], "heuristic", "can subtract it"),
         (
-            [SECTIONS, "--set=privacy.adversary=single-message", "--set=privacy.epsilon=1.0"],
+            [REPAIRED, "--set=privacy.adversary=single-message", "--set=privacy.epsilon=1.0"],
             "heuristic",
             "target: single-message",
         ),
@@ -115,7 +115,7 @@ def test_strict_ends_with_three_and_says_which_and_why(
 def test_strict_holds_every_adversary_that_is_asked_about(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whisper = [SECTIONS, "--set=algorithm.name=whisper"]
+    whisper = [REPAIRED, "--set=algorithm.name=whisper"]
     code, _, told = planned(capsys, run, *whisper, "--strict")
     assert code == 3
     assert told.count("Not passed") == 1
@@ -131,7 +131,7 @@ def test_strict_does_not_turn_bad_input_into_a_miss(
     code, _, told = planned(capsys, run, "--set=privacy.noise=1", "--strict")
     assert (code, told[:6]) == (2, "error:")
     code, _, told = planned(
-        capsys, run, SECTIONS, "--set=algorithm.name=dsgd", "--set=privacy.epsilon=1", "--strict"
+        capsys, run, REPAIRED, "--set=algorithm.name=dsgd", "--set=privacy.epsilon=1", "--strict"
     )
     assert code == 2
 
@@ -153,7 +153,7 @@ def test_options_that_do_not_fit_are_refused(
 
 
 def test_no_status_is_wider_than_a_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shared = ["--set=algorithm.name=whisper", SECTIONS]
+    shared = ["--set=algorithm.name=whisper", REPAIRED]
     assert cli.main(["plan", str(run), *shared]) == 0
     shown = capsys.readouterr().out
     assert max(len(line) for line in shown.splitlines()) <= 80
