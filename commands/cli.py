@@ -1,7 +1,8 @@
 """The command line.
 
 Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 3 over a
-limit of a policy; 4 more was measured than is proven; 5 evidence that a policy asks for is missing.
+limit of a policy, or not proven where `plan --strict` asks for it; 4 more was measured than is
+proven; 5 evidence that a policy asks for is missing.
 With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
 inside the command, so that help costs nothing.
 """

@@ -6,7 +6,13 @@ A command tells an `InputError` in one sentence and ends with exit code 2; so it
 
 from __future__ import annotations
 
-__all__ = ["InputError", "InputTypeError", "NotFiniteError", "UnsupportedView"]
+__all__ = [
+    "InexpressibleView",
+    "InputError",
+    "InputTypeError",
+    "NotFiniteError",
+    "UnsupportedView",
+]
 
 
 class InputError(ValueError):
@@ -33,3 +39,7 @@ class NotFiniteError(InputError, FloatingPointError):
 
 class UnsupportedView(InputError):
     """A view for which no privacy statement can be proven."""
+
+
+class InexpressibleView(UnsupportedView):
+    """A view that may have a finite bound in truth, but none that this accounting can express."""

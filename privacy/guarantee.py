@@ -11,14 +11,27 @@ from .errors import InputError
 
 
 class Status(enum.StrEnum):
-    """Whether a figure is an upper bound that is proven.
+    """What is known of a figure; only a proven one passes a policy.
 
-    PROVEN: the view is closed, linear and bounded, so epsilon is an upper bound.
-    HEURISTIC: no upper bound is known; never passes a policy.
+    PROVEN: the view is closed, linear and bounded, so epsilon is an upper bound; it is finite.
+    HEURISTIC: no upper bound is known, and epsilon is at least what is stated, which is finite.
+    NO_PROTECTION: epsilon is infinite: something about the data is shown that nothing hides.
+    CANNOT_BE_EXPRESSED: epsilon may be finite in truth, but this accounting has no finite bound.
     """
 
     PROVEN = "proven"
     HEURISTIC = "heuristic"
+    NO_PROTECTION = "no protection"
+    CANNOT_BE_EXPRESSED = "cannot be expressed"
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it is the status of a finite figure.
+
+        >>> [str(status) for status in Status if not status.is_finite]
+        ['no protection', 'cannot be expressed']
+        """
+        return self in (Status.PROVEN, Status.HEURISTIC)
 
 
 class Unit(enum.StrEnum):
@@ -109,12 +122,13 @@ class Guarantee:
         mu_per_round: 1 / effective noise multiplier, for a record that is in the batch.
         epsilon: the privacy loss, in nats.
         statement: what it is said of: delta, adjacency, unit and accountant.
-        sampling, status: how batches are drawn, and whether epsilon is proven.
+        sampling, status: how batches are drawn, and what is known of epsilon.
         because: the reason in a sentence.
         bound: how epsilon was found, a `Bound`.
 
     Raises:
-        ValueError: a negative or undefined figure.
+        ValueError: a negative or undefined figure, or a status that does not fit it: what is
+            infinite is neither proven nor heuristic.
 
     >>> Guarantee(adversary="eavesdropper", victim=0, joint_sensitivity=1.0,
     ...     effective_noise_multiplier=2.0, mu_per_round=0.5, epsilon=1.5,
@@ -148,6 +162,12 @@ class Guarantee:
             (Bound, self.bound),
         ):
             kind(value)  # refuses what it does not know
+        if Status(self.status).is_finite != math.isfinite(self.epsilon):
+            fitting = [str(s) for s in Status if s.is_finite == math.isfinite(self.epsilon)]
+            raise InputError(
+                f"status={str(self.status)!r} does not fit epsilon={self.epsilon:g}; it must be "
+                f"{' or '.join(map(repr, fitting))}"
+            )
 
     @property
     def delta(self) -> float:

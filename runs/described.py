@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from ..privacy import guarantee
 from ..privacy.durable import write_durably
 from ..privacy.errors import InputError
 
@@ -40,6 +41,7 @@ __all__ = [
     "Status",
     "as_text",
     "finite",
+    "status_word",
 ]
 
 
@@ -89,8 +91,19 @@ Score = Annotated[
         {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}
     ),
 ]
-Status = Literal["proven", "heuristic"]
+Status = Literal["proven", "heuristic", "no protection", "cannot be expressed"]
+_STATUS_WORDS: Mapping[guarantee.Status, Status] = {
+    guarantee.Status.PROVEN: "proven",
+    guarantee.Status.HEURISTIC: "heuristic",
+    guarantee.Status.NO_PROTECTION: "no protection",
+    guarantee.Status.CANNOT_BE_EXPRESSED: "cannot be expressed",
+}
 Adjacency = Literal["add-or-remove-one", "replace-one"]
+
+
+def status_word(status: guarantee.Status) -> Status:
+    """The status as it stands in a file."""
+    return _STATUS_WORDS[status]
 
 
 class Described(BaseModel):

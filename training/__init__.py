@@ -8,7 +8,7 @@ from .engine.engine import Engine, Setting
 from .engine.randomness import SecretRandomness
 from .engine.recording import Recorded
 from .engine.transcript import Message, Transcript
-from .exposure.joint_sensitivities import JointSensitivity
+from .exposure.sensitivity import JointSensitivity
 from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph

@@ -26,7 +26,7 @@ from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...training.exposure.guarantees import check_traced_at
-from ...training.exposure.joint_sensitivities import JointSensitivity
+from ...training.exposure.sensitivity import JointSensitivity
 from .game import MOST, CanaryGame, Progress, play
 from .lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
 from .mechanism import Claim
@@ -56,9 +56,9 @@ class Proven:
 
     Attributes:
         name: of the adversary, as it was asked for.
-        epsilon: of the audited rounds; infinite where nothing protects.
+        epsilon: of the audited rounds; infinite where nothing protects or can be expressed.
         statement: what it is said of.
-        status: proven or heuristic.
+        status: what is known of epsilon.
         claim: the mechanism that it is the epsilon of; without noise where it is infinite.
     """
 
@@ -119,6 +119,8 @@ class Audited:
         )
         proven = f"the proven {_most(self.proven.epsilon)}"
         if self.verdict is Verdict.NOTHING_PROVEN:
+            if self.proven.status is Status.CANNOT_BE_EXPRESSED:
+                return f"{found}; no bound can be expressed to hold it against"
             if math.isinf(self.proven.epsilon):
                 return f"{found}; nothing protects against it"
             over = "more" if self.measured > self.proven.epsilon else "no more"
@@ -257,7 +259,7 @@ def _second_look(
 
 
 def _verdict(proven: Proven, bound: LowerBound, links: Sequence[LinkBound]) -> Verdict:
-    if proven.status is not Status.PROVEN:
+    if proven.status is Status.HEURISTIC:
         return Verdict.NOTHING_PROVEN
     over = any(link.exceeded for link in links)
     if math.isinf(proven.epsilon):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ...reports.judgement.advice import Advice
+    from ...reports.judgement.gate import Decision
+    from ...runs.readiness.readiness import Readiness
 
 __all__ = ["plan"]
 
@@ -43,17 +45,37 @@ def plan(
     every_agent: Annotated[
         bool, typer.Option("--every-agent", help="With --json, epsilon of every agent's records.")
     ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit with 3 unless every figure is proven, the target met."),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Build data and model, and refuse what train refuses."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --check, the folder that train would write."),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Before training: the noise for the target, and epsilon for every adversary."""
+    """Before training: the noise for the target, and epsilon for every adversary.
+
+    Exit code 0; with --strict 3 if a figure that is asked for is not proven or a target is missed;
+    2: bad input, or with --check what train would refuse.
+    """
     from ...privacy.errors import InputError
     from ...runs.plan.plan import make_plan
     from ...runs.run_file.run_file import load_run_file
 
     if every_agent and (sweeps or not json):
         raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
+    if sweeps and (strict or check):
+        raise InputError("--strict and --check are about one plan; leave --sweep out")
+    if out is not None and not check:
+        raise InputError("--out names the folder that --check looks at; give --check too")
     if sweeps:
         _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
         return
@@ -62,15 +84,65 @@ def plan(
     from ...reports.judgement.advice import advise
 
     config = load_run_file(run, overrides or ())
+    if check:
+        from ...runs.readiness.readiness import check_ready
     begun = process_time()
-    planned = make_plan(config, every_agent=every_agent)
+    ready = check_ready(config, out=out) if check else None
+    planned = make_plan(config, every_agent=every_agent) if ready is None else ready.plan
+    if ready is not None and every_agent:
+        planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
+    decision = None
+    if strict:
+        from ...reports.judgement.facts import facts_of_plan
+        from ...reports.judgement.gate import decide_plan
+
+        decision = decide_plan(facts_of_plan(config, planned))
     found = planned.to_json()
     if json:
-        print_json(found | {"advice": [one.to_json() for one in advice]})
-        return
-    _show_plan(found, advice, make_console())
+        said: dict[str, object] = {}
+        if ready is not None:
+            said["check"] = {"attack": ready.attack, "audit": ready.audit}
+        if decision is not None:
+            said["strict"] = _decided(decision)
+        print_json(found | {"advice": [one.to_json() for one in advice]} | said)
+    else:
+        _show_plan(found, advice, make_console())
+        if ready is not None:
+            _show_ready(ready)
+    if decision is not None:
+        _refuse(decision)
+
+
+def _decided(decision: Decision) -> dict[str, object]:
+    """What --strict adds to the JSON."""
+    return {
+        "exit_code": decision.exit_code,
+        "requirements": [
+            {"name": one.name, "outcome": one.outcome.value, "sentence": one.sentence}
+            for one in decision.requirements
+        ],
+    }
+
+
+def _refuse(decision: Decision) -> None:
+    """Say on standard error which figures do not pass, and end with the exit code."""
+    console = make_console(stderr=True)
+    for one in decision.requirements:
+        if one.outcome.value != "passed":
+            say(console, f"Not passed, {one.name}: {one.sentence}")
+    if decision.exit_code:
+        raise typer.Exit(decision.exit_code)
+
+
+def _show_ready(ready: Readiness) -> None:
+    console = make_console()
+    console.print()
+    say(console, "Checked: train would begin this run")
+    for command, why in (("attack", ready.attack), ("audit", ready.audit)):
+        if why is not None:
+            _say_indented(console, f"overhear {command} would refuse it: {why}")
 
 
 def _show_plan(found: Mapping[str, Any], advice: Sequence[Advice], console: Console) -> None:

@@ -34,11 +34,11 @@ def measured_table(found: Audit) -> Table:
         )
     table.add_column("verdict", no_wrap=True)
     for one in found.adversaries:
-        status = "" if one.status == "proven" else "*"
+        shown = bound(one.proven_epsilon) + ("" if one.status == "proven" else "*")
         alarms, misses = one.false_alarms, one.misses
         table.add_row(
             one.name,
-            ("infinite" if math.isinf(one.proven_epsilon) else bound(one.proven_epsilon)) + status,
+            one.status if math.isinf(one.proven_epsilon) else shown,
             "-" if one.measured_epsilon is None else lower_bound(one.measured_epsilon),
             _plain(one.ideal_epsilon, "{:.2f}"),
             "-" if alarms is None else f"{alarms} + {misses}",

@@ -10,7 +10,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ...reports.judgement.phrases import HEURISTIC, adversary_words
+from ...privacy.guarantee import Status
+from ...reports.judgement.phrases import STATUSES, adversary_words
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, score, small
 
@@ -28,10 +29,18 @@ __all__ = [
 
 def status_words(adversary: Mapping[str, Any]) -> str:
     """The status of a row, in full where it is no guarantee."""
-    return "proven" if adversary["status"] == "proven" else HEURISTIC
+    return STATUSES[Status(adversary["status"])]
 
 
-def adversary_table(adversaries: Iterable[Mapping[str, Any]]) -> Table:
+def _caption(table: Table, adversaries: Iterable[Mapping[str, Any]]) -> None:
+    """Say under a table what the statuses in it mean that are no guarantee."""
+    found = {row["status"] for row in adversaries}
+    said = [words for status, words in STATUSES.items() if status in found - {Status.PROVEN}]
+    if said:
+        table.caption, table.caption_justify = "\n".join(said), "left"
+
+
+def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     """Epsilon for every adversary of a plan; `reasons` says what stands behind each.
 
     Args:
@@ -52,12 +61,11 @@ def adversary_table(adversaries: Iterable[Mapping[str, Any]]) -> Table:
             figure(row["effective_noise_multiplier"]),
             bound(row["epsilon"]),
             small(row["delta"]),
-            row["status"],
+            row["status"].replace("be ", "be\n").replace("no ", "no\n"),  # no wider than others
         )
         # Text, because a name of the run file must not be read as markup.
         table.add_row(*(Text(cell) for cell in cells))
-        if row["status"] != "proven":
-            table.caption, table.caption_justify = HEURISTIC, "left"
+    _caption(table, adversaries)
     return table
 
 
@@ -88,8 +96,7 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
         for one, row in zip(part, rows, strict=True):
             swept = [f"{key}={value}" for key, value in one["swept"].items()]
             table.add_row(*(Text("\n".join(cell)) for cell in (swept, *row)), end_section=True)
-        if any(a["status"] != "proven" for c in part for a in c.get("adversaries", ())):
-            table.caption, table.caption_justify = HEURISTIC, "left"
+        _caption(table, [a for c in part for a in c.get("adversaries", ())])
         tables.append(table)
     return tables
 

@@ -126,7 +126,7 @@ class View:
         return np.asarray((whitened.T @ whitened).toarray())
 
     def leaks(self, columns: Sequence[int]) -> tuple[str, ...]:
-        """Name the messages whose combination shows one of the columns without noise.
+        """Name the messages, in their order, whose combination shows a column without noise.
 
         Raises:
             UnsupportedView: a combination may or may not show one: rounding hides which.
@@ -143,7 +143,7 @@ class View:
             return ()
         rows = sources[int(min(touched, key=lambda row: (len(sources[row]), row)))]
         names = self.messages
-        return tuple(names[row] if names else f"message {row}" for row in rows)
+        return tuple(names[row] if names else f"message {row}" for row in sorted(rows))
 
     def mu(
         self, columns: Sequence[int], clip_norm: float = 1.0, *, bounds: Sequence[float] = ()

@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 from ..errors import InputError, UnsupportedView
 from .elimination import CUT, ROUNDING
 from .joint_sensitivity import squared_joint_sensitivity
+from .leak import in_round
 
 __all__ = ["Rows", "StreamedView"]
 
@@ -293,7 +294,7 @@ class StreamedView:
             shown = frozenset(np.flatnonzero(sure[row]).tolist())
             made = np.flatnonzero(abs(weight[:, row]) > CUT)[:8]
             if not any(shown <= leak.columns for leak in self._leaks):
-                messages = tuple(f"{names[i]}, round {self.round}" for i in made)
+                messages = tuple(in_round(names[i], self.round) for i in made)
                 self._leaks.append(_Leak(shown, messages))
 
     def _add(self, whitened: Array) -> None:

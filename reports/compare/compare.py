@@ -24,6 +24,7 @@ from ..judgement.proofs import against_proofs
 from ..judgement.sentence import fill, text_of
 from ..judgement.wording import plain_sentences
 from ..plain_text import plain
+from ..standing import standing
 
 __all__ = [
     "Accuracy",
@@ -322,7 +323,7 @@ def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
         if row is None:
             return "not accounted for"
         if is_infinite(row.epsilon):
-            return "∞: nothing protects"
+            return f"∞: {standing(row.status, row.epsilon)}"
         proven = row.status == "proven"
         shown = f"≤ {bound(row.epsilon)}" if proven else f"≥ {figure(row.epsilon)}"
         return f"{shown} at delta {small(row.delta)}, {row.status}"

@@ -22,7 +22,7 @@ from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import Built, build
 from ...runs.run_file.run_file import load_run_file
 from ...training.exposure.guarantees import accounted, run_epsilon
-from ...training.exposure.joint_sensitivities import JointSensitivity, Release
+from ...training.exposure.sensitivity import JointSensitivity, Release
 from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import Released, Report, Reproduce, Run, Tool
 from .html import render

@@ -31,6 +31,7 @@ from ..judgement.sentence import Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import sign_of, who
 from ..schema import Report
+from ..standing import standing
 
 __all__ = ["render"]
 
@@ -92,6 +93,9 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         badges=_BADGES,
         doubt=found.doubt,
         heuristic=HEURISTIC,
+        standing=lambda row: str(
+            standing(row["status"], float(report.ledger.epsilon[row["name"]]))
+        ),
         rows_words=_ROWS,
         shown=_MOST_SHOWN,
         unused=_unused(report),

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ..judgement.facts import facts_of_report
-from ..judgement.phrases import HEURISTIC, adversary_words
+from ..judgement.phrases import STATUSES, adversary_words
 from ..judgement.sentence import text_of
 from ..judgement.verdict import verdict
 from ..plain_text import markdown_text
 from ..schema import Report
+from ..standing import standing
 
 __all__ = ["report_markdown"]
 
@@ -65,7 +66,7 @@ def _adversaries(report: Report) -> Iterator[str]:
                 row.unit,
                 row.adjacency,
                 _odds(report, row.name),
-                row.status if proven else HEURISTIC,
+                STATUSES[standing(row.status, float(epsilon))],
             ]
         )
     yield "## Who could learn what about one record\n"

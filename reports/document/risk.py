@@ -24,8 +24,9 @@ from ...privacy.guarantee import Statement, Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan
 from ...training.exposure.guarantees import accounted
-from ...training.exposure.joint_sensitivities import JointSensitivity, Release
+from ...training.exposure.sensitivity import JointSensitivity, Release
 from ..schema import Hits, Odds, Risk
+from ..standing import standing
 
 __all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
 
@@ -39,6 +40,7 @@ class Source(enum.StrEnum):
     CURVE = "trade-off curve"
     PAIR = "epsilon and delta alone"
     NOTHING = "nothing protects"
+    NO_BOUND = "no bound"
 
 
 def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float]) -> dict[str, Risk]:
@@ -49,20 +51,20 @@ def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float])
         spent: its ledger.
         epsilon: accounted, by adversary.
     """
-    known: dict[tuple[tuple[Release, ...], bool], Risk] = {}
+    known: dict[tuple[tuple[Release, ...], Status], Risk] = {}
     found = {}
     for name, exposure in plan.exposures.items():
         guarantee = plan.guarantee(name)
-        proven = guarantee.status is Status.PROVEN
+        status = standing(guarantee.status, epsilon[name])
         released = accounted(exposure, spent.numbers, torn=spent.torn)
-        key = (released.releases, proven)  # equal releases mean the same
+        key = (released.releases, status)  # equal releases mean the same
         if key not in known:
             known[key] = _entry(
                 released,
                 noise_multiplier=plan.noise_multiplier,
                 epsilon=epsilon[name],
                 statement=plan.statement,
-                proven=proven,
+                status=status,
             )
         found[name] = known[key]
     return found
@@ -109,12 +111,13 @@ def _entry(
     noise_multiplier: float,
     epsilon: float,
     statement: Statement,
-    proven: bool,
+    status: Status,
 ) -> Risk:
+    proven = status is Status.PROVEN
     if math.isinf(epsilon):
-        return _told(
-            Source.NOTHING, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True
-        )
+        unknown = status is Status.CANNOT_BE_EXPRESSED
+        source = Source.NO_BOUND if unknown else Source.NOTHING
+        return _told(source, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True)
     found = _curve(exposure, noise_multiplier=noise_multiplier, adjacency=statement.adjacency)
     if found is None:
         hits = {(a, of): hits_of_pair(epsilon, statement.delta, a / of) for a, of in _RATES}

@@ -31,7 +31,7 @@ __all__ = ["Advice", "What", "advise"]
 
 _KINDS_OF_ROUND = 16  # each is composed by itself: more make every figure take a second or so
 _ROUNDING = 1e-9  # of a figure: less than what the noise is rounded up by
-_LEAKS = (Kind.INFINITE, Kind.HEURISTIC, Kind.OVER)
+_LEAKS = (Kind.UNPROTECTED, Kind.INEXPRESSIBLE, Kind.HEURISTIC, Kind.OVER)
 
 
 class What(enum.StrEnum):
@@ -50,6 +50,11 @@ class What(enum.StrEnum):
     NO_TARGET = "no-target"
 
 
+_LAST_RESORT: Mapping[Kind, Action] = {
+    Kind.UNPROTECTED: Action.HIDE,
+    Kind.INEXPRESSIBLE: Action.EXPRESS,
+    Kind.HEURISTIC: Action.PROVE,
+}
 _ABOUT: Mapping[Action, What] = {
     Action.ROUNDS: What.ROUNDS,
     Action.NOISE: What.NOISE,
@@ -62,6 +67,7 @@ _ABOUT: Mapping[Action, What] = {
     Action.ADD_NOISE: What.NOISE,
     Action.HIDE: What.ALGORITHM,
     Action.PROVE: What.ALGORITHM,
+    Action.EXPRESS: What.ALGORITHM,
     Action.ACCOUNTANT: What.ALGORITHM,
     Action.ROUNDS_DEPEND: What.SKIPPED,
     Action.ONE_RELEASE: What.SKIPPED,
@@ -167,16 +173,15 @@ def _told(remedy: Remedy, finding: Finding, facts: Facts) -> Advice:
 def _without_seed(config: RunFile, plan: Plan) -> tuple[RunFile, Plan]:
     """The same run and plan with secret noise: the figures hold with the status of the trace."""
     training = config.training.model_copy(update={"evaluation_noise_seed": None})
-    statements = [
-        replace(g, status=plan.exposures[g.adversary].status, because=_reason(plan, g))
-        for g in plan.guarantees
-    ]
+    statements = [_secret(g, plan) if g.status.is_finite else g for g in plan.guarantees]
     return config.model_copy(update={"training": training}), replace(plan, guarantees=statements)
 
 
-def _reason(plan: Plan, g: Guarantee) -> str:
-    silent = plan.noise_multiplier == 0 and 0 < g.joint_sensitivity < math.inf
-    return "no noise is added" if silent else plan.exposures[g.adversary].because
+def _secret(g: Guarantee, plan: Plan) -> Guarantee:
+    """The statement about noise that nobody knows."""
+    exposure = plan.exposures[g.adversary]
+    status = exposure.status if exposure.status.is_finite else g.status
+    return replace(g, status=status, because=exposure.because)
 
 
 def _asked(facts: Facts) -> list[Claim]:
@@ -199,7 +204,8 @@ def _cases(facts: Facts) -> list[_Case]:
     for claim in _asked(facts):
         first = judge(facts, Asked.of_target(claim, facts.limit))[0]
         if first.kind in _LEAKS:
-            reason = "" if first.kind is Kind.OVER else claim.because
+            # What differs between adversaries is behind the colon: the messages that show it.
+            reason = "" if first.kind is Kind.OVER else claim.because.partition(": ")[0]
             grouped.setdefault((first.kind, reason), []).append((first, claim))
     return [
         _Case(found[0][0], found[0][1], tuple(claim for _, claim in found[1:]))
@@ -275,9 +281,7 @@ def _remedies(
 
 
 def _without_fix(kind: Kind) -> Action:
-    if kind is Kind.INFINITE:
-        return Action.HIDE
-    return Action.PROVE if kind is Kind.HEURISTIC else Action.ACCOUNTANT
+    return _LAST_RESORT.get(kind, Action.ACCOUNTANT)
 
 
 def _still_over(plan: Plan, facts: Facts, case: _Case, fix: Fix) -> Sequence[Claim]:

@@ -16,6 +16,7 @@ from ...runs.run_file.run_file import RunFile
 from ...training.algorithms import ALGORITHMS
 from ..schema import Remedy as Fix
 from ..schema import Report
+from ..standing import standing
 from .policy import Limit
 
 __all__ = [
@@ -44,6 +45,8 @@ class Claim:
         proven: whether epsilon is an upper bound.
         because: why the figure is what it is.
         row: its place among the adversaries of the plan.
+        expressed: whether an infinite epsilon is that of a run in which nothing protects; else no
+            finite bound can be expressed.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Claim:
     proven: bool
     because: str
     row: int
+    expressed: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,6 +243,7 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
                 proven=g.status is Status.PROVEN and g.bound not in _NO_BOUND,
                 because=g.because,
                 row=row,
+                expressed=g.status is not Status.CANNOT_BE_EXPRESSED,
             )
             for row, g in enumerate(plan.guarantees)
         ),
@@ -292,6 +297,8 @@ def facts_of_report(
                 proven=row.status == "proven" and row.bound not in _NO_BOUND,
                 because=row.because,
                 row=at,
+                expressed=standing(row.status, ledger.epsilon[row.name])
+                is not Status.CANNOT_BE_EXPRESSED,
             )
             for at, row in enumerate(plan.adversaries)
             if row.name in ledger.epsilon

@@ -31,7 +31,8 @@ class Kind(enum.StrEnum):
     OTHER_ADJACENCY = "other adjacency"
     LARGER_DELTA = "larger delta"
     ONE_VICTIM = "one victim"
-    INFINITE = "infinite"
+    UNPROTECTED = "no protection"
+    INEXPRESSIBLE = "cannot be expressed"
     SEEDED = "seeded noise"
     HEURISTIC = "heuristic"
     OVER = "over the limit"
@@ -73,6 +74,7 @@ class Action(enum.StrEnum):
     ADD_NOISE = "add-noise"
     HIDE = "hide"
     PROVE = "prove"
+    EXPRESS = "express"
     ACCOUNTANT = "accountant"
     EAVESDROPPER = "eavesdropper"
     UNIT = "unit"
@@ -146,7 +148,7 @@ class Finding:
 
 
 Fixes = Callable[[Claim, Asked], Sequence[Fix]]
-_COMPUTED = frozenset({Kind.INFINITE, Kind.HEURISTIC, Kind.OVER})
+_COMPUTED = frozenset({Kind.UNPROTECTED, Kind.INEXPRESSIBLE, Kind.HEURISTIC, Kind.OVER})
 
 
 def no_fixes(_claim: Claim, _asked: Asked) -> Sequence[Fix]:
@@ -229,7 +231,7 @@ def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
         yield Kind.ONE_VICTIM
     infinite = math.isinf(claim.epsilon)
     if infinite:
-        yield Kind.INFINITE
+        yield Kind.UNPROTECTED if claim.expressed else Kind.INEXPRESSIBLE
     if facts.seeded:
         yield Kind.SEEDED
     elif not infinite and not claim.proven:
@@ -274,8 +276,10 @@ def _remedies(
     yield from () if told_before else found
     if found:
         return
-    if kind is Kind.INFINITE:
+    if kind is Kind.UNPROTECTED:
         yield Remedy(action=hiding(facts))
+    elif kind is Kind.INEXPRESSIBLE:
+        yield Remedy(action=Action.EXPRESS)
     elif kind is Kind.HEURISTIC:
         yield Remedy(action=Action.PROVE)
 

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...runs.evidence.schema import Audit
 from ..plain_text import plain
@@ -20,9 +21,17 @@ from .phrases import Note
 from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs
 from .sentence import Figure, text_of
-from .wording import plain_sentences
+from .wording import plain_sentences, sentence
 
-__all__ = ["EXIT_CODES", "OUTCOMES", "Decision", "Outcome", "Requirement", "decide"]
+__all__ = [
+    "EXIT_CODES",
+    "OUTCOMES",
+    "Decision",
+    "Outcome",
+    "Requirement",
+    "decide",
+    "decide_plan",
+]
 
 
 class Outcome(enum.StrEnum):
@@ -56,7 +65,8 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.OTHER_ADJACENCY,
         Kind.LARGER_DELTA,
         Kind.ONE_VICTIM,
-        Kind.INFINITE,
+        Kind.UNPROTECTED,
+        Kind.INEXPRESSIBLE,
         Kind.SEEDED,
         Kind.HEURISTIC,
         Kind.OVER,
@@ -156,6 +166,38 @@ def decide(policy: Policy, facts: Facts, *, fixes: Fixes = no_fixes) -> Decision
         ],
         notes=[text_of(one) for note in _NOTES for one in told.get(note, ())],
     )
+
+
+def decide_plan(facts: Facts) -> Decision:
+    """Hold a plan against its own target: it is met, and every figure is proven and finite.
+
+    A figure is asked for by [privacy] adversaries, or by default; that of a single message, which
+    no adversary is limited to, only by being the target.
+
+    Args:
+        facts: of a plan, or of a run.
+
+    Raises:
+        ValueError: no figure is asked for, so nothing would be decided.
+    """
+    requirements = []
+    for claim in facts.claims:
+        aimed = claim.name == facts.target and facts.limit is not None
+        if claim.name == SINGLE_MESSAGE.name and not aimed:
+            continue
+        asked = Asked.of_target(claim, facts.limit if aimed else None)
+        found = [one for one in judge(facts, asked) if one.kind is not Kind.NO_TARGET]
+        requirements.append(
+            Requirement(
+                name=plain(f"{'target' if aimed else 'figure'}: {claim.name}"),
+                outcome=max(
+                    (OUTCOMES[one.kind] for one in found), default=Outcome.PASSED, key=_RANK.index
+                ),
+                sentence=" ".join(text_of(sentence(one, facts)) for one in found),
+                findings=found,
+            )
+        )
+    return Decision(requirements=requirements)
 
 
 def _limit_name(limit: Limit) -> str:

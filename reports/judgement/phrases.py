@@ -15,6 +15,7 @@ from ...privacy.adversary import (
     SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
 )
+from ...privacy.guarantee import Status
 from .findings import Action, Kind
 
 
@@ -34,11 +35,18 @@ class Note(enum.StrEnum):
 
 
 HEURISTIC = "heuristic: at least this bad, no upper bound known"
+STATUSES: Mapping[Status, str] = {
+    Status.PROVEN: "proven",
+    Status.HEURISTIC: HEURISTIC,
+    Status.NO_PROTECTION: "no protection: something is shown that no noise hides",
+    Status.CANNOT_BE_EXPRESSED: "cannot be expressed: no finite bound is known here, one may exist",
+}
 
 HEADLINES: Mapping[Kind, str] = {
     Kind.WITHIN: "The target is met against {who}",
     Kind.NO_TARGET: "No target was set, so nothing is met or missed",
-    Kind.INFINITE: "Nothing protects a record from {who}",
+    Kind.UNPROTECTED: "Nothing protects a record from {who}",
+    Kind.INEXPRESSIBLE: "No bound can be expressed for {who}, so the target is not met",
     Kind.SEEDED: "Not met: the noise of this run can be repeated",
     Kind.HEURISTIC: "Not proven against {who}, so the target is not met",
     Kind.OVER: "Over the target against {who}",
@@ -47,7 +55,10 @@ HEADLINES: Mapping[Kind, str] = {
     Kind.CHECK_FAILED: "Not met: a check of the audit failed",
     Kind.SUSPICIOUS: "The target is met on paper, but the audit is suspicious",
 }
-UNPROTECTED = "No target was set, and nothing protects a record from {who}"
+WITHOUT_TARGET: Mapping[Kind, str] = {
+    Kind.UNPROTECTED: "No target was set, and nothing protects a record from {who}",
+    Kind.INEXPRESSIBLE: "No target was set, and no bound can be expressed for {who}",
+}
 
 KINDS: Mapping[Kind, str] = {
     Kind.WITHIN: (
@@ -70,9 +81,14 @@ KINDS: Mapping[Kind, str] = {
     Kind.ONE_VICTIM: (
         "The figure is for records of agent {asked_victim} alone, the limit for any record."
     ),
-    Kind.INFINITE: (
-        "Nothing keeps {who} from recognising, or rebuilding, {record}: epsilon is "
+    Kind.UNPROTECTED: (
+        "Nothing keeps {who} from recognising, or rebuilding, {record}: no protection, epsilon is "
         "infinite{over_limit} ({because})."
+    ),
+    Kind.INEXPRESSIBLE: (
+        "{Who} could tell whether {record} was trained on (membership inference), and how well "
+        "cannot be expressed: a finite epsilon may hold in truth, but none is known here "
+        "({because}){only_proven}."
     ),
     Kind.SEEDED: (
         "No figure of this run is proven: the noise comes from `evaluation_noise_seed`, and "
@@ -189,6 +205,10 @@ ACTIONS: Mapping[Action, str] = {
         "More noise proves nothing about {who}: choose an algorithm, or settings of it, whose "
         "messages are proven."
     ),
+    Action.EXPRESS: (
+        "More noise does not help against {who}, because nothing is known that it would bring: "
+        "choose an algorithm, or settings of it, whose rounds can be accounted for."
+    ),
     Action.ACCOUNTANT: (
         "No fix against {who} could be computed with this accountant: plan again with `--set "
         "privacy.accountant=pld`."
@@ -245,12 +265,14 @@ STATEMENTS: Mapping[str, str] = {
     "proven": "is protected with ε ≤",
     "doubted": "would be protected, if the proof held, with ε ≤",
     "heuristic": "is exposed with at least ε =",
-    "infinite": "has no bound: ε =",
+    "unprotected": "has no protection: ε =",
+    "inexpressible": "has no bound that can be expressed: ε ≤",
 }
 STATEMENT = (
     "One {unit} of agent {victim} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over "
     "{rounds} rounds."
 )
+REASON = "The reason: {because}."
 ALLOWED = "The run file allows ε ≤ {limit} at the same δ."
 CLOSEST = (
     "No adversary that was asked about can learn more than the limit allows. Closest to it comes "

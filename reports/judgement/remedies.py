@@ -22,7 +22,7 @@ from ...training.exposure.guarantees import (
     calibrated_multiplier,
     run_epsilon,
 )
-from ...training.exposure.joint_sensitivities import JointSensitivity, Release
+from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix
 from ..schema import RoundsWithin

@@ -63,8 +63,8 @@ def headline(finding: Finding, facts: Facts) -> Sentence:
     """A finding in one line, without a full stop."""
     template = phrases.HEADLINES[finding.kind]
     if finding.claim is not None and finding.limit is None:
-        infinite = finding.kind is Kind.INFINITE
-        template = phrases.UNPROTECTED if infinite else phrases.HEADLINES[Kind.NO_TARGET]
+        open_ = phrases.HEADLINES[Kind.NO_TARGET]
+        template = phrases.WITHOUT_TARGET.get(finding.kind, open_)
     return _filled(template, finding, facts)
 
 
@@ -99,7 +99,7 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
     if claim.proven and doubted:
         lead = "doubted"
     if math.isinf(claim.epsilon):
-        lead = "infinite"
+        lead = "unprotected" if claim.expressed else "inexpressible"
     accounted = facts.ran.accounted if facts.ran else facts.rounds
     finding = Finding(
         kind=Kind.WITHIN,
@@ -111,8 +111,12 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
             "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
         },
     )
-    said = _filled(phrases.STATEMENT, finding, facts)
-    return (said,) if facts.limit is None else (said, _filled(phrases.ALLOWED, finding, facts))
+    templates = [phrases.STATEMENT]
+    if math.isinf(claim.epsilon):  # what shows it
+        templates.append(phrases.REASON)
+    if facts.limit is not None:
+        templates.append(phrases.ALLOWED)
+    return tuple(_filled(template, finding, facts) for template in templates)
 
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:

@@ -19,7 +19,7 @@ from ..folder.run import snapshot_round
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 
-__all__ = ["Point", "check_attack", "points_of", "preset_of", "trial_of"]
+__all__ = ["Point", "check_attack", "check_attackable", "points_of", "preset_of", "trial_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +72,22 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
     Raises:
         ValueError: there are no images, no links, no points, no messages, or too few records.
     """
+    check_attackable(config, built=built)
+    for number in config.attack.rounds:
+        path = folder / run_folder.TRANSCRIPT / f"round-{number:06d}.safetensors"
+        if not path.is_file():
+            raise InputError(
+                f"{path} is missing: the transcript is empty for round {number}, so there is "
+                "nothing to attack; name it in [intercept] rounds and train again"
+            )
+
+
+def check_attackable(config: RunFile, *, built: Built) -> None:
+    """Refuse what cannot be attacked, as far as the data and the graph decide it.
+
+    Raises:
+        ValueError: there are no images, no links, no points, or too few records.
+    """
     data = built.data
     if not data.image:
         raise InputError(f"data {data.name!r} holds no images to rebuild")
@@ -88,13 +104,19 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
             f"[attack] images={config.attack.images} must be at most {most}, because one public "
             f"test record of {data.name!r} must be left to guess from; lower it"
         )
-    for number in config.attack.rounds:
-        path = folder / run_folder.TRANSCRIPT / f"round-{number:06d}.safetensors"
-        if not path.is_file():
-            raise InputError(
-                f"{path} is missing: the transcript is empty for round {number}, so there is "
-                "nothing to attack; name it in [intercept] rounds and train again"
-            )
+    for point in points_of(config):
+        _neighbour_of(point.victim, config, built=built)
+
+
+def _neighbour_of(victim: int, config: RunFile, *, built: Built) -> int:
+    """An agent that is linked to the victim."""
+    found = next((j for j in built.setting.graph.neighbours(victim) if j != victim), None)
+    if found is None:
+        raise InputError(
+            f"[intercept] victims={victim} has no neighbour in graph {config.graph.name!r}, so "
+            "nothing of it is sent; name another agent"
+        )
+    return found
 
 
 def preset_of(config: RunFile, name: str) -> Preset:
@@ -122,12 +144,7 @@ def trial_of(
     """
     from safetensors.torch import load_file
 
-    owner = next((j for j in built.setting.graph.neighbours(victim) if j != victim), None)
-    if owner is None:
-        raise InputError(
-            f"[intercept] victims={victim} has no neighbour in graph {config.graph.name!r}, so "
-            "nothing of it is sent; name another agent"
-        )
+    owner = _neighbour_of(victim, config, built=built)
     start = snapshot_round(round)
     name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"
     adversary = config.attack.adversary

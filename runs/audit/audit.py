@@ -13,8 +13,8 @@ from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Status
 from ...privacy.ledger import read_ledger
+from ..described import status_word
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
 from ..evidence.schema import (
@@ -36,7 +36,7 @@ from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
 from .game import game_of
 
-__all__ = ["audit_config", "audit_folder", "raise_contradiction"]
+__all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -138,11 +138,10 @@ def audit_config(
         ValueError: the run is not private, or nothing is proven or released that could be measured.
     """
     # What is held against what: the plan, and the game that its adversaries can be scored in.
-    p, built = _auditable(config)
+    built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
-    if multiplier == 0:
-        raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
+    p = check_auditable(config, built, multiplier=multiplier)
     game, against = game_of(config, built, plan, multiplier=multiplier)
 
     def show(done: int, total: int, what: str) -> None:
@@ -197,21 +196,27 @@ def _audit_of(
     )
 
 
-def _auditable(config: RunFile) -> tuple[PrivacyTable, Built]:
-    """The privacy and the objects of a run file.
+def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> PrivacyTable:
+    """The privacy of a run in which there is something to audit.
+
+    Args:
+        config: the run file.
+        built: its objects.
+        multiplier: noise multiplier of the run.
 
     Raises:
-        ValueError: the run is not private.
+        ValueError: the run is not private, or hides nothing.
     """
     if config.privacy is None:
         raise InputError("[privacy] is missing: nothing is proven, so there is nothing to audit")
-    built = build(config)
     if built.clip_norm is None:
         raise InputError(
             f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
             "audit; attack it instead"
         )
-    return config.privacy, built
+    if multiplier == 0:
+        raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
+    return config.privacy
 
 
 _GAMES = {
@@ -237,7 +242,7 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
     return AuditedAdversary(
         name=one.proven.name,
         proven_epsilon=proven,
-        status="proven" if one.proven.status is Status.PROVEN else "heuristic",
+        status=status_word(one.proven.status),
         measured_epsilon=None if first is None else first.epsilon,
         ideal_epsilon=one.ideal,
         ratio=None if first is None or proven == 0 else first.epsilon / proven,

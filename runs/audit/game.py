@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
 from ...attacks.audit.game import CanaryGame, shares_noise
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.guarantee import Guarantee
-from ...training.exposure.guarantees import run_epsilon
+from ...training.exposure.guarantees import run_epsilon, status_of
 from ...training.exposure.joint_sensitivities import (
-    JointSensitivity,
     joint_sensitivities,
     joint_sensitivities_by_victim,
 )
+from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import AlgorithmTrace, trace
@@ -149,16 +151,20 @@ def _proven(
     multiplier: float,
     rounds: int,
 ) -> Proven:
+    epsilon = run_epsilon(
+        exposure,
+        statement=stated.statement,
+        noise_multiplier=multiplier,
+        rounds=None if rounds == config.training.rounds else rounds,
+    )
+    status = stated.status
+    if status.is_finite != math.isfinite(epsilon):  # of fewer rounds than were planned
+        status, _ = status_of(exposure, stated.statement, multiplier, epsilon=epsilon)
     return Proven(
         name=stated.adversary,
-        epsilon=run_epsilon(
-            exposure,
-            statement=stated.statement,
-            noise_multiplier=multiplier,
-            rounds=None if rounds == config.training.rounds else rounds,
-        ),
+        epsilon=epsilon,
         statement=stated.statement,
-        status=stated.status,
+        status=status,
         claim=claim_of(
             exposure, statement=stated.statement, noise_multiplier=multiplier, rounds=rounds
         ),

@@ -63,6 +63,22 @@ def claim(folder: Path) -> None:
         ) from error
 
 
+def check_claimable(folder: Path) -> None:
+    """Refuse a folder that `claim` would refuse; what is made for that is taken away again.
+
+    Raises:
+        FileExistsError: it holds something already.
+        ValueError: it cannot be made or written to.
+    """
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        claim(folder)
+    finally:
+        for path in absent:  # the innermost first
+            if path.is_dir():
+                path.rmdir()
+
+
 def check_unused(folder: Path) -> None:
     """Refuse a folder that holds something already.
 

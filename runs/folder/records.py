@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ...privacy.ledger import Spent
-from ...training.exposure.joint_sensitivities import Release
+from ...training.exposure.sensitivity import Release
 from ...training.models.evaluation import Metrics
 from ..described import Count, Delta, Described, Fraction, NotNegative, Score, as_text
 from ..plan.schema import PlannedAdversary

@@ -218,7 +218,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
     layout = config.training.layout if start is None else _layout_of(start, config)
-    engine = _engine(session, layout=layout, transcript=transcript)
+    engine = engine_of(session, layout=layout, transcript=transcript)
     released = list(session.released)
     if start is None:
         _announce(session, ledger, 0, [])
@@ -275,7 +275,7 @@ def _metrics_file(out: Path) -> Iterator[TextIO]:
         yield lines
 
 
-def _engine(session: Session, *, layout: str, transcript: Transcript) -> Engine:
+def engine_of(session: Session, *, layout: str, transcript: Transcript) -> Engine:
     """The engine, or this rank's part of it, with a tap that keeps what is to be intercepted.
 
     Over ranks the root is given to `SecretRandomness`, which therefore would not renew it if the

@@ -14,9 +14,10 @@ from ...training.accounts.subject import Subject
 from ...training.accounts.warnings import warnings_of
 from ...training.algorithms import ALGORITHMS, Form
 from ...training.algorithms.algorithm import PlannedRun
-from ...training.exposure.joint_sensitivities import JointSensitivity
+from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ...training.tracing.scripts import Scripts
+from ..described import status_word
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -113,7 +114,7 @@ def planned_adversary(stated: Guarantee) -> PlannedAdversary:
         unit="record",
         adjacency=stated.adjacency.value,
         sampling=str(stated.sampling),
-        status="proven" if stated.status is Status.PROVEN else "heuristic",
+        status=status_word(stated.status),
         bound=str(stated.bound),
         because=stated.because,
     )
@@ -187,6 +188,7 @@ def make_plan(
             multiplier=found.noise_multiplier,
             rate=rate,
             records=records,
+            exposures=found.joint_sensitivities,
         ),
         victims=found.epsilon_by_agent() if every_agent else None,
     )
@@ -204,7 +206,10 @@ def _guarantees(config: RunFile, found: Account) -> list[Guarantee]:
     if config.training.evaluation_noise_seed is None:
         return every
     known = "the noise comes from evaluation_noise_seed, and whoever knows it can subtract it"
-    return [replace(g, status=Status.HEURISTIC, because=known) for g in every]
+    return [
+        replace(g, status=Status.HEURISTIC, because=known) if g.status.is_finite else g
+        for g in every
+    ]
 
 
 def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> list[str]:
@@ -227,6 +232,7 @@ def _published_bound(
     multiplier: float,
     rate: float,
     records: float | None,
+    exposures: Mapping[str, JointSensitivity],
 ) -> PublishedClaim | None:
     """What the algorithm's own paper claims."""
     bound = ALGORITHMS[config.algorithm.name].published_bound
@@ -245,6 +251,6 @@ def _published_bound(
             sampling_rate=rate,
             records=records,
             joint_sensitivity=worst.joint_sensitivity,
-            status=worst.status,
+            status=exposures[worst.adversary].status,
         )
     )

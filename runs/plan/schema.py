@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from ...privacy import guarantee
 from ..described import Adjacency, Count, Delta, Described, NotNegative, Status
 
 __all__ = ["Planned", "PlannedAdversary", "PublishedBound", "Target"]
@@ -37,10 +39,17 @@ class PlannedAdversary(Described):
     adjacency: Adjacency
     sampling: str
     status: Status
-    """Only a proven epsilon is an upper bound."""
+    """Only a proven epsilon is an upper bound, and it is finite. Of an infinite one: that nothing
+    protects, or that a finite bound cannot be expressed."""
     bound: str
     """How epsilon was found."""
     because: str
+
+    @model_validator(mode="after")
+    def _of_its_epsilon(self) -> Self:
+        if guarantee.Status(self.status).is_finite != math.isfinite(self.epsilon):
+            raise ValueError(f"status {self.status!r} does not fit epsilon {self.epsilon:g}")
+        return self
 
 
 class PublishedBound(Described):

@@ -144,19 +144,19 @@ def _check_layout(config: RunFile, model: nn.Module) -> None:
 
 
 def build(config: RunFile) -> Built:
-    """Load the data, make the graph, the partition and the model."""
-    graph = graph_of(config)
+    """Load the data, make the partition, the graph and the model."""
     data = data_of(config)
     rate = sampling_rate_of(config, data)
     seed = config.training.seed
     parts = partition(
         data.targets.numpy(),
-        graph.agents,
+        config.data.agents,
         scheme=config.data.partition,
         concentration=config.data.concentration,
         shards=config.data.shards,
         generator=np.random.default_rng(seed),
     )
+    graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
     model = build_model(
         config.model.name,
         input_shape=data.input_shape,

@@ -105,6 +105,17 @@ class RunFile(Table):
         }
         return self.model_copy(update=resolved)
 
+    def default_attack(self) -> AttackTable:
+        """[attack] as it is where the run file does not say anything about it."""
+        found, _ = resolved_attack(
+            AttackTable(),
+            self.intercept,
+            algorithm=self.algorithm.name,
+            agents=self.data.agents,
+            rounds=self.training.rounds,
+        )
+        return found
+
     def to_toml(self) -> str:
         """The resolved run file as TOML; reading it gives an equal run file."""
         tables = {name: getattr(self, name) for name in type(self).model_fields}

@@ -21,7 +21,7 @@ GOOD = Guarantee(
     joint_sensitivity=1.0,
     effective_noise_multiplier=2.0,
     mu_per_round=0.5,
-    epsilon=math.inf,
+    epsilon=2.0,
     statement=Statement(delta=1e-5),
     sampling=Sampling.POISSON,
     status=Status.PROVEN,
@@ -65,3 +65,17 @@ def test_a_statement_takes_the_names_of_its_members():
 def test_a_guarantee_is_of_its_statement():
     said = dataclasses.replace(GOOD, statement=Statement(delta=1e-6, adjacency="replace-one"))
     assert (said.delta, said.adjacency, said.unit) == (1e-6, Adjacency.REPLACE_ONE, Unit.RECORD)
+
+
+@pytest.mark.parametrize("status", [Status.PROVEN, Status.HEURISTIC])
+def test_an_infinite_figure_is_neither_proven_nor_heuristic(status):
+    with pytest.raises(ValueError, match="must be 'no protection' or 'cannot be expressed'"):
+        dataclasses.replace(GOOD, epsilon=math.inf, status=status)
+
+
+@pytest.mark.parametrize("status", [Status.NO_PROTECTION, Status.CANNOT_BE_EXPRESSED])
+def test_a_finite_figure_is_proven_or_heuristic(status):
+    with pytest.raises(ValueError, match="must be 'proven' or 'heuristic'"):
+        dataclasses.replace(GOOD, status=status)
+    said = dataclasses.replace(GOOD, epsilon=math.inf, status=status)
+    assert (said.epsilon, said.status) == (math.inf, status)

@@ -17,12 +17,12 @@ from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Guarantee, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form
-from ..exposure.by_agent import epsilon_by_agent, exposures_by_agent
 from ..exposure.guarantees import guarantee, run_epsilon
-from ..exposure.joint_sensitivities import JointSensitivity
+from ..exposure.sensitivity import JointSensitivity
 from ..graphs.graph import Topology
 from ..tracing.scripts import Scripts
 from ..tracing.trace import check_noise
+from .by_agent import epsilon_by_agent, exposures_by_agent
 from .figures import Asked, adversaries_of, figures_of
 from .request import algorithm_of, graph_of
 from .subject import Subject

@@ -18,8 +18,9 @@ from ...privacy.guarantee import Statement
 from ...privacy.view.view import UnsupportedView
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.guarantees import calibrated_multiplier
-from ..exposure.joint_sensitivities import JointSensitivity, joint_sensitivities
-from ..exposure.whole_run import replace_infinite_by_whole_run
+from ..exposure.infinite import replace_infinite_by_whole_run
+from ..exposure.joint_sensitivities import joint_sensitivities
+from ..exposure.sensitivity import JointSensitivity
 from ..tracing.trace import AlgorithmTrace
 from .proportion import proportional, without_noise
 from .subject import Subject

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 
 from ...privacy.view.view import UnsupportedView
-from ..exposure.joint_sensitivities import JointSensitivity, Release
+from ..exposure.sensitivity import JointSensitivity, Release
 
 __all__ = ["proportional", "without_noise"]
 

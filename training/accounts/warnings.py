@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from ...privacy.adversary import SINGLE_MESSAGE
@@ -40,9 +39,13 @@ def warnings_of(
             else ""
         )
         said.append(f"Heuristic: {blame}.{fix}")
-    leaking = [g for g in guarantees if math.isinf(g.epsilon)]
+    leaking = [g for g in guarantees if g.status is Status.NO_PROTECTION]
     if leaking:
         said.append(f"Nothing protects against {leaking[0].adversary}: {leaking[0].because}.")
+    unknown = [g for g in guarantees if g.status is Status.CANNOT_BE_EXPRESSED]
+    if unknown:
+        who = unknown[0].adversary
+        said.append(f"No finite bound can be expressed for {who}: {unknown[0].because}.")
     if repeatable:
         said.append(
             "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."

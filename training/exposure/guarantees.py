@@ -23,7 +23,7 @@ from ...privacy.accounting.request import Accountant, Adjacency, check_multiplie
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
 from ...privacy.view.view import UnsupportedView
-from .joint_sensitivities import JointSensitivity, Release
+from .sensitivity import JointSensitivity, Release
 
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
 
@@ -230,14 +230,14 @@ def guarantee(
     statement: Statement,
     noise_multiplier: float,
 ) -> Guarantee:
-    """The statement for one adversary at a noise multiplier."""
+    """The statement for one adversary at a noise multiplier.
+
+    An infinite epsilon is never proven: nothing protects, or no finite bound can be expressed.
+    """
     joint = sensitivity.largest
     effective = math.inf if joint == 0 else noise_multiplier / joint
-    because = sensitivity.because
-    if noise_multiplier == 0 and math.isfinite(joint) and joint > 0:
-        because = "the noise multiplier is 0: nothing hides the gradients"
-    bounds = statement.accountant.kind == "upper bound"
-    status = sensitivity.status if bounds else Status.HEURISTIC
+    spent = run_epsilon(sensitivity, statement=statement, noise_multiplier=noise_multiplier)
+    status, because = status_of(sensitivity, statement, noise_multiplier, epsilon=spent)
     return Guarantee(
         adversary=name,
         victim=sensitivity.victim,
@@ -245,17 +245,31 @@ def guarantee(
         joint_sensitivity=joint,
         effective_noise_multiplier=effective,
         mu_per_round=math.inf if effective == 0 else 1.0 / effective,
-        epsilon=run_epsilon(
-            sensitivity,
-            statement=statement,
-            noise_multiplier=noise_multiplier,
-        ),
+        epsilon=spent,
         statement=statement,
         sampling=_sampling(sensitivity),
         status=status,
         because=because,
         bound=_bound(sensitivity, statement, noise_multiplier),
     )
+
+
+def status_of(
+    sensitivity: JointSensitivity, statement: Statement, noise_multiplier: float, *, epsilon: float
+) -> tuple[Status, str]:
+    """What is known of an epsilon that `run_epsilon` gave, and why it is what it is."""
+    because = sensitivity.because
+    if math.isinf(epsilon):
+        if noise_multiplier == 0 and sensitivity.status is not Status.NO_PROTECTION:
+            return Status.NO_PROTECTION, "the noise multiplier is 0: nothing hides the gradients"
+        if math.isinf(sensitivity.largest):
+            return sensitivity.status, because
+        said = f"accountant='{statement.accountant}' gives no finite bound at this delta"
+        return Status.CANNOT_BE_EXPRESSED, f"{said}; {because}"
+    if not sensitivity.status.is_finite:
+        return Status.PROVEN, "no record is ever in a batch"
+    bounds = statement.accountant.kind == "upper bound"
+    return sensitivity.status if bounds else Status.HEURISTIC, because
 
 
 def _sampling(sensitivity: JointSensitivity) -> Sampling:

@@ -16,11 +16,13 @@ agents, so one pair of adversary and victim is looked at for all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InexpressibleView
 from ...privacy.guarantee import Status
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
@@ -28,52 +30,7 @@ from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .local_views import AdversaryView, LocalViews
 from .residue import Residues
-
-
-class Release(NamedTuple):
-    """What a victim's batches release to an adversary in `rounds` rounds from `first` on.
-
-    `first` is 0 for the start, 1 for the first round.
-    """
-
-    joint_sensitivity: float
-    sampling_rate: float
-    rounds: int
-    contributions: int
-    first: int = 1
-
-
-class JointSensitivity(NamedTuple):
-    """How far one victim's record can change all that one adversary sees, at noise multiplier 1.
-
-    Attributes:
-        adversary: who sees.
-        victim: the agent that holds the record.
-        releases: a joint sensitivity for each batch and each run of equal rounds.
-        status: whether the figures are proven upper bounds.
-        because: the reason in a sentence.
-        whole_run: whether the only release is that of all rounds together, whoever was sampled.
-        noise_multiplier: of the trace, the only one at which the figures were looked at; None where
-            the step's noise was checked to keep its proportion, so that they hold at any.
-    """
-
-    adversary: Adversary
-    victim: int
-    releases: tuple[Release, ...]
-    status: Status
-    because: str
-    whole_run: bool = False
-    noise_multiplier: float | None = None
-
-    @property
-    def largest(self) -> float:
-        """The largest joint sensitivity of a round."""
-        return max((r.joint_sensitivity for r in self.releases), default=0.0)
-
-    @property
-    def sum_of_squares(self) -> float:
-        """Over all rounds, to nine digits: what the worst victim is chosen by."""
-        return rounded(sum(r.rounds * r.joint_sensitivity**2 for r in self.releases))
+from .sensitivity import JointSensitivity, Release, cost, rounded, worst
 
 
 def joint_sensitivities(
@@ -102,7 +59,7 @@ def joint_sensitivities(
     found = []
     for name in names:
         every = run.sensitivities(candidates(traces, name, victim))
-        top = max(range(len(every)), key=lambda i: every[i].sum_of_squares)
+        top = max(range(len(every)), key=lambda i: cost(every[i]))
         every[top] = run.named(every[top])
         found.append((name, worst(every)))
     return found
@@ -151,33 +108,6 @@ def joint_sensitivities_by_victim(
     return found
 
 
-def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
-    """The one that costs most; where none is worst in every round, the worst of each round."""
-    # Rounds can be compared one by one only where every victim's batches are drawn alike.
-    top = max(every, key=lambda e: e.sum_of_squares)
-    shapes = {tuple((r.sampling_rate, r.rounds, r.first) for r in e.releases) for e in every}
-    if len(shapes) != 1:
-        raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
-    rounds = list(zip(*(e.releases for e in every), strict=True))
-    worst = [max(rounded(r.joint_sensitivity) for r in same) for same in rounds]
-    most = [max(r.contributions for r in same) for same in rounds]
-    if all(rounded(r.joint_sensitivity) >= w for r, w in zip(top.releases, worst, strict=True)):
-        # Whether a dominating pair is known depends on the contributions of every victim.
-        counted = zip(top.releases, most, strict=True)
-        return top._replace(releases=tuple(r._replace(contributions=n) for r, n in counted))
-    # No victim is worst in every round: none loses more than this composition of worst rounds.
-    joint = tuple(
-        same[0]._replace(joint_sensitivity=max(r.joint_sensitivity for r in same), contributions=n)
-        for same, n in zip(rounds, most, strict=True)
-    )
-    return top._replace(releases=joint, because=f"{top.because}; of every round the worst victim")
-
-
-def rounded(value: float) -> float:
-    """Nine digits: agents that differ by rounding alone are equal."""
-    return float(f"{value:.9g}")
-
-
 class _Run:
     """A traced run, whose local views are found once for all adversaries."""
 
@@ -215,12 +145,12 @@ class _Run:
                 continue
             views = [each.of_adversary(self._under_encryption(who)) for each in self._local_views]
             if len(asked) == 1 or len(who.agents) != 1:
-                found += [self._sensitivity(who, v, views) for v in victims]
+                found += [self._stated(who, v, views) for v in victims]
             elif any(view.shared.undetermined for view in views):
                 spanning.append(who)
             else:
                 local.append((who, views))
-        found += [self._sensitivity(who, v, on) for who, v, on in _different(local, every)]
+        found += [self._stated(who, v, on) for who, v, on in _different(local, every)]
         found += self._of_spanning(spanning, every)
         order = {who.name: i for i, (who, _) in enumerate(asked)}
         return sorted(found, key=lambda e: (order[e.adversary.name], e.victim))
@@ -263,7 +193,7 @@ class _Run:
                 views = [
                     each.of_adversary(self._under_encryption(who)) for each in self._local_views
                 ]
-                found += [self._sensitivity(who, v, views) for v in sorted(left - who.agents)]
+                found += [self._stated(who, v, views) for v in sorted(left - who.agents)]
         return found
 
     def _under_encryption(self, who: Adversary) -> Adversary:
@@ -272,9 +202,20 @@ class _Run:
             return Adversary(name=who.name, sees=Sees.END_STATES)
         return who
 
-    def _sensitivity(
-        self, who: Adversary, victim: int, views: Sequence[AdversaryView]
-    ) -> JointSensitivity:
+    def _stated(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
+        """As `_sensitivity`, and infinite where no figure of the batches can be expressed."""
+        try:
+            return self._sensitivity(who, victim, views)
+        except InexpressibleView as reason:
+            status, releases = Status.CANNOT_BE_EXPRESSED, list[Release]()
+            for part in self._parts:
+                for columns, bounds, own in part.base.of_victim(victim).values():
+                    rate = self._rate if own is None else own
+                    mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
+                    releases.append(Release(mu, rate, part.rounds, count, part.first))
+            return JointSensitivity(who, victim, tuple(releases), status, str(reason))
+
+    def _sensitivity(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
         pairs = zip(self._bases, views, strict=True)
         found = {id(base): view.sensitivities(victim) for base, view in pairs}
         releases = [
@@ -289,14 +230,15 @@ class _Run:
             for s in found[id(part.base)]
         ]
         reasons = [(s.mu, s.because) for of_base in found.values() for s in of_base]
-        unnamed = any(not because for _, because in reasons)
+        infinite = any(math.isinf(mu) for mu, _ in reasons)
         heuristic = any(base.blames for base in self._bases)
+        status = Status.HEURISTIC if heuristic else Status.PROVEN
         return JointSensitivity(
             who,
             victim,
             tuple(releases),
-            Status.HEURISTIC if heuristic else Status.PROVEN,
-            "" if unnamed else _most(reasons),
+            Status.NO_PROTECTION if infinite else status,
+            "" if infinite else _most(reasons),
             noise_multiplier=self._traces.noise_multiplier,
         )
 
@@ -310,15 +252,19 @@ class _Run:
         effective = self._under_encryption(sensitivity.adversary)
         if self._last is None or self._last[0] != effective:
             self._last = effective, [base.view(effective) for base in self._bases]
+        first = {id(part.base): part.first for part in reversed(self._parts)}
         reasons = [
             (s.mu, s.because)
             for base, view in zip(self._bases, self._last[1], strict=True)
-            for s in base.sensitivities_in(view, effective, sensitivity.victim)
+            for s in base.sensitivities_in(
+                view, effective, sensitivity.victim, round=first[id(base)]
+            )
         ]
         return sensitivity._replace(because=_most(reasons))
 
 
-_Seen = tuple[Adversary, Sequence[AdversaryView]]
+_Views = Sequence[AdversaryView]
+_Seen = tuple[Adversary, _Views]
 
 
 def _different(
@@ -382,14 +328,14 @@ def single_message(
         largest = max((rate if r is None else r for r in own), default=rate)
         releases.append(Release(mu, largest, part.rounds, 1, part.first))
         kinds.append((mu, kind))
-    because = (
-        f"one message alone ({max(kinds, default=(0.0, 'none'))[1]}); no adversary sees so little"
-    )
+    most, kind = max(kinds, default=(0.0, "none"))
+    because = f"one message alone ({kind}); no adversary sees so little"
+    status = Status.NO_PROTECTION if math.isinf(most) else Status.HEURISTIC
     return JointSensitivity(
         who,
         victim,
         tuple(releases),
-        Status.HEURISTIC,
+        status,
         because,
         noise_multiplier=traces.noise_multiplier,
     )

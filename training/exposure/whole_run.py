@@ -28,18 +28,20 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
+from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
 from ...privacy.view.whole_run import StreamedView
-from ..tracing.linear_forms import Contributions
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
-from .joint_sensitivities import JointSensitivity, Release, single_message, worst
+from .dense_rounds import contributions_of, streamed_view
+from .joint_sensitivities import single_message
 from .residue import Residues
-from .streamed_view import contributions_of, streamed_view
+from .sensitivity import JointSensitivity, Release, worst
 
 Participation = str | int | Sequence[int]
 EVERY = "every"
 _MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
+_FIRST = 4  # rounds in which a leak is looked for where the whole run is too large
 
 
 def whole_run_joint_sensitivities(
@@ -121,95 +123,18 @@ def _of_each(
         if who.sees is Sees.ONE_MESSAGE:
             every += [single_message(traces, who, v, rate=sampling_rate) for v in victims]
             continue
-        effective = who
-        if encrypted and who.sees is Sees.LINKS:
-            effective = Adversary(name=who.name, sees=Sees.END_STATES)
+        effective = effective_of(who, encrypted=encrypted)
         for of_part in residues:
             of_part.check(effective)
         every += _of(traces, who, victims, effective=effective, participation=participation)
     return every
 
 
-def replace_infinite_by_whole_run(
-    traces: AlgorithmTrace,
-    found: Sequence[tuple[str, JointSensitivity]],
-    *,
-    sampling_rate: float,
-    victim: int | None = None,
-    encrypted: bool = False,
-) -> list[tuple[str, JointSensitivity]]:
-    """Joint sensitivities, those that are infinite round by round replaced by the whole run's.
-
-    Every record may take part in every round, which holds for any sampler. One stays as it is
-    where a contribution is unbounded, where the whole run is infinite too, and where the run is
-    too large for such a view or rounding hides what it shows; the last two are said.
-    """
-    settled = []
-    for name, sensitivity in found:
-        by_rounds = sensitivity.adversary.sees is not Sees.ONE_MESSAGE
-        if by_rounds and math.isinf(sensitivity.largest) and _bounded(traces):
-            settled.append(
-                (
-                    name,
-                    _together(
-                        traces,
-                        name,
-                        sensitivity,
-                        sampling_rate=sampling_rate,
-                        victim=victim,
-                        encrypted=encrypted,
-                    ),
-                )
-            )
-        else:
-            settled.append((name, sensitivity))
-    return settled
-
-
-def _together(
-    traces: AlgorithmTrace,
-    name: str,
-    sensitivity: JointSensitivity,
-    *,
-    sampling_rate: float,
-    victim: int | None,
-    encrypted: bool,
-) -> JointSensitivity:
-    """That of all rounds together if it is finite, or else as it was, and why."""
-    if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
-        said = "the run is too large for a view of all its rounds together"
-        return sensitivity._replace(because=f"{sensitivity.because}; {said}")
-    try:
-        ((_, whole),) = whole_run_joint_sensitivities(
-            traces,
-            [name],
-            participation=EVERY,
-            sampling_rate=sampling_rate,
-            victim=victim,
-            encrypted=encrypted,
-        )
-    except UnsupportedView as reason:
-        return sensitivity._replace(
-            because=f"{sensitivity.because}; of all rounds together: {reason}"
-        )
-    return whole if math.isfinite(whole.largest) else sensitivity
-
-
-def _bounded(traces: AlgorithmTrace) -> bool:
-    parts = [traces.start, *(part for part, _ in traces.rounds)]
-    groups = (g for part in parts for g in part.groups if isinstance(g, Contributions))
-    return all(np.isfinite(g.bounds).all() for g in groups)
-
-
-def _work(traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]]]) -> float:
-    """About how many multiplications the views of all rounds take."""
-    carried = sum(m.shape[0] for m in traces.start.record.end_state.values())
-    rounds = columns = 0
-    for part, count in traces.rounds:
-        width = sum(g.size for g in part.groups if isinstance(g, Contributions))
-        rounds, columns = rounds + count, columns + count * width
-    victims = sum(len(of) for _, of in asked) / traces.start.record.agents
-    return 0.5 * carried**2 * columns * rounds * victims
+def effective_of(who: Adversary, *, encrypted: bool) -> Adversary:
+    """The adversary with what encrypted links leave of its view."""
+    if encrypted and who.sees is Sees.LINKS:
+        return Adversary(name=who.name, sees=Sees.END_STATES)
+    return who
 
 
 def _of(
@@ -226,7 +151,7 @@ def _of(
     every = participation == EVERY
     view = streamed_view(traces, effective, victims=victims, until_leak=every)
     parts = [traces.start, *(part for part, count in traces.rounds for _ in range(count))]
-    status = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
+    finite = Status.HEURISTIC if any(p.blames for p in parts) else Status.PROVEN
     found = []
     for victim in victims:
         bounds = [b for part in parts for b in contributions_of(part, [victim])[2]]
@@ -234,6 +159,7 @@ def _of(
         mu = _joint_sensitivity(view, victim, bounds, participation)
         release = Release(traces.per_multiplier(mu), 1.0, 1, len(bounds), 0)
         because = _because(view, victim, mu, participation)
+        status = Status.NO_PROTECTION if math.isinf(mu) else finite
         found.append(
             JointSensitivity(
                 who, victim, (release,), status, because, True, traces.noise_multiplier
@@ -276,9 +202,7 @@ def _joint_sensitivity(
 def _because(view: StreamedView, victim: int, mu: float, participation: Participation) -> str:
     if math.isinf(mu):
         shown = view.leaks(victim)
-        return (
-            f"the noise cancels in {', '.join(shown)}" if shown else "a contribution is unbounded"
-        )
+        return leak_sentence(shown) if shown else "a contribution is unbounded"
     if participation == EVERY:
         return "a record may take part in every round; all rounds are one release"
     if isinstance(participation, int):

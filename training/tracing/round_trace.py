@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.errors import InexpressibleView
+from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
 from .linear_forms import Contributions, Messages, NoiseSources, pruned, widened
 from .record import RoundRecord
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+UNCLIPPED = "gradients are not clipped, so one record's influence has no bound"
 
 
 class Sensitivity(NamedTuple):
@@ -104,11 +108,12 @@ class RoundTrace:
         )
 
     def seen_rows(
-        self, adversary: Adversary, *, end_state: bool = True
+        self, adversary: Adversary, *, end_state: bool = True, closed: bool = True
     ) -> tuple[csr_array, list[str], Callable[[Messages], np.ndarray]]:
         """Rows that an adversary sees, their names, and a mask of the messages that it does not.
 
-        Without `end_state` the state that the step returns counts as carried on, not as seen.
+        Without `end_state` the state that the step returns counts as carried on, not as seen; if
+        not `closed` messages alone do, so that what leaks is sure to be shown, and nothing else is.
         """
         from scipy.sparse import csr_array, vstack
 
@@ -131,13 +136,13 @@ class RoundTrace:
             names += [g.name(int(i)) for i in seen] if len(seen) <= 10_000 else [g.kind] * len(seen)
 
         # The values through which the past acts on the future; see the head of this module.
-        closed = list(self.record.closure)
+        known = list(self.record.closure) if closed else []
         if end_state:
-            closed += [
+            known += [
                 (f"state {field} at the end of the round", matrix)
                 for field, matrix in self.record.end_state.items()
             ]
-        for what, matrix in closed:
+        for what, matrix in known:
             parts.append(widened(matrix, self.columns))
             names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
         return csr_array(vstack(parts)), names, lambda g: ~masks[g.start]
@@ -176,13 +181,23 @@ class RoundTrace:
         """Give mu of a record of `victim` for an adversary, one entry per batch drawn in the round.
 
         Raises:
-            UnsupportedView: the victim is one of the adversary's agents, or the releases of two
-                batches share noise, so that they cannot be accounted for one by one.
+            UnsupportedView: the victim is one of the adversary's agents.
+            InexpressibleView: the releases of two batches share noise, so that they cannot be
+                accounted for one by one.
         """
         return self.sensitivities_in(self.view(adversary), adversary, victim)
 
-    def sensitivities_in(self, view: View, adversary: Adversary, victim: int) -> list[Sensitivity]:
-        """As `sensitivities`, in a view that was already formed."""
+    def sensitivities_in(
+        self, view: View, adversary: Adversary, victim: int, *, round: int | None = None
+    ) -> list[Sensitivity]:
+        """As `sensitivities`, in a view that was already formed; what leaks is named with `round`.
+
+        Args:
+            view: of the adversary.
+            adversary: who sees.
+            victim: the agent that holds the record.
+            round: the number of the round, 0 for the start; None names none.
+        """
         if victim in adversary.agents:
             raise UnsupportedView(f"{adversary.name} contains the victim {victim}; choose another")
         # One figure for each batch, and in words what decided it.
@@ -191,7 +206,10 @@ class RoundTrace:
         found = []
         for mu, (columns, bounds, rate) in zip(mus, batches, strict=True):
             count = self.count(columns)
-            because = self.reason(mu, bounds, count=count) or _named_leaks(view.leaks(columns))
+            because = self.reason(mu, bounds, count=count)
+            if math.isinf(mu) and (shown := view.leaks(columns)):
+                names = [name if round is None else in_round(name, round) for name in shown]
+                because = "; ".join(part for part in (because, leak_sentence(names)) if part)
             found.append(Sensitivity(mu, rate, count, because))
         return found
 
@@ -203,7 +221,7 @@ class RoundTrace:
         """What decided the figure of one batch; empty where it takes the messages' names."""
         if math.isinf(mu):
             if any(math.isinf(b) for b in bounds):
-                return "gradients are not clipped, so one record's influence has no bound"
+                return UNCLIPPED
             return ""
         if self.blames:
             return "; ".join(self.blames)
@@ -306,31 +324,32 @@ def mu_by_batch(
     """Mu of a victim's batches, each by its columns and their bounds.
 
     Raises:
-        UnsupportedView: the releases of two batches share noise.
+        InexpressibleView: the releases of two batches share noise.
     """
-    if len(batches) > 1:
-        touched = [[c for c, b in zip(*batch, strict=True) if b > 0] for batch in batches]
-        # A batch that leaks is infinite by itself, whatever the others share with it.
-        _check_independent_noise(view, [columns for columns in touched if not view.leaks(columns)])
-    return [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
+    mus = [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
+    if len(batches) == 1:
+        return mus
+    touched = [[c for c, b in zip(*batch, strict=True) if b > 0] for batch in batches]
+    finite = [of for of, mu in zip(touched, mus, strict=True) if math.isfinite(mu)]
+    if not _share_noise(view, finite):
+        return mus
+    # A batch that is infinite by itself makes what all of them release infinite.
+    if len(finite) < len(batches):
+        return [math.inf if columns else 0.0 for columns in touched]
+    raise InexpressibleView(
+        "the releases of two batches of one round share noise, so they cannot be accounted for "
+        "batch by batch; give each batch its own noise"
+    )
 
 
-def _named_leaks(leaks: Sequence[str]) -> str:
-    if len(leaks) > 1:
-        return f"the noise cancels between: {'; '.join(leaks)}"
-    return f"sent or kept without noise that the adversary does not know: {', '.join(leaks)}"
-
-
-def _check_independent_noise(view: View, blocks: Sequence[Sequence[int]]) -> None:
-    """Refuse batches whose releases are correlated: off-diagonal blocks of the information."""
+def _share_noise(view: View, blocks: Sequence[Sequence[int]]) -> bool:
+    """Whether batches' releases are correlated: off-diagonal blocks of the information."""
     columns = [c for block in blocks for c in block]
+    if not columns:
+        return False
     information = view.information(columns)
     own = np.sqrt(np.diag(information))
     share = np.abs(information) / np.maximum(np.outer(own, own), np.finfo(float).tiny)
     of = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
     across = of[:, None] != of[None, :]
-    if across.any() and share[across].max() > 1e-9:
-        raise UnsupportedView(
-            "the releases of two batches of one round share noise, so they cannot be accounted "
-            "for batch by batch; give each batch its own noise"
-        )
+    return bool(across.any() and share[across].max() > 1e-9)

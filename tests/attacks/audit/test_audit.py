@@ -13,11 +13,8 @@ from overhear.attacks.audit.guesses import Guesses
 from overhear.attacks.audit.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER, Sees
 from overhear.privacy.guarantee import Statement, Status
-from overhear.training.exposure.joint_sensitivities import (
-    JointSensitivity,
-    Release,
-    joint_sensitivities_by_victim,
-)
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities_by_victim
+from overhear.training.exposure.sensitivity import JointSensitivity, Release
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.tracing.trace import trace
 from tests.training import contract
@@ -137,13 +134,20 @@ def test_a_heuristic_figure_is_compared_and_never_contradicted(monkeypatch) -> N
     assert "more than the" in found.words()
 
 
-def test_where_nothing_protects_the_bound_stands_by_itself(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (Status.NO_PROTECTION, "nothing protects"),
+        (Status.CANNOT_BE_EXPRESSED, "no bound can be expressed"),
+    ],
+)
+def test_where_epsilon_is_infinite_the_bound_stands_by_itself(monkeypatch, status, said) -> None:
     claim = Claim(rounds={(0.0, 0.5): 3})
     proven = Proven(
         name="eavesdropper",
         epsilon=math.inf,
         statement=STATEMENT,
-        status=Status.PROVEN,
+        status=status,
         claim=claim,
     )
     sure = np.where(np.arange(2000) % 2 == 0, math.inf, -math.inf)
@@ -154,7 +158,8 @@ def test_where_nothing_protects_the_bound_stands_by_itself(monkeypatch) -> None:
         math.log((1 - DELTA) / (1 - 0.05 ** (1 / 2000)) - 1), 1e-3
     )
     assert found.ideal is None
-    assert "nothing protects" in found.words()
+    assert said in found.words()
+    assert found.verdict is Verdict.NOTHING_PROVEN
 
 
 def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monkeypatch) -> None:

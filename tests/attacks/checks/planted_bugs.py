@@ -16,7 +16,7 @@ import torch
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.exposure.joint_sensitivities import JointSensitivity
+from overhear.training.exposure.sensitivity import JointSensitivity
 from overhear.training.gradients.clipping import clipped_rows
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.step.values import Edges, Value

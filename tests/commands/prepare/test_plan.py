@@ -63,3 +63,118 @@ def test_a_sweep_has_no_advice(run: Path, capsys: pytest.CaptureFixture[str]) ->
     assert cli.main(["plan", str(run), "--sweep", "graph.name=ring,full", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert all("advice" not in one for one in found)
+
+
+REPAIRED = "--set=algorithm.form=repaired"
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """The exit code, and what stands on standard output and on standard error."""
+    capsys.readouterr()
+    code = cli.main(["plan", *map(str, arguments)])
+    found = capsys.readouterr()
+    return code, " ".join(found.out.split()), " ".join(found.err.split())
+
+
+def test_strict_passes_what_is_proven(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, said = planned(capsys, run, REPAIRED, "--strict")
+    assert (code, said) == (0, "")
+    assert "single-message" in shown  # heuristic, and no adversary
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ([], "heuristic", "no limit to how well is proven"),
+        ([REPAIRED, "--set=privacy.noise_multiplier=0.0"], "no protection", "multiplier is 0"),
+        ([REPAIRED, "--set=training.evaluation_noise_seed=7"], "heuristic", "can subtract it"),
+        (
+            [REPAIRED, "--set=privacy.adversary=single-message", "--set=privacy.epsilon=1.0"],
+            "heuristic",
+            "target: single-message",
+        ),
+    ],
+)
+def test_strict_ends_with_three_and_says_which_and_why(
+    run: Path, capsys: pytest.CaptureFixture[str], given: list[str], status: str, said: str
+) -> None:
+    assert planned(capsys, run, *given)[0] == 0
+    code, shown, told = planned(capsys, run, *given, "--strict")
+    assert code == 3
+    assert status in shown
+    assert told.startswith("Not passed, ")
+    assert said in told
+    code, text, _ = planned(capsys, run, *given, "--strict", "--json")
+    found = json.loads(text)
+    assert (code, found["strict"]["exit_code"]) == (3, 3)
+    wrong = [one for one in found["strict"]["requirements"] if one["outcome"] != "passed"]
+    assert wrong
+    assert all(one["sentence"] for one in wrong)
+
+
+def test_strict_holds_every_adversary_that_is_asked_about(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whisper = [REPAIRED, "--set=algorithm.name=whisper"]
+    code, _, told = planned(capsys, run, *whisper, "--strict")
+    assert code == 3
+    assert told.count("Not passed") == 1
+    assert "figure: neighbour: Nothing keeps the worst single neighbour" in told
+    assert "model of agent 1 to 0, 2 in round 1" in told
+    alone = '--set=privacy.adversaries=["eavesdropper"]'
+    assert planned(capsys, run, *whisper, alone, "--strict")[::2] == (0, "")
+
+
+def test_strict_does_not_turn_bad_input_into_a_miss(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, told = planned(capsys, run, "--set=privacy.noise=1", "--strict")
+    assert (code, told[:6]) == (2, "error:")
+    code, _, told = planned(
+        capsys, run, REPAIRED, "--set=algorithm.name=dsgd", "--set=privacy.epsilon=1", "--strict"
+    )
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--strict", "--sweep", "graph.name=ring,full"], "leave --sweep out"),
+        (["--check", "--sweep", "graph.name=ring,full"], "leave --sweep out"),
+        (["--out", "somewhere"], "give --check too"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    run: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    code, _, told = planned(capsys, run, *given)
+    assert code == 2
+    assert said in told
+
+
+def test_no_status_is_wider_than_a_terminal(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ["--set=algorithm.name=whisper", REPAIRED]
+    assert cli.main(["plan", str(run), *shared]) == 0
+    shown = capsys.readouterr().out
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert "single-message" in shown
+    assert "no protection: something is shown that no noise hides" in shown
+    found = json.loads(planned(capsys, run, *shared, "--json")[1])
+    row = next(row for row in found["adversaries"] if row["name"] == "neighbour")
+    assert (row["epsilon"], row["status"]) == ("inf", "no protection")
+
+
+def test_what_cannot_be_expressed_is_said_so(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overhear.training.exposure.whole_run._MOST_WORK", 0.0)
+    given = ["--set=algorithm.name=dpmixsgd", '--set=privacy.adversaries=["eavesdropper"]']
+    code, shown, told = planned(capsys, run, *given, "--strict")
+    assert code == 3
+    assert "how well cannot be expressed: a finite epsilon may hold in truth" in told
+    assert "too large for a view of all its rounds" in told
+    assert "cannot be expressed: no finite bound is known here" in shown
+    assert "Nothing protects" not in shown
+    found = json.loads(planned(capsys, run, *given, "--json")[1])
+    assert found["adversaries"][0]["status"] == "cannot be expressed"
+    assert found["warnings"][0].startswith("No finite bound can be expressed for eavesdropper: ")

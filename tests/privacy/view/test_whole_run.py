@@ -51,7 +51,7 @@ def test_noise_that_is_taken_out_again_in_the_next_round_hides_nothing_then():
         messages=["noise of the round before"],
     )
     assert math.isinf(view.mu(0))
-    assert view.leaks(0) == ("noise of the round before, round 1",)
+    assert view.leaks(0) == ("noise of the round before in round 1",)
 
 
 def _random_rows(rng, *, rows, widths):

@@ -159,11 +159,12 @@ def test_an_adversary_of_one_run_alone_is_said_to_be(found: Comparison) -> None:
     assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "not accounted for"
 
 
-def test_an_infinite_epsilon_protects_nothing(found: Comparison) -> None:
+@pytest.mark.parametrize("status", ["no protection", "cannot be expressed"])
+def test_an_infinite_epsilon_is_said_to_be_what_it_is(found: Comparison, status: str) -> None:
     runs = _changed(found)
-    runs[0] = _renamed(runs[0], epsilon=math.inf)
+    runs[0] = _renamed(runs[0], epsilon=math.inf, status=status)
     name = runs[0].adversaries[0].name
-    assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "∞: nothing protects"
+    assert dict(rows_of(runs))[f"epsilon: {name}"][0] == f"∞: {status}"
 
 
 class _Balanced(HTMLParser):

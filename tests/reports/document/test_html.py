@@ -289,16 +289,29 @@ def test_a_heuristic_row_is_marked_and_has_no_upper_bound(report: Report) -> Non
     assert "ε ≥" in text
 
 
-def test_an_infinite_epsilon_is_shown_as_no_protection(report: Report) -> None:
+@pytest.mark.parametrize(
+    ("status", "source", "badge", "said"),
+    [
+        ("no protection", "nothing protects", "✘ no protection", "Nothing protects."),
+        ("cannot be expressed", "no bound", "▲ cannot be expressed", "No bound can be expressed."),
+    ],
+)
+def test_an_infinite_epsilon_is_shown_as_what_it_is(
+    report: Report, status: str, source: str, badge: str, said: str
+) -> None:
     report["ledger"]["epsilon"] = dict.fromkeys(report["ledger"]["epsilon"], float("inf"))
     report["epsilon_by_round"] = {"eavesdropper": [[1, float("inf")]]}
+    for row in report["plan"]["adversaries"]:
+        row |= {"status": status, "epsilon": float("inf")}
     for risk in report["risk"].values():
-        risk["from"] = "nothing protects"
+        risk["from"] = source
     text = render(report)
-    assert "✘ no protection" in text
+    assert badge in text
+    assert said in text
     assert "No formal statement" in text
     assert "no curve to draw" in text
-    assert "Nothing protects." in text
+    assert "✔ proven" not in text
+    assert ("every one" in text) == (status == "no protection")
 
 
 def test_odds_of_the_adversary_stand_in_plain_words(page: Page) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from overhear.privacy.accounting.risk import risk
+from overhear.privacy.guarantee import Status
 from overhear.privacy.ledger import Spent
 from overhear.reports.document.risk import hits_of_pair, odds, risk_by_adversary
 from overhear.reports.schema import Risk
@@ -102,10 +103,22 @@ def test_a_heuristic_row_is_told_as_at_least() -> None:
 
 
 def test_a_row_that_nothing_protects_names_everybody() -> None:
-    plan = replace(planned(), noise_multiplier=0.0)
-    of = found(plan)["eavesdropper"]
+    of = found(infinite("no protection"))["eavesdropper"]
     assert of.source == "nothing protects"
     assert {hit.hits / hit.of for hit in of.hits} == {1.0}
+
+
+def test_a_row_without_a_bound_is_not_said_to_name_everybody() -> None:
+    of = found(infinite("cannot be expressed"))["eavesdropper"]
+    assert of.source == "no bound"
+    assert of.relation == "at most"
+    assert {hit.hits / hit.of for hit in of.hits} == {1.0}
+
+
+def infinite(status: str) -> Plan:
+    plan = planned()
+    guarantees = [replace(g, epsilon=math.inf, status=Status(status)) for g in plan.guarantees]
+    return replace(plan, noise_multiplier=0.0, guarantees=guarantees)
 
 
 def test_where_no_curve_is_known_the_odds_are_those_of_the_pair() -> None:

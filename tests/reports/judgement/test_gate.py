@@ -109,7 +109,8 @@ def test_nothing_is_computed_for_a_figure_that_passes(facts: Facts) -> None:
     ("changes", "kind", "action"),
     [
         ({"proven": False}, Kind.HEURISTIC, Action.PROVE),
-        ({"epsilon": float("inf")}, Kind.INFINITE, Action.HIDE),
+        ({"epsilon": float("inf")}, Kind.UNPROTECTED, Action.HIDE),
+        ({"epsilon": float("inf"), "expressed": False}, Kind.INEXPRESSIBLE, Action.EXPRESS),
         ({"delta": 1e-4}, Kind.LARGER_DELTA, Action.DELTA),
         ({"adjacency": "replace-one"}, Kind.OTHER_ADJACENCY, Action.ADJACENCY),
         ({"unit": "agent"}, Kind.OTHER_UNIT, Action.UNIT),
@@ -140,9 +141,23 @@ def test_a_figure_without_an_upper_bound_is_heuristic(
     assert kinds(decided(facts_of(report))) == [Kind.HEURISTIC]
 
 
-def test_an_infinite_figure_of_a_file_is_infinite(report: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("no protection", Kind.UNPROTECTED),
+        ("cannot be expressed", Kind.INEXPRESSIBLE),
+        ("proven", Kind.INEXPRESSIBLE),  # planned finite: more was released than has a bound
+    ],
+)
+def test_an_infinite_figure_of_a_file_is_what_its_status_says(
+    report: dict[str, Any], status: str, kind: Kind
+) -> None:
     report["ledger"]["epsilon"]["eavesdropper"] = "inf"
-    assert kinds(decided(facts_of(report))) == [Kind.INFINITE]
+    row = next(r for r in report["plan"]["adversaries"] if r["name"] == "eavesdropper")
+    if status != "proven":
+        row |= {"status": status, "epsilon": "inf"}
+    decision = decided(facts_of(report))
+    assert (kinds(decision), decision.exit_code) == ([kind], 3)
 
 
 def test_a_figure_at_a_smaller_delta_passes(facts: Facts) -> None:

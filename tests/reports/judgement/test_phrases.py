@@ -108,13 +108,13 @@ def test_every_remedy_makes_a_sentence_with_the_delta_of_its_figure(
     assert ("0.9700" not in said) or "0.9700 at delta 1e-7" in said
 
 
-@pytest.mark.parametrize("kind", [Kind.OVER, Kind.HEURISTIC, Kind.INFINITE, Kind.WITHIN])
+@pytest.mark.parametrize("kind", [Kind.OVER, Kind.HEURISTIC, Kind.UNPROTECTED, Kind.WITHIN])
 def test_a_finding_about_a_figure_names_it_with_its_limit_and_its_adversary(
     facts: Facts, kind: Kind
 ) -> None:
     said = text_of(sentence(found(facts, kind), facts)).lower()
     assert "the eavesdropper" in said
-    assert ("infinite" if kind is Kind.INFINITE else "delta 1e-5") in said
+    assert ("infinite" if kind is Kind.UNPROTECTED else "delta 1e-5") in said
     assert "limit of 1" in said or "limit is 1" in said or "only a proven figure passes" in said
 
 
@@ -128,7 +128,7 @@ def test_a_headline_is_one_line_without_a_full_stop(facts: Facts, kind: Kind) ->
 def test_an_infinite_figure_without_a_target_is_still_said_to_protect_nothing(
     facts: Facts,
 ) -> None:
-    said = text_of(headline(found(facts, Kind.INFINITE, limit=None), facts))
+    said = text_of(headline(found(facts, Kind.UNPROTECTED, limit=None), facts))
     assert said == "No target was set, and nothing protects a record from the eavesdropper"
     said = text_of(headline(found(facts, Kind.HEURISTIC, limit=None), facts))
     assert said == "No target was set, so nothing is met or missed"

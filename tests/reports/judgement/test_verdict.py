@@ -69,10 +69,27 @@ def test_repeatable_noise_never_meets_a_target(report: Report) -> None:
 
 
 @pytest.mark.parametrize("infinite", ["inf", float("inf")])
-def test_an_infinite_epsilon_never_meets_a_target(report: Report, infinite: float | str) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [
+        ("no protection", Kind.UNPROTECTED, "has no protection: ε ="),
+        ("cannot be expressed", Kind.INEXPRESSIBLE, "has no bound that can be expressed: ε ≤"),
+    ],
+)
+def test_an_infinite_epsilon_never_meets_a_target(
+    report: Report, infinite: float | str, status: str, kind: Kind, said: str
+) -> None:
+    make_infinite(report, status, infinite)
+    found = judged(report)
+    assert (found.outcome, kinds(report)) == (Outcome.NOT_MET, [kind])
+    assert said in text_of(*found.text)
+    assert "The reason: a message is clean." in text_of(*found.text)
+
+
+def make_infinite(report: Report, status: str, infinite: float | str = "inf") -> None:
     report["ledger"]["epsilon"]["eavesdropper"] = infinite
-    assert judged(report).outcome is Outcome.NOT_MET
-    assert kinds(report) == [Kind.INFINITE]
+    (row,) = (r for r in report["plan"]["adversaries"] if r["name"] == "eavesdropper")
+    row |= {"status": status, "epsilon": infinite, "because": "a message is clean"}
 
 
 def test_a_run_over_its_target_is_told_what_would_have_met_it(report: Report) -> None:
@@ -150,12 +167,21 @@ def test_without_a_target_adversary_the_worst_one_is_spoken_of(report: Report) -
     assert head.row == 1
 
 
-def test_without_a_target_it_is_said_that_nothing_protects(report: Report) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind", "said"),
+    [
+        ("no protection", Kind.UNPROTECTED, "nothing protects"),
+        ("cannot be expressed", Kind.INEXPRESSIBLE, "no bound can be expressed"),
+    ],
+)
+def test_without_a_target_it_is_said_that_an_epsilon_is_infinite(
+    report: Report, status: str, kind: Kind, said: str
+) -> None:
     report["plan"]["target"] |= {"epsilon": None}
-    report["ledger"]["epsilon"]["eavesdropper"] = "inf"
+    make_infinite(report, status)
     found = judged(report)
-    assert (found.outcome, kinds(report)[0]) == (Outcome.OPEN, Kind.INFINITE)
-    assert "nothing protects" in text_of(found.headline)
+    assert (found.outcome, kinds(report)[0]) == (Outcome.OPEN, kind)
+    assert said in text_of(found.headline)
 
 
 def test_an_audit_that_is_consistent_changes_nothing(report: Report) -> None:

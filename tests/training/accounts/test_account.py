@@ -19,10 +19,8 @@ from overhear.training.exposure.guarantees import (
     guarantee,
     run_epsilon,
 )
-from overhear.training.exposure.joint_sensitivities import (
-    JointSensitivity,
-    joint_sensitivities,
-)
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
+from overhear.training.exposure.sensitivity import JointSensitivity
 from overhear.training.tracing.trace import trace
 
 STATEMENT = Statement(delta=1e-5)

@@ -15,12 +15,8 @@ from overhear.training.exposure.guarantees import (
     guarantee,
     run_epsilon,
 )
-from overhear.training.exposure.joint_sensitivities import (
-    JointSensitivity,
-    Release,
-    joint_sensitivities,
-    worst,
-)
+from overhear.training.exposure.joint_sensitivities import joint_sensitivities
+from overhear.training.exposure.sensitivity import JointSensitivity, Release, worst
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.tracing.trace import trace
 

@@ -18,13 +18,11 @@ from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.candidates import candidates
 from overhear.training.exposure.joint_sensitivities import (
-    JointSensitivity,
-    Release,
     joint_sensitivities,
     joint_sensitivities_by_victim,
-    worst,
 )
 from overhear.training.exposure.local_views import LocalViews
+from overhear.training.exposure.sensitivity import JointSensitivity, Release, worst
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import bipartite, ring, star
@@ -132,11 +130,13 @@ def by_whole_views(of: AlgorithmTrace, name: str) -> list[JointSensitivity]:
         for victim in victims:
             releases, reasons = [], []
             for view, (one, start, count) in zip(views, parts, strict=True):
-                for s in one.sensitivities_in(view, who, victim):
+                for s in one.sensitivities_in(view, who, victim, round=start):
                     releases.append(Release(s.mu, RATE, count, s.contributions, start))
                     reasons.append((s.mu, s.because))
             heuristic = any(one.blames for one, _, _ in parts)
             status = Status.HEURISTIC if heuristic else Status.PROVEN
+            if any(math.isinf(mu) for mu, _ in reasons):
+                status = Status.NO_PROTECTION
             because = max(reasons)[1]
             found.append(
                 JointSensitivity(

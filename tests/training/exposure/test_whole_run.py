@@ -19,17 +19,15 @@ from overhear.privacy import (
     parse_adversary,
 )
 from overhear.training import ALGORITHMS, bind, build_graph
+from overhear.training.exposure.dense_rounds import streamed_view
 from overhear.training.exposure.guarantees import (
     accounted,
     guarantee,
     run_epsilon,
 )
+from overhear.training.exposure.infinite import replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
-from overhear.training.exposure.streamed_view import streamed_view
-from overhear.training.exposure.whole_run import (
-    replace_infinite_by_whole_run,
-    whole_run_joint_sensitivities,
-)
+from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.step.round import Round
 from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import trace

@@ -1,12 +1,13 @@
-"""The view of all rounds of a run, taken in round by round as dense rows.
+"""A run of dense rounds: what is seen and what is carried on, and the view of them all together.
 
-The state is carried from round to round as rows over everything that ever entered it; what is sent,
-the points at which gradients are taken and the final models count as seen.
+The state is carried from round to round as rows over everything that ever entered it; only what is
+sent, the points at which gradients are taken and the final models count as seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..tracing.trace import AlgorithmTrace
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["contributions_of", "streamed_view"]
+__all__ = ["DenseRound", "contributions_of", "dense_rounds", "streamed_view"]
 
 _RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
 
@@ -32,10 +33,15 @@ def streamed_view(
     *,
     victims: Sequence[int],
     until_leak: bool = False,
+    ended: bool = True,
+    closed: bool = True,
 ) -> StreamedView:
     """The view of all rounds, with the contributions of `victims`; other agents' are held fixed.
 
-    With `until_leak` it ends once a contribution of every victim was shown without noise.
+    With `until_leak` it ends once a contribution of every victim was shown without noise; without
+    `ended` the traces are the first rounds of a run, whose last state is not released. If not
+    `closed` messages and final models alone count as seen: what leaks then is shown, and where
+    nothing does, nothing is proven.
 
     >>> from overhear.privacy import EAVESDROPPER
     >>> from overhear.training import ALGORITHMS, bind, build_graph
@@ -49,47 +55,58 @@ def streamed_view(
     3.0
     """
     view = StreamedView()
-    last: _DenseRound | None = None
-    # Equal rounds are made into dense rows once, and taken in as often as they occur.
-    for part, count in ((traces.start, 1), *traces.rounds):
-        last = _DenseRound.of(part, adversary, victims)
-        for _ in range(count):
-            view.advance(
-                last.seen,
-                last.carried,
-                owners=last.owners,
-                vectors=last.vectors,
-                messages=last.messages,
-            )
-            if until_leak and all(view.leaks(v) for v in victims):
-                return view
-    # After the last round models and dual variables are released as they are.
-    if last is not None:
-        size = len(last.carried.carried)
-        released = np.eye(size)[last.released]
-        none = np.zeros((size, 0))
+    for one in dense_rounds(traces, adversary, victims=victims, ended=ended, closed=closed):
         view.advance(
-            Rows(released, none[: len(released)], none[: len(released)]),
-            Rows(np.eye(size), none, none),
-            owners=[],
-            messages=[f"final model, row {i}" for i in range(len(released))],
+            one.seen, one.carried, owners=one.owners, vectors=one.vectors, messages=one.messages
         )
+        if until_leak and all(view.leaks(v) for v in victims):
+            return view
     return view
 
 
-class _DenseRound(NamedTuple):
-    """One round of an adversary's view over carried | contributions | unknown noise."""
+def dense_rounds(
+    traces: AlgorithmTrace,
+    adversary: Adversary,
+    *,
+    victims: Sequence[int],
+    ended: bool,
+    closed: bool,
+) -> Iterator[DenseRound]:
+    """The start, every round, and what is released after the last one if that has `ended` the run.
+
+    Equal rounds are made into dense rows once, and given as often as they occur.
+    """
+    last: DenseRound | None = None
+    for part, count in ((traces.start, 1), *traces.rounds):
+        last = DenseRound.of(part, adversary, victims, closed=closed)
+        yield from itertools.repeat(last, count)
+    if last is not None and ended:
+        yield last.after()
+
+
+class DenseRound(NamedTuple):
+    """One round of an adversary's view over carried | contributions | unknown noise.
+
+    Attributes:
+        seen, carried: what the adversary sees, and what outlives the round.
+        owners, vectors: of each contribution, as `StreamedView.advance` takes them.
+        messages: the name of each seen row.
+        released: positions of models and dual variables among the carried rows.
+    """
 
     seen: Rows
     carried: Rows
     owners: list[int]
     vectors: list[int]
     messages: list[str]
-    released: list[int]  # positions of models and dual variables among the carried rows
+    released: list[int]
 
     @classmethod
-    def of(cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int]) -> _DenseRound:
-        rows, names, unseen = part.seen_rows(adversary, end_state=False)
+    def of(
+        cls, part: RoundTrace, adversary: Adversary, victims: Sequence[int], *, closed: bool
+    ) -> DenseRound:
+        """The round with the contributions of `victims`; other agents' are held fixed."""
+        rows, names, unseen = part.seen_rows(adversary, end_state=False, closed=closed)
         at, owners, _, vectors = contributions_of(part, victims)
         columns = (_carried_columns(part), at, part.unknown_noise(adversary))
         released: list[int] = []
@@ -107,6 +124,20 @@ class _DenseRound(NamedTuple):
             vectors,
             names,
             released,
+        )
+
+    def after(self) -> DenseRound:
+        """What the end of a run releases: its models and dual variables as they are."""
+        size = len(self.carried.carried)
+        kept, none = np.eye(size), np.zeros((size, 0))
+        models = kept[self.released]
+        return DenseRound(
+            Rows(models, none[: len(models)], none[: len(models)]),
+            Rows(kept, none, none),
+            [],
+            [],
+            [f"final model, row {i}" for i in range(len(models))],
+            self.released,
         )
 
 

@@ -6,15 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ...privacy.guarantee import Statement
+from ..exposure.guarantees import run_epsilon
+from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
+from ..exposure.sensitivity import JointSensitivity, Release, rounded
+from ..exposure.whole_run import whole_run_by_victim
 from ..tracing.trace import AlgorithmTrace
-from .guarantees import run_epsilon
-from .joint_sensitivities import (
-    JointSensitivity,
-    Release,
-    joint_sensitivities_by_victim,
-    rounded,
-)
-from .whole_run import whole_run_by_victim
 
 _Key = tuple[tuple[float, ...], ...]
 

@@ -1,0 +1,43 @@
+"""How a leak is named: the messages whose combination is free of noise, and when they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["in_round", "leak_sentence"]
+
+_END = "at the end of the round"
+_FINAL = "final model"
+_SENT = (" of agent ", " of the server")
+
+
+def in_round(name: str, number: int) -> str:
+    """What was sent or kept in a round, which is the start where the number is 0.
+
+    >>> in_round("model of agent 0 to 1, 3", 2)
+    'model of agent 0 to 1, 3 in round 2'
+    >>> in_round("state x at the end of the round, row 1", 0)
+    'state x after the start, row 1'
+    """
+    if name.startswith(_FINAL):
+        return name
+    if _END in name:
+        return name.replace(_END, f"at the end of round {number}" if number else "after the start")
+    return f"{name} in round {number}" if number else f"{name} at the start"
+
+
+def leak_sentence(messages: Sequence[str]) -> str:
+    """What is shown without noise: one message alone, or several whose noise cancels.
+
+    Args:
+        messages: their names, in the order of sending.
+
+    >>> leak_sentence(["first of agent 0 in round 1", "second of agent 0 in round 2"])[:71]
+    'the noise cancels between: first of agent 0 in round 1, which showed it'
+    """
+    first, *others = messages
+    if not others:
+        return f"sent or kept without noise that the adversary does not know: {first}"
+    if any(sender in first for sender in _SENT):
+        first += ", which showed it"
+    return f"the noise cancels between: {'; '.join((first, *others))}"

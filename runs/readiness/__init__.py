@@ -1,0 +1,1 @@
+"""Before training: whether a run file can be trained, attacked and audited."""

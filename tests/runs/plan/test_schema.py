@@ -1,0 +1,52 @@
+"""A row of a plan: its status fits its epsilon."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from overhear.privacy.errors import InputError
+from overhear.privacy.guarantee import Status
+from overhear.runs.described import status_word
+from overhear.runs.plan.schema import PlannedAdversary
+
+ROW: dict[str, Any] = {
+    "name": "eavesdropper",
+    "victim": 0,
+    "worst_adversary": None,
+    "joint_sensitivity": 1.0,
+    "effective_noise_multiplier": 2.0,
+    "mu_per_round": 0.5,
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "unit": "record",
+    "adjacency": "add-or-remove-one",
+    "sampling": "poisson",
+    "status": "proven",
+    "bound": "closed form",
+    "because": "a test",
+}
+
+
+def read(**changes: object) -> PlannedAdversary:
+    text = json.dumps(ROW | changes)
+    return PlannedAdversary.parse(text, refusal=lambda at, what: f"{at} {what}")
+
+
+@pytest.mark.parametrize("status", list(Status))
+@pytest.mark.parametrize("epsilon", [2.0, "inf"])
+def test_a_status_is_read_beside_an_epsilon_that_it_fits(
+    status: Status, epsilon: float | str
+) -> None:
+    if status.is_finite == (epsilon != "inf"):
+        assert read(status=status_word(status), epsilon=epsilon).status == status
+        return
+    with pytest.raises(InputError, match="does not fit epsilon"):
+        read(status=status_word(status), epsilon=epsilon)
+
+
+def test_an_unknown_status_is_refused() -> None:
+    with pytest.raises(InputError, match="status"):
+        read(status="infinite")

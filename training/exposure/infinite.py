@@ -1,0 +1,172 @@
+"""What becomes of joint sensitivities that are infinite round by round.
+
+All rounds together may have a finite one. Where they have none, either a message shows a
+contribution without noise, and is named, or a finite figure may hold and is not to be had here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...privacy.adversary import Adversary, Sees
+from ...privacy.guarantee import Status
+from ...privacy.view.leak import leak_sentence
+from ...privacy.view.view import UnsupportedView
+from ..tracing.linear_forms import Contributions
+from ..tracing.round_trace import UNCLIPPED
+from ..tracing.trace import AlgorithmTrace
+from .candidates import candidates
+from .sensitivity import JointSensitivity
+from .whole_run import EVERY, effective_of, whole_run_joint_sensitivities
+from .witness import witness
+
+__all__ = ["replace_infinite_by_whole_run"]
+
+_MOST_WORK = 1e10  # multiplications; a quarter of a minute or so
+_FIRST = 4  # rounds in which a leak is looked for where the whole run is too large
+
+
+def replace_infinite_by_whole_run(
+    traces: AlgorithmTrace,
+    found: Sequence[tuple[str, JointSensitivity]],
+    *,
+    sampling_rate: float,
+    victim: int | None = None,
+    encrypted: bool = False,
+) -> list[tuple[str, JointSensitivity]]:
+    """Joint sensitivities, those that are infinite round by round replaced by the whole run's.
+
+    Every record may take part in every round, which holds for any sampler. One stays infinite where
+    a contribution is unbounded, or where messages of the whole run show one without noise: then
+    nothing protects, and these messages are named. It stays infinite, too, where only what the view
+    is closed with shows one, where the run is too large for a view of all rounds, and where
+    rounding hides what that shows; then a finite figure may hold and cannot be expressed.
+    """
+    settled = []
+    for name, sensitivity in found:
+        by_rounds = sensitivity.adversary.sees is not Sees.ONE_MESSAGE
+        leaks = by_rounds and sensitivity.status is Status.NO_PROTECTION
+        if leaks and not _bounded(traces):
+            settled.append((name, _with_message(traces, sensitivity, encrypted=encrypted)))
+        elif leaks:
+            settled.append(
+                (
+                    name,
+                    _together(
+                        traces,
+                        name,
+                        sensitivity,
+                        sampling_rate=sampling_rate,
+                        victim=victim,
+                        encrypted=encrypted,
+                    ),
+                )
+            )
+        else:
+            settled.append((name, sensitivity))
+    return settled
+
+
+def _together(
+    traces: AlgorithmTrace,
+    name: str,
+    sensitivity: JointSensitivity,
+    *,
+    sampling_rate: float,
+    victim: int | None,
+    encrypted: bool,
+) -> JointSensitivity:
+    """That of all rounds together if it is finite, or else as it was, with what shows it."""
+    if _work(traces, candidates(traces, name, victim)) > _MOST_WORK:
+        said = "the run is too large for a view of all its rounds together"
+        return _open(traces, sensitivity, said, encrypted=encrypted)
+    try:
+        ((_, whole),) = whole_run_joint_sensitivities(
+            traces,
+            [name],
+            participation=EVERY,
+            sampling_rate=sampling_rate,
+            victim=victim,
+            encrypted=encrypted,
+        )
+        if math.isfinite(whole.largest):
+            return whole
+        who = effective_of(whole.adversary, encrypted=encrypted)
+        shown = witness(traces, who, victim=whole.victim)
+        counted = shown or witness(traces, who, victim=whole.victim, closed=True)
+    except UnsupportedView as reason:
+        return _open(traces, sensitivity, f"of all rounds together: {reason}", encrypted=encrypted)
+    because = leak_sentence(counted)
+    return sensitivity._replace(
+        adversary=whole.adversary,
+        victim=whole.victim,
+        status=Status.NO_PROTECTION if shown else Status.CANNOT_BE_EXPRESSED,
+        because=because if shown else f"{because}; no message shows it, but it counts as seen",
+    )
+
+
+def _open(
+    traces: AlgorithmTrace, sensitivity: JointSensitivity, said: str, *, encrypted: bool
+) -> JointSensitivity:
+    """One of a run whose view of all rounds is not to be had, for the reason that is said."""
+    shown = _shown_first(traces, sensitivity, encrypted=encrypted)
+    if shown:
+        return sensitivity._replace(because=leak_sentence(shown))
+    return sensitivity._replace(
+        status=Status.CANNOT_BE_EXPRESSED, because=f"{sensitivity.because}; {said}"
+    )
+
+
+def _with_message(
+    traces: AlgorithmTrace, sensitivity: JointSensitivity, *, encrypted: bool
+) -> JointSensitivity:
+    """One without clipping, with the first message that shows a gradient in place of a state."""
+    shown = _shown_first(traces, sensitivity, encrypted=encrypted)
+    if not shown or not sensitivity.because.startswith(UNCLIPPED):
+        return sensitivity
+    return sensitivity._replace(because=f"{UNCLIPPED}; {leak_sentence(shown)}")
+
+
+def _shown_first(
+    traces: AlgorithmTrace, sensitivity: JointSensitivity, *, encrypted: bool
+) -> tuple[str, ...]:
+    """What the first rounds show of the victim without noise; nothing where that is not known."""
+    who, victim = sensitivity.adversary, sensitivity.victim
+    first = _first_rounds(traces, _FIRST)
+    if _work(first, [(who, [victim])]) > _MOST_WORK:
+        return ()
+    ended = sum(n for _, n in first.rounds) == sum(n for _, n in traces.rounds)
+    try:
+        seeing = effective_of(who, encrypted=encrypted)
+        return witness(first, seeing, victim=victim, ended=ended)
+    except UnsupportedView:  # too large, or rounding hides what is shown
+        return ()
+
+
+def _first_rounds(traces: AlgorithmTrace, most: int) -> AlgorithmTrace:
+    kept, left = [], most
+    for part, count in traces.rounds:
+        if left:
+            kept.append((part, min(count, left)))
+            left -= kept[-1][1]
+    return traces._replace(rounds=kept)
+
+
+def _bounded(traces: AlgorithmTrace) -> bool:
+    parts = [traces.start, *(part for part, _ in traces.rounds)]
+    groups = (g for part in parts for g in part.groups if isinstance(g, Contributions))
+    return all(np.isfinite(g.bounds).all() for g in groups)
+
+
+def _work(traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]]]) -> float:
+    """About how many multiplications the views of all rounds take."""
+    carried = sum(m.shape[0] for m in traces.start.record.end_state.values())
+    rounds = columns = 0
+    for part, count in traces.rounds:
+        width = sum(g.size for g in part.groups if isinstance(g, Contributions))
+        rounds, columns = rounds + count, columns + count * width
+    victims = sum(len(of) for _, of in asked) / traces.start.record.agents
+    return 0.5 * carried**2 * columns * rounds * victims

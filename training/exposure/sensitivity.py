@@ -1,0 +1,90 @@
+"""A joint sensitivity: what a victim's record is exposed to, release by release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...privacy.adversary import Adversary
+from ...privacy.guarantee import Status
+from ...privacy.view.view import UnsupportedView
+
+__all__ = ["JointSensitivity", "Release", "cost", "rounded", "worst"]
+
+
+class Release(NamedTuple):
+    """What a victim's batches release to an adversary in `rounds` rounds from `first` on.
+
+    `first` is 0 for the start, 1 for the first round.
+    """
+
+    joint_sensitivity: float
+    sampling_rate: float
+    rounds: int
+    contributions: int
+    first: int = 1
+
+
+class JointSensitivity(NamedTuple):
+    """How far one victim's record can change all that one adversary sees, at noise multiplier 1.
+
+    Attributes:
+        adversary: who sees.
+        victim: the agent that holds the record.
+        releases: a joint sensitivity for each batch and each run of equal rounds.
+        status: proven or heuristic; of infinite figures, that nothing protects or is expressed.
+        because: the reason in a sentence.
+        whole_run: whether the only release is that of all rounds together, whoever was sampled.
+        noise_multiplier: of the trace, the only one at which the figures were looked at; None where
+            the step's noise was checked to keep its proportion, so that they hold at any.
+    """
+
+    adversary: Adversary
+    victim: int
+    releases: tuple[Release, ...]
+    status: Status
+    because: str
+    whole_run: bool = False
+    noise_multiplier: float | None = None
+
+    @property
+    def largest(self) -> float:
+        """The largest joint sensitivity of a round."""
+        return max((r.joint_sensitivity for r in self.releases), default=0.0)
+
+    @property
+    def sum_of_squares(self) -> float:
+        """Over all rounds, to nine digits: what the worst victim is chosen by."""
+        return rounded(sum(r.rounds * r.joint_sensitivity**2 for r in self.releases))
+
+
+def rounded(value: float) -> float:
+    """Nine digits: agents that differ by rounding alone are equal."""
+    return float(f"{value:.9g}")
+
+
+def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
+    """The one that costs most; where none is worst in every round, the worst of each round."""
+    # Rounds can be compared one by one only where every victim's batches are drawn alike.
+    top = max(every, key=cost)
+    shapes = {tuple((r.sampling_rate, r.rounds, r.first) for r in e.releases) for e in every}
+    if len(shapes) != 1:
+        raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
+    rounds = list(zip(*(e.releases for e in every), strict=True))
+    worst = [max(rounded(r.joint_sensitivity) for r in same) for same in rounds]
+    most = [max(r.contributions for r in same) for same in rounds]
+    if all(rounded(r.joint_sensitivity) >= w for r, w in zip(top.releases, worst, strict=True)):
+        # Whether a dominating pair is known depends on the contributions of every victim.
+        counted = zip(top.releases, most, strict=True)
+        return top._replace(releases=tuple(r._replace(contributions=n) for r, n in counted))
+    # No victim is worst in every round: none loses more than this composition of worst rounds.
+    joint = tuple(
+        same[0]._replace(joint_sensitivity=max(r.joint_sensitivity for r in same), contributions=n)
+        for same, n in zip(rounds, most, strict=True)
+    )
+    return top._replace(releases=joint, because=f"{top.because}; of every round the worst victim")
+
+
+def cost(one: JointSensitivity) -> tuple[float, bool]:
+    """What the worst victim is chosen by: the figures, and of equal ones that nothing protects."""
+    return one.sum_of_squares, one.status is Status.NO_PROTECTION
