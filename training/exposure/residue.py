@@ -45,7 +45,7 @@ from ..tracing.cancellation import UNIT_ROUNDING, Cancelled, cancelled_terms
 from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
 from ..tracing.record import RoundRecord
 from ..tracing.round_trace import RoundTrace
-from .shared_view import columns_of
+from .shared_view import columns_of, in_row_space, numbered
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -296,8 +296,11 @@ class Residues:
         shown = np.unique(residue.indices)
         view = View(contributions=residue[:, shown], noise=csr_array(rows[:, noise]))
         at, found = np.flatnonzero(seen), []
+        private = np.r_[self._contributions, noise]
         for place, column in enumerate(shown.tolist()):
             if endless[column] or view.leaks([place]) or view.mu([place]) > _SMALL:
+                if self._of_seen(column, rows[:, private], private):
+                    continue
                 held = residue[:, [column]].tocoo().coords[0]
                 found.append((int(at[held[0]]), self._made_of(column)))
         return found
@@ -310,14 +313,14 @@ class Residues:
         """
         private = np.r_[self._contributions, columns_of(self._trace, NoiseSources)]
         numbers: dict[bytes, int] = {}
-        rows = [_numbered(self._full[:, private], numbers)]
+        rows = [numbered(self._full[:, private], numbers)]
         residues = [np.zeros(0, dtype=int)]
         for c in self._record.cancelled:
             if c.covered is None:
                 residues.append(np.full(len(c.size), -1))
             else:
                 full = widened(c.covered, self._trace.columns) @ self._held
-                residues.append(_numbered(full[:, private], numbers))
+                residues.append(numbered(full[:, private], numbers))
         return np.concatenate(rows), np.concatenate(residues)
 
     def _cancelled_at(self, column: int) -> tuple[Cancelled, int]:
@@ -325,6 +328,18 @@ class Residues:
         starts = np.array([c.start for c in self._record.cancelled])
         which = int(np.searchsorted(starts, column, side="right")) - 1
         return self._record.cancelled[which], column - int(starts[which])
+
+    def _of_seen(self, column: int, seen: csr_array, private: np.ndarray) -> bool:
+        """Whether a residue is a function of values that the adversary sees in any case.
+
+        What was added up is then known, of noised data too, and rounding it is postprocessing.
+        """
+        cancelled, place = self._cancelled_at(column)
+        width = self._trace.columns
+        operands = [
+            (widened(o, width)[[place]] @ self._held)[:, private] for o in cancelled.operands
+        ]
+        return bool(operands) and all(in_row_space(one, seen) for one in operands)
 
     def _made_of(self, column: int) -> np.ndarray:
         from scipy.sparse import csr_array
@@ -346,22 +361,6 @@ class Residues:
 def _mask(columns: np.ndarray, width: int) -> np.ndarray:
     found = np.zeros(width, dtype=bool)
     found[columns] = True
-    return found
-
-
-def _numbered(rows: csr_array, numbers: dict[bytes, int]) -> np.ndarray:
-    """The same number for rows that are multiples of each other; -1 for rows of zeros."""
-    from scipy.sparse import csr_array
-
-    rows = csr_array(rows)
-    rows.eliminate_zeros()
-    rows.sort_indices()
-    found = np.full(rows.shape[0], -1)
-    for i, (start, end) in enumerate(zip(rows.indptr[:-1], rows.indptr[1:], strict=True)):
-        if end > start:
-            share = np.round(rows.data[start:end] / rows.data[start], 9) + 0.0
-            key = rows.indices[start:end].tobytes() + b"/" + share.tobytes()
-            found[i] = numbers.setdefault(key, len(numbers))
     return found
 
 

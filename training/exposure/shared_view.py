@@ -13,13 +13,18 @@ that have contributions in linked rows.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..tracing.linear_forms import Contributions, Messages, NoiseSources, widened
 from ..tracing.round_trace import RoundTrace
 from .implied_messages import Relations
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+_MOST_ROWS = 3_000  # of a dense system of equations
 
 
 class SharedView:
@@ -187,3 +192,49 @@ def entries(start: np.ndarray, which: np.ndarray) -> np.ndarray:
 def rows_at(matrix: Any, which: np.ndarray) -> np.ndarray:
     """Where lines of a compressed matrix have entries: columns of rows, or rows of columns."""
     return np.asarray(matrix.indices[entries(matrix.indptr, which)])
+
+
+def numbered(rows: csr_array, numbers: dict[bytes, int]) -> np.ndarray:
+    """The same number for rows that are multiples of each other; -1 for rows of zeros."""
+    from scipy.sparse import csr_array
+
+    rows = csr_array(rows)
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    found = np.full(rows.shape[0], -1)
+    for i, (start, end) in enumerate(zip(rows.indptr[:-1], rows.indptr[1:], strict=True)):
+        if end > start:
+            share = np.round(rows.data[start:end] / rows.data[start], 9) + 0.0
+            key = rows.indices[start:end].tobytes() + b"/" + share.tobytes()
+            found[i] = numbers.setdefault(key, len(numbers))
+    return found
+
+
+def in_row_space(row: csr_array, of: csr_array) -> bool:
+    """Whether a row (1, columns) is a combination of others, (rows, columns).
+
+    >>> from scipy.sparse import csr_array
+    >>> in_row_space(csr_array([[1.0, 2.0]]), csr_array([[2.0, 4.0]]))
+    True
+    >>> in_row_space(csr_array([[1.0, 0.0]]), csr_array([[2.0, 4.0]]))
+    False
+    """
+    held = row.toarray()[0]
+    if not held.any():
+        return True
+    # Only rows and columns that hang together with the row matter.
+    columns = held != 0
+    rows = np.zeros(of.shape[0], dtype=bool)
+    pattern = abs(of)
+    while True:
+        rows = np.asarray(pattern @ columns.astype(float)) > 0
+        more = columns | (np.asarray(rows.astype(float) @ pattern) > 0)
+        if (more == columns).all():
+            break
+        columns = more
+    if rows.sum() > _MOST_ROWS:
+        return False
+    basis = of[rows][:, columns].toarray()
+    wanted = held[columns]
+    weights = np.linalg.lstsq(basis.T, wanted, rcond=None)[0]
+    return bool(np.linalg.norm(weights @ basis - wanted) <= 1e-9 * np.linalg.norm(wanted))

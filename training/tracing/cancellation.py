@@ -82,12 +82,14 @@ class Cancelled(NamedTuple):
         reach: (rows, columns) where what was added up has entries: what a residue is made of.
         covered: (rows, columns) the noised rows of which the residues are functions; None where
             there are no such.
+        operands: what was added up, each (rows, columns); none where it is not kept.
     """
 
     start: int
     size: np.ndarray
     reach: csr_array
     covered: csr_array | None
+    operands: tuple[csr_array, ...] = ()
 
 
 class Columns:
@@ -132,7 +134,15 @@ class Columns:
         size = np.asarray(abs(rows) @ np.where(endless, 0.0, units))
         return np.where(abs(rows) @ endless.astype(float) > 0, np.inf, size)
 
-    def note(self, matrix: csr_array, lost: csr_array, size: csr_array, history: History) -> int:
+    def note(
+        self,
+        matrix: csr_array,
+        lost: csr_array,
+        size: csr_array,
+        history: History,
+        *,
+        operands: tuple[csr_array, ...] = (),
+    ) -> int:
         """Note what cancelled in an operation; the column of its first residue.
 
         Args:
@@ -140,6 +150,7 @@ class Columns:
             lost: (rows, columns) the terms that cancel, added up in absolute value.
             size: the same of all terms.
             history: of the sum.
+            operands: the rows that were added up.
         """
         from scipy.sparse import csr_array
 
@@ -155,6 +166,7 @@ class Columns:
                 UNIT_ROUNDING * self.sizes(lost),
                 size,
                 covered if is_late and has_noise[touched].all() else None,
+                operands,
             )
         )
         self.residues += matrix.shape[0]

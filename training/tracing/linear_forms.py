@@ -201,6 +201,7 @@ class LinearForms:
             abs(a) + abs(b),
             history=self.history.plus(other.history),
             residue=_added(self.residue, other.residue, sign),
+            operands=(a, b),
         )
 
     def summed(
@@ -210,6 +211,7 @@ class LinearForms:
         *,
         history: History,
         residue: csr_array | None,
+        operands: tuple[csr_array, ...] = (),
     ) -> LinearForms:
         """Rows of the same trace and block, made by adding up entries of `size` in all.
 
@@ -228,7 +230,7 @@ class LinearForms:
             )
         # In the run's own floats something may be left even so.
         if lost is not None and history.data:
-            first = self.made_by.note(kept, lost, size, history)
+            first = self.made_by.note(kept, lost, size, history, operands=operands)
             residue = _added(residue, _diagonal(first, lost), 1.0)
         forms = self._with(kept, residue)
         forms.history = history
