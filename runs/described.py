@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from ..privacy.bounded import read_bounded
 from ..privacy.durable import write_durably
 from ..privacy.errors import InputError
 
@@ -41,6 +42,9 @@ __all__ = [
     "as_text",
     "finite",
 ]
+
+
+_LARGEST = 32 << 20  # bytes of a JSON file
 
 
 def _word(value: float) -> str:
@@ -138,9 +142,9 @@ class Described(BaseModel):
 
         Raises:
             FileNotFoundError: it is not there.
-            ValueError: it cannot be read.
+            ValueError: it cannot be read, or is larger than any that is written.
         """
-        return cls.parse(path.read_bytes(), refusal=refusal)
+        return cls.parse(read_bounded(path, _LARGEST), refusal=refusal)
 
     def dump(self) -> dict[str, JsonValue]:
         """The object of JSON: what was set, under the names of the file."""

@@ -10,14 +10,16 @@ from typing import Literal
 
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
-from ...privacy.ledger import Spent, read_ledger
+from ...privacy.ledger import Spent
 from ...runs.attack.attack import PLANTED
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
 from ...runs.folder.records import header_of, read_environment, read_metrics
+from ...runs.folder.released import read_released
 from ...runs.folder.resume import check_exposures, check_nothing_released
+from ...runs.folder.sums import check_sums, write_sums
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import Built, build
 from ...runs.run_file.run_file import load_run_file
@@ -53,7 +55,7 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
     page = render(report, images=pictures)
     report.write(folder / run_folder.PRIVACY)
     write_durably(folder / run_folder.REPORT, page.encode())
-    run_folder.write_sums(folder)
+    write_sums(folder)
     return folder / run_folder.REPORT
 
 
@@ -77,11 +79,11 @@ def collect(folder: Path) -> Report:
     """
     # What the run's files say, each held against the others.
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
-    run_folder.check_sums(folder)
+    check_sums(folder)
     spent = _spent(folder)
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
-    _check_ledger(folder, spent, plan)
+    check_ledger(folder, spent, plan)
     attack, audit = read_attack(folder), read_audit(folder)
     metrics = read_metrics(folder / run_folder.METRICS)
     came = course(folder, plan, spent=spent, metrics=metrics)
@@ -112,7 +114,7 @@ def collect(folder: Path) -> Report:
 def _spent(folder: Path) -> Spent:
     """The ledger of a run that released something."""
     if (folder / run_folder.LEDGER).exists():
-        return read_ledger(folder / run_folder.LEDGER)
+        return read_released(folder)
     check_nothing_released(folder)
     raise FileNotFoundError(
         f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
@@ -136,8 +138,17 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
     )
 
 
-def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
-    """The ledger is what was released; a run file that says otherwise is not its run file."""
+def check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
+    """Refuse a ledger of another run: what was released is what it says, at what its header says.
+
+    Args:
+        folder: of the run.
+        spent: its ledger.
+        plan: of its run file, with the graph and the data as they are today.
+
+    Raises:
+        ValueError: they do not belong together.
+    """
     header = header_of(spent)
     if header.run_file != run_folder.digest(folder / run_folder.RUN):
         raise InputError(
@@ -179,15 +190,28 @@ def _ledger(plan: Plan, spent: Spent) -> Released:
         resumed_after=list(spent.resumed_after),
         repeated=_repeated(spent),
         torn=spent.torn,
-        epsilon={
-            name: _epsilon(plan, accounted(exposure, spent.numbers, torn=spent.torn))
-            for name, exposure in plan.exposures.items()
-        },
+        epsilon=epsilon_of_ledger(plan, spent),
         reading={
             name: _epsilon(plan, exposure, rounds=spent.numbers)
             for name, exposure in plan.exposures.items()
         },
     )
+
+
+def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:
+    """What may be signed, by adversary: epsilon of every planned round, or of more.
+
+    Args:
+        plan: of the run.
+        spent: its ledger.
+
+    Raises:
+        UnsupportedView: a round was released again where none may repeat.
+    """
+    return {
+        name: _epsilon(plan, accounted(exposure, spent.numbers, torn=spent.torn))
+        for name, exposure in plan.exposures.items()
+    }
 
 
 def _repeated(spent: Spent) -> list[tuple[int, int]]:

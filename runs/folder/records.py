@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ...privacy.ledger import Spent
 from ...training.exposure.joint_sensitivities import Release
@@ -70,6 +70,8 @@ class ExposureFacts(Described):
 
 class LedgerHeader(Described):
     """The first line of ledger.jsonl: what every release of the run has in common."""
+
+    model_config = ConfigDict(extra="forbid")  # what it says is what is accounted for
 
     run: str
     """What tells this run from others of the same run file."""

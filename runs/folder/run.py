@@ -44,6 +44,7 @@ from ..run_file.run_file import RunFile
 from . import folder as run_folder
 from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
+from .sums import write_sums
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
@@ -195,7 +196,7 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
         session.group.share_start(Start(session.last, start))
     last = _rounds(session, ledger=ledger, start=start)
     _prune(session, newest=0)
-    run_folder.write_sums(session.out)
+    write_sums(session.out)
     return summary(session, MetricsLine.of(last))
 
 

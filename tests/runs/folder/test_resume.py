@@ -23,6 +23,7 @@ from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.engine.checkpoint import load_checkpoint
 from overhear.training.engine.transcript import Transcript
+from tests.privacy.ledgers import edit_ledger
 from tests.runs.folder.interrupted import (
     NO_TARGET,
     CutOffError,
@@ -332,10 +333,7 @@ def test_a_torn_line_is_a_release_that_a_target_pays_for(run_file):
 
 
 def edit_header(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    first, *lines = (out / "ledger.jsonl").read_text().splitlines(keepends=True)
-    header = json.loads(first)
-    change(header)
-    (out / "ledger.jsonl").write_text("".join([json.dumps(header) + "\n", *lines]))
+    edit_ledger(out / "ledger.jsonl", lambda lines: change(lines[0]))
 
 
 @pytest.mark.parametrize("name", ["noise_multiplier", "sampling_rate"])
