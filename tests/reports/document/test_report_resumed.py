@@ -13,7 +13,7 @@ import pytest
 from overhear.commands import cli
 from overhear.privacy.ledger import Ledger, read_ledger
 from overhear.reports.document.checked_run import read_checked_run
-from overhear.reports.document.collect import collect
+from overhear.reports.document.collect import collect, report_run
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.document.run_facts import course
 from overhear.reports.judgement.facts import facts_of_report
@@ -149,7 +149,10 @@ def test_an_unfinished_run_is_reported_at_the_cost_of_all_its_rounds(run_file: P
 
 
 def test_a_report_changes_nothing_of_what_it_reports_about(run_file: Path) -> None:
-    out = cut_off(run_file, at=12)[1]  # all is there but the sums, which a report writes
+    config, out = cut_off(run_file, at=12)  # all is there but the sums, which closing it writes
+    with pytest.raises(ValueError, match=r"SHA256SUMS is missing.*--resume` closes the run"):
+        report_run(out)
+    resume_run(config, out)
     first = reported(out)[0] | {"made": ""}
     assert reported(out)[0] | {"made": ""} == first
 

@@ -170,7 +170,7 @@ def test_a_ledger_of_another_run_is_refused(run_file, tmp_path):
         run_file, ["privacy.epsilon=2", "intercept.rounds=[]", "attack.rounds=[]"]
     )
     (out / "run.toml").write_text(other.to_toml())
-    (out / "SHA256SUMS").unlink()
+    write_sums(out)
     with pytest.raises(ValueError, match="do not belong together"):
         report_run(out)
 
