@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ...reports.judgement.phrases import HEURISTIC, adversary_words
+from ...reports.schema import Total
+from ...reports.total.words import epsilon_words
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, score, small
 
@@ -23,6 +25,7 @@ __all__ = [
     "status_words",
     "sweep_markdown",
     "sweep_tables",
+    "total_rows",
 ]
 
 
@@ -92,6 +95,20 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
             table.caption, table.caption_justify = HEURISTIC, "left"
         tables.append(table)
     return tables
+
+
+def total_rows(total: Total) -> list[dict[str, str]]:
+    """A row for each adversary of a total: head -> text."""
+    return [
+        {
+            "adversary": row.name,
+            "largest alone": bound(max(row.alone)),
+            "together": epsilon_words(row),
+            "delta": small(total.delta),
+            "status": row.status,
+        }
+        for row in total.adversaries
+    ]
 
 
 def rows_table(rows: Sequence[Mapping[str, str]], *, title: str) -> Table:

@@ -5,28 +5,27 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from ...privacy.durable import write_durably
-from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...runs.attack.attack import PLANTED
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
+from ...runs.folder.accounted_run import epsilon_of_ledger, read_run
 from ...runs.folder.records import header_of, read_environment, read_metrics
-from ...runs.folder.released import read_released
-from ...runs.folder.resume import check_exposures, check_nothing_released
-from ...runs.folder.sums import check_sums, write_sums
-from ...runs.plan.plan import Plan, make_plan
-from ...runs.run_file.build import Built, build
-from ...runs.run_file.run_file import load_run_file
+from ...runs.folder.sums import write_sums
+from ...runs.plan.plan import Plan
+from ...runs.run_file.build import Built
 from ...training.exposure.guarantees import accounted, run_epsilon
 from ...training.exposure.joint_sensitivities import JointSensitivity, Release
 from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import Released, Report, Reproduce, Run, Tool
+from ..total.total import total_of_runs
 from .html import render
 from .risk import risk_by_adversary
 from .run_facts import course, run_facts, traffic, utility
@@ -35,13 +34,14 @@ SCHEMA: Literal[2] = 2
 _POINTS = 12  # of epsilon by round
 
 
-def report_run(folder: Path, *, show_records: bool = False) -> Path:
+def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Path] = ()) -> Path:
     """Write privacy.json and report.html for a run folder, from its files alone.
 
     Args:
         folder: a run folder of `overhear train`, attacked or not.
         show_records: show pictures of attacks on records that were not planted, too. An attack
             plants public records, so today there are none to hide.
+        others: runs on the same records, with which the total is given.
 
     Returns:
         The path of report.html.
@@ -50,7 +50,7 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
         FileNotFoundError: no run is in the folder, or one that released nothing.
         ValueError: the ledger or stopped.json belongs to another run file.
     """
-    report = collect(folder)
+    report = collect(folder, others=others)
     pictures = _pictures(folder, report.attack, show_records=show_records)
     page = render(report, images=pictures)
     report.write(folder / run_folder.PRIVACY)
@@ -70,20 +70,20 @@ def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dic
     return {name: path.read_bytes() for name, path in paths.items() if name in named}
 
 
-def collect(folder: Path) -> Report:
+def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
     """The report of a run that is finished or not, from the files of its folder alone.
+
+    Args:
+        folder: of the run.
+        others: folders of runs on the same records, with which the total is given.
 
     Raises:
         FileNotFoundError: no run is in the folder, or one that released nothing.
         ValueError: its files cannot be read, or do not belong together.
     """
     # What the run's files say, each held against the others.
-    config = load_run_file(run_folder.require(folder, run_folder.RUN))
-    check_sums(folder)
-    spent = _spent(folder)
-    built = build(config)
-    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
-    check_ledger(folder, spent, plan)
+    found = read_run(folder)
+    config, built, plan, spent = found.config, found.built, found.plan, found.spent
     attack, audit = read_attack(folder), read_audit(folder)
     metrics = read_metrics(folder / run_folder.METRICS)
     came = course(folder, plan, spent=spent, metrics=metrics)
@@ -91,7 +91,7 @@ def collect(folder: Path) -> Report:
     run = run_facts(config, built, plan, came=came, sent=traffic(built, plan))
     ledger = _ledger(plan, spent)
     limit, graph = plan.target.epsilon, built.setting.graph
-    return Report(
+    report = Report(
         version=SCHEMA,
         tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
         made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -109,17 +109,9 @@ def collect(folder: Path) -> Report:
         assumptions=assumptions(_facts(built, run, spent), audit),
         reproduce=_reproduce(folder),
     )
-
-
-def _spent(folder: Path) -> Spent:
-    """The ledger of a run that released something."""
-    if (folder / run_folder.LEDGER).exists():
-        return read_released(folder)
-    check_nothing_released(folder)
-    raise FileNotFoundError(
-        f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
-        f"report; `overhear train {folder / run_folder.RUN} --out {folder} --resume` begins the run"
-    )
+    if not others:
+        return report
+    return report.model_copy(update={"total": total_of_runs([folder, *others])})
 
 
 def _facts(built: Built, run: Run, spent: Spent) -> Facts:
@@ -136,35 +128,6 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         server=run.server,
         changing=run.graphs_in_turn > 1,
     )
-
-
-def check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
-    """Refuse a ledger of another run: what was released is what it says, at what its header says.
-
-    Args:
-        folder: of the run.
-        spent: its ledger.
-        plan: of its run file, with the graph and the data as they are today.
-
-    Raises:
-        ValueError: they do not belong together.
-    """
-    header = header_of(spent)
-    if header.run_file != run_folder.digest(folder / run_folder.RUN):
-        raise InputError(
-            "run.toml is not the run file that the ledger was written for; the folder's files do "
-            "not belong together"
-        )
-    for name, planned, released in (
-        ("noise_multiplier", plan.noise_multiplier, header.noise_multiplier),
-        ("sampling_rate", plan.sampling_rate, header.sampling_rate),
-    ):
-        if abs(released - planned) > 1e-9 * max(1.0, abs(planned)):
-            raise InputError(
-                f"the ledger was written with {name}={released:g}, but run.toml gives "
-                f"{planned:g}; the folder's files do not belong together"
-            )
-    check_exposures(header, plan)
 
 
 def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
@@ -196,22 +159,6 @@ def _ledger(plan: Plan, spent: Spent) -> Released:
             for name, exposure in plan.exposures.items()
         },
     )
-
-
-def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:
-    """What may be signed, by adversary: epsilon of every planned round, or of more.
-
-    Args:
-        plan: of the run.
-        spent: its ledger.
-
-    Raises:
-        UnsupportedView: a round was released again where none may repeat.
-    """
-    return {
-        name: _epsilon(plan, accounted(exposure, spent.numbers, torn=spent.torn))
-        for name, exposure in plan.exposures.items()
-    }
 
 
 def _repeated(spent: Spent) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ from ...privacy.ledger import read_ledger
 from .records import Environment, header_of, read_metrics, read_stopped
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
+RECORDS = "records.json"
 CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
 ATTACK, AUDIT = "attacks/attack.json", "audit.json"
 PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"

@@ -18,6 +18,7 @@ __all__ = [
     "ExposureFacts",
     "LedgerHeader",
     "MetricsLine",
+    "RecordsFile",
     "Stopped",
     "TrainSummary",
     "header_of",
@@ -41,6 +42,18 @@ class Environment(Described):
     """How gradients were computed, once the rounds have settled it."""
     ranks: Annotated[int, Field(ge=1)] = 1
     """Processes that shared the agents."""
+
+
+class RecordsFile(Described):
+    """What tells whether another run is trained on the same records.
+
+    The salt keeps it from everybody who has no more than the digest of this file. Who has the file
+    and guesses every record, or knows all but one, can test that guess: it is for the operator.
+    """
+
+    salt: str
+    digest: str
+    """SHA-256 of the salt, of the records and of who holds which."""
 
 
 class ExposureFacts(Described):
@@ -80,6 +93,8 @@ class LedgerHeader(Described):
     algorithm: str
     form: str
     agents: Count
+    records: str
+    """SHA-256 of records.json."""
     clip_norm: NotNegative
     noise_multiplier: NotNegative
     sampling_rate: Fraction

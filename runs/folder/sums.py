@@ -25,6 +25,7 @@ from .folder import (
     LEDGER,
     METRICS,
     PRIVACY,
+    RECORDS,
     REPORT,
     RUN,
     STOPPED,
@@ -38,7 +39,7 @@ __all__ = ["check_sums", "forget_sums", "write_sums"]
 
 _LARGEST = 64 << 20  # bytes; a line has about a hundred
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-_ALWAYS = (RUN, ENVIRONMENT, LEDGER)
+_ALWAYS = (RUN, ENVIRONMENT, RECORDS, LEDGER)
 _READ = (*_ALWAYS, METRICS, STOPPED, PRIVACY, REPORT, ATTACK, AUDIT)
 _FOLDERS = (CHECKPOINTS, TRANSCRIPT)  # every file in them
 _EARLIER_AUDITS = "audit-*.json"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.reports.document.collect import check_ledger, collect, epsilon_of_ledger
+from overhear.reports.document.collect import collect
+from overhear.runs.folder.accounted_run import check_ledger, epsilon_of_ledger
 from overhear.runs.folder.released import read_released
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import plan_session

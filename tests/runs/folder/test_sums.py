@@ -65,13 +65,12 @@ def folder(finished: Path, tmp_path: Path) -> Path:
 def text(change: Callable[[str], str]) -> Change:
     """Change the text of SHA256SUMS."""
 
-    def changed(folder: Path) -> None:
+    def write(folder: Path) -> None:
         path = folder / "SHA256SUMS"
-        path.write_bytes(
-            change(path.read_text(encoding="utf-8")).encode("utf-8", "surrogateescape")
-        )
+        changed = change(path.read_text(encoding="utf-8"))
+        path.write_bytes(changed.encode("utf-8", "surrogateescape"))
 
-    return changed
+    return write
 
 
 def without(name: str) -> Change:
