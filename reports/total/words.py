@@ -46,9 +46,12 @@ def notes(total: Total) -> Iterator[str]:
             f"The figures are for the records of agent {victims.pop()} alone: the run files name "
             "it as the victim."
         )
-    unproven = {one.because: one for one in total.adversaries if one.status != "proven"}
-    for because, one in unproven.items():
-        yield f"{one.name}: {one.status}: {because}."
+    unproven: dict[tuple[str, str], list[str]] = {}
+    for one in total.adversaries:
+        if one.status != "proven":
+            unproven.setdefault((one.status, one.because), []).append(one.name)
+    for (status, because), names in unproven.items():
+        yield f"{', '.join(names)}: {status}: {because}."
     if total.left_out:
         yield (
             f"Not every run accounts for {', '.join(total.left_out)}, so no total is known for "
