@@ -222,7 +222,9 @@ class Spent:
 
 
 def read_ledger(path: Path) -> Spent:
-    """Read a ledger; at most a line of it is held besides what it says.
+    """Read a ledger.
+
+    At most a line of it is held besides what it says.
 
     Raises:
         FileNotFoundError: there is none.
