@@ -31,6 +31,7 @@ from ..privacy.durable import write_durably
 from ..privacy.errors import InputError
 
 __all__ = [
+    "LARGEST_OBJECT",
     "Adjacency",
     "Count",
     "Delta",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 
-_LARGEST = 32 << 20  # bytes of a JSON file
+LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
 
 
 def _word(value: float) -> str:
@@ -144,7 +145,7 @@ class Described(BaseModel):
             FileNotFoundError: it is not there.
             ValueError: it cannot be read, or is larger than any that is written.
         """
-        return cls.parse(read_bounded(path, _LARGEST), refusal=refusal)
+        return cls.parse(read_bounded(path, LARGEST_OBJECT), refusal=refusal)
 
     def dump(self) -> dict[str, JsonValue]:
         """The object of JSON: what was set, under the names of the file."""

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
+from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
-from ...runs.described import Described
+from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.folder.released import read_released
@@ -157,7 +158,7 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     """Refuse a privacy.json that is not what the run gives."""
     path = folder / run_folder.PRIVACY
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(read_bounded(path, LARGEST_OBJECT))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
     version = held.get("schema") if isinstance(held, dict) else None

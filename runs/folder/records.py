@@ -7,10 +7,21 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from ...privacy.bounded import check_size
+from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...training.exposure.joint_sensitivities import Release
 from ...training.models.evaluation import Metrics
-from ..described import Count, Delta, Described, Fraction, NotNegative, Score, as_text
+from ..described import (
+    LARGEST_OBJECT,
+    Count,
+    Delta,
+    Described,
+    Fraction,
+    NotNegative,
+    Score,
+    as_text,
+)
 from ..plan.schema import PlannedAdversary
 
 __all__ = [
@@ -26,6 +37,8 @@ __all__ = [
     "read_metrics",
     "read_stopped",
 ]
+
+_MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl
 
 
 class Environment(Described):
@@ -192,12 +205,23 @@ def read_metrics(path: Path) -> list[MetricsLine]:
     Raises:
         ValueError: a whole line is no evaluation.
     """
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [
-        MetricsLine.parse(line, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
-        for line in text.splitlines()
-        if line.endswith("}")  # else it was cut off
-    ]
+
+    def refusal(at: str, what: str) -> str:
+        return f"{path} cannot be read: {at}: {what}"
+
+    if not path.exists():
+        return []
+    check_size(path, _MOST_MEASURED)
+    found = []
+    with path.open("rb") as file:
+        while line := file.readline(LARGEST_OBJECT + 1):
+            if len(line) > LARGEST_OBJECT:
+                raise InputError(
+                    f"{path} cannot be read: a line is longer than {LARGEST_OBJECT} bytes"
+                )
+            if line.rstrip().endswith(b"}"):  # else it was cut off
+                found.append(MetricsLine.parse(line, refusal=refusal))
+    return found
 
 
 def read_stopped(path: Path) -> Stopped:
