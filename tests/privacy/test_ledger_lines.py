@@ -93,12 +93,27 @@ def test_an_edited_ledger_is_refused(change: Any, tmp_path: Path) -> None:
         read_ledger(put(tmp_path, b"".join(change(whole))))
 
 
-def entry(text: str) -> bytes:
+def test_an_entry_behind_a_line_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    """Only an entry of going on may stand there, whatever the digests say."""
+    for damage, at in ((b'{"rou\n', 3), (b' {"resu\n', 3)):
+        path = put(tmp_path, chained(HEADER, ROUNDS[0], damage, ROUNDS[1]))
+        with pytest.raises(InputError, match=f"line {at} is no entry: it is cut off"):
+            read_ledger(path)
+
+
+def test_a_number_of_the_header_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    for text in ("1e999", "-1e999", "NaN", "Infinity"):
+        path = put(tmp_path, entry('{"schema": 2, "noise_multiplier": ' + text + "}", after=b""))
+        with pytest.raises(InputError, match="line 1 is no entry"):
+            read_ledger(path)
+
+
+def entry(text: str, *, after: bytes | None = None) -> bytes:
     """A line that is closed by its digest, of an object that no writer writes."""
     from overhear.privacy.ledger_lines import _END, _KEY, Chain  # the form of a line
 
     chain = Chain()
-    chain.add(chained(HEADER, *ROUNDS))
+    chain.add(chained(HEADER, *ROUNDS) if after is None else after)
     content = text.removesuffix("}").encode()
     return content + _KEY + chain._after(content).encode() + _END
 
