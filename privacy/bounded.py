@@ -158,11 +158,11 @@ def check_safetensors(path: Path) -> None:
     with path.open("rb") as file:
         first = file.read(8)
     if len(first) < 8:
-        raise InputError(f"{path} has {size} bytes, and a safetensors file begins with 8")
+        raise InputError(f"{path} is not a safetensors file: it has {size} bytes of at least 8")
     (header,) = struct.unpack("<Q", first)
     most = min(_LARGEST_HEADER, size - 8)
     if header > most:
         raise InputError(
-            f"{path} announces a header of {header} bytes, must be at most {most}; it is no "
-            "safetensors file, or damaged"
+            f"{path} is not a safetensors file: it announces a header of {header} bytes, must be "
+            f"at most {most}; pickles and archives are not read"
         )

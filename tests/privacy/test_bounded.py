@@ -362,7 +362,7 @@ BOMBS: dict[str, tuple[str, Bomb, str, str]] = {
         "g.safetensors",
         lambda path: path.write_bytes(b"abc"),
         TENSORS,
-        "has 3 bytes, and a safetensors file begins with 8",
+        "is not a safetensors file: it has 3 bytes of at least 8",
     ),
     "checkpoint header of 2^63": (
         "round-000001.safetensors",
