@@ -27,6 +27,7 @@ from overhear.reports.schema import report_schema
 from overhear.runs.folder.records import LedgerHeader, MetricsLine, header_of
 from overhear.runs.folder.resume import check_exposures, resume_run
 from overhear.runs.folder.run import plan_session, train_run
+from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.exposure.joint_sensitivities import Release
 from tests.conftest import typed
@@ -204,7 +205,6 @@ def test_where_nothing_was_released_there_is_nothing_to_report(run_file: Path, c
 
 def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file: Path) -> None:
     out = resumed(run_file)
-    (out / "SHA256SUMS").unlink()
     held = json.loads((out / "stopped.json").read_text(encoding="utf-8"))
     changes: list[dict[str, Any]] = [
         {"round": 13},
@@ -217,6 +217,7 @@ def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file: Path) -> 
     ]
     for change in changes:
         (out / "stopped.json").write_text(json.dumps(held | change), encoding="utf-8")
+        write_sums(out)
         with pytest.raises(ValueError, match=r"stopped\.json (does not fit|cannot be read)"):
             collect(out)
 
@@ -226,6 +227,7 @@ def test_no_budget_ends_a_run_that_was_never_resumed(run_file: Path) -> None:
     whole = run_file.parent / "whole"
     train_run(load_run_file(run_file), whole)
     (whole / "stopped.json").write_bytes(held)
+    write_sums(whole)
     with pytest.raises(ValueError, match=r"stopped\.json does not fit"):
         collect(whole)
 
