@@ -23,6 +23,7 @@ from .read.check import check
 from .read.compare import compare
 from .read.report import report
 from .read.schema import schema
+from .read.total import total
 from .run.attack import attack
 from .run.audit import audit
 from .run.demo import demo
@@ -58,7 +59,7 @@ def overhear(
 for command in (
     *(budget, plan),
     *(train, attack, invert, audit),
-    *(report, check, compare, schema),
+    *(report, check, compare, total, schema),
     demo,
 ):
     app.command()(command)

@@ -3,15 +3,17 @@
 One JSON object a line. The first line says what the run is; every other line is one round whose
 messages are about to leave. A crash between the two can only over-count.
 
-    {"schema": 1, ...}                 the header, there as soon as the file is
-    {"round": 41, "releases": [...]}   round 41 is about to be released; 0 is the start
-     {"resumed_after": 40}             the run went on from its state after round 40
+    {"schema": 2, ..., "chain": ...}                   the header, there as soon as the file is
+    {"round": 41, "releases": [...], "chain": ...}     round 41 is about to be released; 0: start
+     {"resumed_after": 40, "chain": ...}               the run went on from its state after round 40
 
-Nothing is ever rewritten. What an interruption cut off stays as a damaged line, and whoever goes on
-starts a new line with where it goes on from. The line that was cut off is the announcement of the
-round that was next, since rounds are announced in order: it counts as a release of that round, or,
-at the end of the file, of any round. An entry of where the run went on begins with a blank, so that
-it is known for what it is wherever it is cut off: it announces nothing. Other damage is refused.
+`chain` is a digest of all of the file before it (`ledger_lines`), so no line but the last can be
+changed, moved or taken away unseen. Nothing is ever rewritten. What an interruption cut off stays
+as a damaged line, and whoever goes on starts a new line with where it goes on from. The line that
+was cut off is the announcement of the round that was next, since rounds are announced in order: it
+counts as a release of that round, or, at the end of the file, of any round. An entry of where the
+run went on begins with a blank, so that it is known for what it is wherever it is cut off: it
+announces nothing. Other damage is refused.
 
 One process at a time has the file open for appending. The lock is the system's, and goes with the
 process however that ends; where the system has none (Windows) nothing keeps a second one out.
@@ -19,19 +21,30 @@ process however that ends; where the system has none (Windows) nothing keeps a s
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .durable import BINARY, named, part_of, publish, write_all
 from .errors import InputError
+from .ledger_lines import (
+    LONGEST_HEADER,
+    LONGEST_LINE,
+    SCHEMA,
+    Chain,
+    check_release,
+    damaged,
+    is_complete_object,
+    parsed,
+    round_number,
+)
 
-SCHEMA = 1
-_MARK = ' {"resumed_after": '
+_MARK = b' {"resumed_after": '
+_BLOCK = 1 << 20
+_WENT_ON = "it is cut off, and lines follow that no interruption leaves"
 
 
 class LedgerInUse(OSError):
@@ -49,6 +62,7 @@ class Ledger:
 
     Raises:
         FileExistsError: the file exists; a ledger is never overwritten.
+        ValueError: the header is longer than a reader takes.
         OSError: the system refuses to write; the error names the file.
     """
 
@@ -57,11 +71,13 @@ class Ledger:
         part.unlink(missing_ok=True)  # of a dead process of the same number
         self._open(part, path, os.O_CREAT | os.O_EXCL)
         try:
-            self._write({"schema": SCHEMA, **header})
+            self._write({"schema": SCHEMA, **header}, most=LONGEST_HEADER)
             publish(part, path, new=True)
-        except OSError as error:
+        except (OSError, InputError) as error:
             self.close()
             part.unlink(missing_ok=True)
+            if isinstance(error, InputError):
+                raise
             if isinstance(error, FileExistsError):
                 raise FileExistsError(
                     f"{path} exists; a ledger is never overwritten, choose another folder"
@@ -78,10 +94,16 @@ class Ledger:
         """
         ledger = cls.__new__(cls)
         ledger._open(path, path, 0)
+        try:
+            while block := os.read(ledger._file, _BLOCK):
+                ledger._chain.add(block)
+        except OSError as error:
+            ledger.close()
+            raise named(error, path) from error
         return ledger
 
     def _open(self, file: Path, path: Path, flags: int) -> None:
-        self._path, self._broken = path, False
+        self._path, self._broken, self._chain = path, False, Chain()
         try:
             self._file = os.open(file, os.O_RDWR | os.O_APPEND | BINARY | flags, 0o666)
         except OSError as error:
@@ -95,10 +117,19 @@ class Ledger:
     def append(self, round: int, releases: Sequence[Mapping[str, Any]]) -> None:
         """Record the releases of a round; returns only when they are on the disk.
 
+        Args:
+            round: the number of the round; 0 is the start.
+            releases: an object {"kind": ...} for each kind of message.
+
         Raises:
+            ValueError: they are none that a reader takes; nothing was written.
             OSError: they may not be, so nothing of the round must leave; the error names the file.
         """
-        self._write({"round": round, "releases": list(releases)})
+        if round_number(round, least=0) is None:
+            raise InputError(f"round={round!r} must be a whole number of at least 0")
+        for release in releases:
+            check_release(release)
+        self._write({"round": round, "releases": [dict(one) for one in releases]})
 
     def resume(self, after: int) -> None:
         """Record that the run goes on from its state after a round; -1 is before the start.
@@ -110,14 +141,18 @@ class Ledger:
         cut_off = size > 0 and _last_byte(self._file, size) != b"\n"
         self._write({"resumed_after": after}, before="\n " if cut_off else " ")
 
-    def _write(self, entry: Mapping[str, Any], before: str = "") -> None:
+    def _write(
+        self, entry: Mapping[str, Any], before: str = "", *, most: int = LONGEST_LINE
+    ) -> None:
         if self._broken:
             raise OSError(f"{self._path} could not be written to before; go on by resuming the run")
+        line = self._chain.line(entry, before=before, most=most)
         self._broken = True  # until this line is whole, the next one must not stand behind it
         try:
-            write_all(self._file, (before + json.dumps(entry, allow_nan=False) + "\n").encode())
+            write_all(self._file, line)
         except OSError as error:
             raise named(error, self._path) from error
+        self._chain.add(line)
         self._broken = False
 
     def close(self) -> None:
@@ -156,7 +191,7 @@ class Spent:
     """What a ledger says.
 
     Attributes:
-        header: the first line.
+        header: the first line, without what only the file needs.
         entries: the rounds, in order; one that was cut off before a resumption has `torn`.
         torn: whether the last line was cut off, and nobody has gone on since.
         torn_round: the round that this line was about to announce, as told by its place.
@@ -179,72 +214,117 @@ class Spent:
         """The number of each entry's round; 0 is the start."""
         return [int(entry["round"]) for entry in self.entries]
 
+    @property
+    def last_announced(self) -> int:
+        """The highest round that was announced, or may have been by a line cut off; -1 is none."""
+        torn = -1 if self.torn_round is None else self.torn_round
+        return max([torn, *self.numbers])
+
 
 def read_ledger(path: Path) -> Spent:
     """Read a ledger.
 
+    At most a line of it is held besides what it says.
+
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is damaged in a way that no interruption explains, or the schema is unknown.
+        ValueError: it is damaged in a way that no interruption explains, was changed, or the
+            schema is unknown.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; train a run into this folder first")
-    first, *lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
-    header = _parsed(first)
-    if not lines or header is None or header.get("schema") != SCHEMA:
-        raise InputError(f"{path} does not start with a header of schema {SCHEMA}")
+    if not path.is_file():
+        raise InputError(f"{path} is no file; put the ledger of the run back")
+    with path.open("rb") as file:
+        return _read(file, path)
+
+
+def _read(file: BinaryIO, path: Path) -> Spent:
+    chain = Chain()
+    header = _header(file, path, chain)
     entries: list[Mapping[str, Any]] = []
     resumed: list[int] = []
-    cut_off: list[tuple[int, str]] = []
-    following = 0  # the round that is announced next
-    for at, line in enumerate(lines[:-1], start=2):
-        found = _parsed(line)
-        if found is None:
-            cut_off.append((at, line))
-        elif (after := _number(found.get("resumed_after"), least=-1)) is not None:
-            torn = _announced(cut_off, path)
-            entries += [{"round": following, "releases": [], "torn": True}] * torn
+    cut_off: int | None = None  # a damaged line that announced a round
+    open_end = False  # whether the last line is damaged, so only an entry of going on may follow
+    following, at = 0, 1  # the round that is announced next, and the line that was read last
+    while line := _next_line(file, path, at + 1, most=LONGEST_LINE):
+        at += 1
+        body = chain.body(line, path=path, at=cut_off or at)
+        chain.add(line)
+        if body is None:
+            if is_complete_object(line):
+                raise damaged(path, at, "it carries no digest of what stands before it")
+            if not _is_mark(line):
+                if cut_off is not None:  # an interruption leaves one at most
+                    raise damaged(path, cut_off, _WENT_ON)
+                cut_off = at
+            open_end = True
+            continue
+        found = parsed(body, path=path, at=at)
+        if found.keys() == {"resumed_after"}:
+            after = round_number(found["resumed_after"], least=-1)
+            if after is None:
+                raise damaged(path, at, "it names no round")
+            if cut_off is not None:
+                entries.append({"round": following, "releases": [], "torn": True})
             resumed.append(after)
-            cut_off, following = [], after + 1
-        elif cut_off or (number := _number(found.get("round"), least=0)) is None:
-            wrong = cut_off[0][0] if cut_off else at
-            raise InputError(f"{path} line {wrong} is no entry; the ledger is damaged")
+            cut_off, open_end, following = None, False, after + 1
+        elif open_end:
+            raise damaged(path, cut_off or at - 1, _WENT_ON)
         else:
+            following = _check_entry(found, path, at) + 1
             entries.append(found)
-            following = number + 1
-    if lines[-1]:
-        cut_off.append((len(lines) + 1, lines[-1]))
-    torn = _announced(cut_off, path)
     return Spent(
         header=header,
         entries=entries,
-        torn=torn,
-        torn_round=following if torn else None,
+        torn=cut_off is not None,
+        torn_round=following if cut_off is not None else None,
         resumed_after=tuple(resumed),
     )
 
 
-def _announced(cut_off: Sequence[tuple[int, str]], path: Path) -> bool:
-    """Whether one of these damaged lines announced a round; an interruption leaves one at most."""
-    found = [at for at, line in cut_off if not _is_mark(line)]
-    if len(found) > 1:
-        raise InputError(f"{path} line {found[0]} is no JSON; the ledger is damaged")
-    return bool(found)
+def _header(file: BinaryIO, path: Path, chain: Chain) -> Mapping[str, Any]:
+    line = _next_line(file, path, 1, most=LONGEST_HEADER)
+    body = chain.body(line, path=path, at=1)
+    if body is None:
+        raise InputError(
+            f"{path} does not start with a header of schema {SCHEMA} that carries its digest; put "
+            "the ledger back as it was written, or start a new run in another folder"
+        )
+    chain.add(line)
+    header = parsed(body, path=path, at=1)
+    schema = header.pop("schema", None)
+    if schema != SCHEMA or isinstance(schema, bool | float):
+        raise InputError(
+            f"{path} does not start with a header of schema {SCHEMA}, but of {str(schema)[:20]}; "
+            "use the version that wrote it"
+        )
+    return header
 
 
-def _is_mark(line: str) -> bool:
-    """Whether a damaged line is what is left of an entry of where the run went on."""
-    return line.startswith(_MARK) or (line != "" and _MARK.startswith(line))
+def _next_line(file: BinaryIO, path: Path, at: int, *, most: int) -> bytes:
+    line = file.readline(most + 1)
+    if len(line) > most:
+        raise damaged(path, at, f"it is longer than {most} bytes")
+    return line
 
 
-def _number(value: Any, *, least: int) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and value >= least else None
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
+def _check_entry(found: Mapping[str, Any], path: Path, at: int) -> int:
+    """The number of an entry's round; what is no entry is refused."""
+    if found.keys() != {"round", "releases"}:
+        raise damaged(path, at, "its keys must be round, releases and chain, or resumed_after")
+    number, releases = round_number(found["round"], least=0), found["releases"]
+    if number is None or not isinstance(releases, list):
+        raise damaged(path, at, "it names no round and its releases")
     try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+        for release in releases:
+            check_release(release)
+    except InputError as error:
+        raise damaged(path, at, str(error)) from error
+    return number
+
+
+def _is_mark(line: bytes) -> bool:
+    """Whether a damaged line is what is left of an entry of where the run went on."""
+    left = line.removesuffix(b"\n")
+    return left.startswith(_MARK) or (left != b"" and _MARK.startswith(left))

@@ -12,7 +12,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..runs.described import Count, Described, Fraction, NotNegative, Score, Status
+from ..runs.described import (
+    Adjacency,
+    Count,
+    Delta,
+    Described,
+    Fraction,
+    NotNegative,
+    Score,
+    Status,
+)
 from ..runs.evidence.schema import Assumption, Attack, Audit, Measured
 from ..runs.folder.records import Environment, Stopped
 from ..runs.plan.schema import Planned
@@ -28,8 +37,12 @@ __all__ = [
     "RoundsWithin",
     "Run",
     "Tool",
+    "Total",
+    "TotalAdversary",
+    "TotalRun",
     "Utility",
     "report_schema",
+    "total_schema",
 ]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -183,6 +196,53 @@ class Reproduce(Described):
     """SHA-256 by path."""
 
 
+class TotalRun(Described):
+    """A run that is counted."""
+
+    run: str
+    """Its folder."""
+    algorithm: str
+    form: str
+    agents: Count
+    rounds: Count
+    """Released, again ones and a torn line counted."""
+    planned_rounds: Count
+    victim: Count | None
+    """The only agent whose records its figures are for; null if they are for any record."""
+
+
+class TotalAdversary(Described):
+    """What one adversary who looks on at all runs learns about one record."""
+
+    name: str
+    epsilon: NotNegative
+    """Of all runs together, at the delta of the total."""
+    status: Literal["proven", "heuristic", "no protection"]
+    alone: list[NotNegative]
+    """Of each run by itself, at the same delta, in the order of the runs."""
+    because: str
+
+
+class Total(Described):
+    """Several runs on the same records."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    counted: Count
+    """How many runs."""
+    runs: list[TotalRun]
+    delta: Delta
+    unit: Literal["record"]
+    adjacency: Adjacency
+    composed: Literal["privacy loss distribution", "as its report"]
+    """How; of a single run as its own report does."""
+    records: Literal["the same", "assumed to be the same"]
+    holders: Literal["the same", "others", "not known"]
+    """Whether every agent holds the same records in all runs."""
+    adversaries: list[TotalAdversary]
+    left_out: list[str]
+    """Adversaries that not every run accounts for."""
+
+
 class Report(Described):
     """The figures of one run, of one record of one agent, for every adversary."""
 
@@ -208,6 +268,8 @@ class Report(Described):
     """By audited adversary."""
     assumptions: list[Assumption]
     reproduce: Reproduce
+    total: Total | None = None
+    """With other runs on the same records, where these were named."""
 
 
 def report_schema() -> JsonSchemaValue:
@@ -218,3 +280,13 @@ def report_schema() -> JsonSchemaValue:
     """
     found = Report.model_json_schema()
     return {"$schema": DIALECT, **found, "title": "privacy.json of overhear, version 2"}
+
+
+def total_schema() -> JsonSchemaValue:
+    """JSON Schema (2020-12) of `overhear total --json`.
+
+    >>> total_schema()["properties"]["schema"]["const"]
+    1
+    """
+    found = Total.model_json_schema()
+    return {"$schema": DIALECT, **found, "title": "overhear total --json, version 1"}

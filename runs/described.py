@@ -27,10 +27,12 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from ..privacy import guarantee
+from ..privacy.bounded import read_bounded
 from ..privacy.durable import write_durably
 from ..privacy.errors import InputError
 
 __all__ = [
+    "LARGEST_OBJECT",
     "Adjacency",
     "Count",
     "Delta",
@@ -43,6 +45,9 @@ __all__ = [
     "finite",
     "status_word",
 ]
+
+
+LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
 
 
 def _word(value: float) -> str:
@@ -151,9 +156,9 @@ class Described(BaseModel):
 
         Raises:
             FileNotFoundError: it is not there.
-            ValueError: it cannot be read.
+            ValueError: it cannot be read, or is larger than any that is written.
         """
-        return cls.parse(path.read_bytes(), refusal=refusal)
+        return cls.parse(read_bounded(path, LARGEST_OBJECT), refusal=refusal)
 
     def dump(self) -> dict[str, JsonValue]:
         """The object of JSON: what was set, under the names of the file."""

@@ -40,6 +40,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.reports.document.checked_run": ("read_checked_run",),
         "overhear.reports.judgement.gate": ("decide",),
         "overhear.reports.compare.compare": ("compare_runs",),
+        "overhear.reports.total.total": ("total_of_runs",),
         "overhear.commands.cli": ("main",),
     },
 }

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from ...privacy.bounded import check_safetensors
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 
@@ -74,6 +75,7 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
+        check_safetensors(self.path)
         try:
             with safetensors.safe_open(self.path, framework="pt") as opened:
                 found = (opened.metadata() or {}).get("problem")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,12 @@ def report(
         FormatName,
         typer.Option("--format", help="html writes files; json and md print, and write nothing."),
     ] = FormatName.HTML,
+    total: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="Another run on the same records, to be counted too; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Write privacy.json and report.html into the folder of a run, or print the same figures."""
     from ...privacy.errors import InputError
@@ -37,15 +44,15 @@ def report(
     if format is FormatName.HTML:
         from ...reports.document.collect import report_run
 
-        print(report_run(folder, show_records=show_records))
+        print(report_run(folder, show_records=show_records, others=total or ()))
         return
     if show_records:
         raise InputError("--show-records belongs to --format html; json and md show no records")
     from ...reports.document.collect import collect
 
     if format is FormatName.JSON:
-        print_json(collect(folder).dump())
+        print_json(collect(folder, others=total or ()).dump())
         return
     from ...reports.document.markdown import report_markdown
 
-    print(report_markdown(collect(folder)), end="")
+    print(report_markdown(collect(folder, others=total or ())), end="")

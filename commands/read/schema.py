@@ -18,10 +18,11 @@ class SchemaName(enum.StrEnum):
     RUN = "run"
     POLICY = "policy"
     REPORT = "report"
+    TOTAL = "total"
 
 
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
-    """Print the JSON schema of the run file, of a policy, or of privacy.json."""
+    """Print the JSON schema of a run file, a policy, privacy.json or a total."""
     if what is SchemaName.RUN:
         from ...runs.run_file.run_file import run_file_schema
 
@@ -30,6 +31,10 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
         from ...reports.judgement.policy import policy_schema
 
         print_json(policy_schema())
+    elif what is SchemaName.TOTAL:
+        from ...reports.schema import total_schema
+
+        print_json(total_schema())
     else:
         from ...reports.schema import report_schema
 

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from ...privacy.guarantee import Status
 from ...reports.judgement.phrases import STATUSES, adversary_words
+from ...reports.schema import Total
+from ...reports.total.words import epsilon_words
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, score, small
 
@@ -24,6 +26,7 @@ __all__ = [
     "status_words",
     "sweep_markdown",
     "sweep_tables",
+    "total_rows",
 ]
 
 
@@ -99,6 +102,20 @@ def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:
         _caption(table, [a for c in part for a in c.get("adversaries", ())])
         tables.append(table)
     return tables
+
+
+def total_rows(total: Total) -> list[dict[str, str]]:
+    """A row for each adversary of a total: head -> text."""
+    return [
+        {
+            "adversary": row.name,
+            "largest alone": bound(max(row.alone)),
+            "together": epsilon_words(row),
+            "delta": small(total.delta),
+            "status": row.status,
+        }
+        for row in total.adversaries
+    ]
 
 
 def rows_table(rows: Sequence[Mapping[str, str]], *, title: str) -> Table:

@@ -6,7 +6,6 @@ deltas, stands in the table with its delta and is said to differ.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from ...privacy.errors import InputError
 from ...runs.described import as_text
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
+from ...runs.folder.records import read_metrics
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ..document.checked_run import CheckedRun, read_checked_run
 from ..judgement.findings import Kind
@@ -193,13 +193,11 @@ def _compared(run: CheckedRun) -> ComparedRun:
 
 
 def _accuracy(folder: Path) -> Accuracy | None:
-    text = run_folder.require(folder, run_folder.METRICS).read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.endswith("}")]
-    if not lines:
+    lines = read_metrics(run_folder.require(folder, run_folder.METRICS))
+    if not lines or not lines[-1].accuracy:
         return None
-    last = json.loads(lines[-1])
-    each = [float(one) for one in last["accuracy"]]
-    return Accuracy(round=last["round"], mean=fmean(each), worst=min(each))
+    last = lines[-1]
+    return Accuracy(round=last.round, mean=fmean(last.accuracy), worst=min(last.accuracy))
 
 
 def _attack(attack: Attack) -> BestRebuilt | None:

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
+from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
-from ...privacy.ledger import Spent, read_ledger
-from ...runs.described import Described
+from ...privacy.ledger import Spent
+from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
+from ...runs.folder.released import read_released
+from ...runs.folder.sums import check_sums
 from ...runs.run_file.run_file import RunFile, load_run_file
 from ..judgement.facts import Facts, facts_of_report
 from ..plain_text import plain
@@ -30,7 +33,8 @@ __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"
 # figures that were held, so the tolerance lets nothing pass.
 _TOLERANCE = 1e-6
 # When and where the report was made; the rest is the run's.
-_OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device"})
+# The total is of other folders too, which need not be here.
+_OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device", "/total"})
 _Evidence = TypeVar("_Evidence", bound=Described)
 
 
@@ -82,16 +86,8 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         ValueError: its files were changed, do not belong together, or cannot be read.
     """
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
-    run_folder.check_sums(folder)
-    used = (
-        run_folder.RUN,
-        run_folder.LEDGER,
-        run_folder.PRIVACY,
-        run_folder.ATTACK,
-        run_folder.AUDIT,
-        run_folder.STOPPED,
-    )
-    _check_listed(folder, used)
+    check_sums(folder)
+    _check_closed(folder)
     read_evidence(folder / run_folder.ATTACK, Attack)
     read_evidence(folder / run_folder.AUDIT, Audit)
     report = collect(folder)
@@ -103,7 +99,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         config=config,
         report=report,
         reported=reported,
-        spent=read_ledger(run_folder.require(folder, run_folder.LEDGER)),
+        spent=read_released(folder),
     )
 
 
@@ -162,7 +158,7 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
     """Refuse a privacy.json that is not what the run gives."""
     path = folder / run_folder.PRIVACY
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = json.loads(read_bounded(path, LARGEST_OBJECT))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON; write it with `overhear report {folder}`") from error
     version = held.get("schema") if isinstance(held, dict) else None
@@ -181,21 +177,11 @@ def _check_report(folder: Path, fresh: Mapping[str, object]) -> None:
         )
 
 
-def _check_listed(folder: Path, names: tuple[str, ...]) -> None:
-    """Refuse files that are there and have no digest: they came after the run was closed."""
+def _check_closed(folder: Path) -> None:
+    """Refuse a report on a run, finished or not, whose files nothing names any more."""
     sums = folder / run_folder.SUMS
-    if not sums.exists():
-        if (folder / run_folder.PRIVACY).exists():
-            raise InputError(
-                f"{sums} is missing, so nothing says that the files of the run are those that were "
-                f"written; `overhear report {folder}` writes it"
-            )
-        return
-    lines = sums.read_text(encoding="utf-8").splitlines()
-    listed = {line.partition("  ")[2] for line in lines}
-    for name in names:
-        if (folder / name).exists() and name not in listed:
-            raise InputError(
-                f"{folder / name} is not in {run_folder.SUMS}: it was put there after the run was "
-                f"closed. If it is yours, `overhear report {folder}` closes the run with it"
-            )
+    if not sums.exists() and (folder / run_folder.PRIVACY).exists():
+        raise InputError(
+            f"{sums} is missing, so nothing says that the files of the run are those that were "
+            f"written; `overhear report {folder}` writes it"
+        )

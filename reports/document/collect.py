@@ -5,26 +5,27 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from ...privacy.durable import write_durably
-from ...privacy.errors import InputError
-from ...privacy.ledger import Spent, read_ledger
+from ...privacy.ledger import Spent
 from ...runs.attack.attack import PLANTED
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
+from ...runs.folder.accounted_run import epsilon_of_ledger, read_run
 from ...runs.folder.records import header_of, read_environment, read_metrics
-from ...runs.folder.resume import check_exposures, check_nothing_released
-from ...runs.plan.plan import Plan, make_plan
-from ...runs.run_file.build import Built, build
-from ...runs.run_file.run_file import load_run_file
+from ...runs.folder.sums import write_sums
+from ...runs.plan.plan import Plan
+from ...runs.run_file.build import Built
 from ...training.exposure.guarantees import accounted, run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import Released, Report, Reproduce, Run, Tool
+from ..total.total import total_of_runs
 from .html import render
 from .risk import risk_by_adversary
 from .run_facts import course, run_facts, traffic, utility
@@ -33,13 +34,14 @@ SCHEMA: Literal[2] = 2
 _POINTS = 12  # of epsilon by round
 
 
-def report_run(folder: Path, *, show_records: bool = False) -> Path:
+def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Path] = ()) -> Path:
     """Write privacy.json and report.html for a run folder, from its files alone.
 
     Args:
         folder: a run folder of `overhear train`, attacked or not.
         show_records: show pictures of attacks on records that were not planted, too. An attack
             plants public records, so today there are none to hide.
+        others: runs on the same records, with which the total is given.
 
     Returns:
         The path of report.html.
@@ -48,12 +50,12 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
         FileNotFoundError: no run is in the folder, or one that released nothing.
         ValueError: the ledger or stopped.json belongs to another run file.
     """
-    report = collect(folder)
+    report = collect(folder, others=others)
     pictures = _pictures(folder, report.attack, show_records=show_records)
     page = render(report, images=pictures)
     report.write(folder / run_folder.PRIVACY)
     write_durably(folder / run_folder.REPORT, page.encode())
-    run_folder.write_sums(folder)
+    write_sums(folder)
     return folder / run_folder.REPORT
 
 
@@ -68,20 +70,20 @@ def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dic
     return {name: path.read_bytes() for name, path in paths.items() if name in named}
 
 
-def collect(folder: Path) -> Report:
+def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
     """The report of a run that is finished or not, from the files of its folder alone.
+
+    Args:
+        folder: of the run.
+        others: folders of runs on the same records, with which the total is given.
 
     Raises:
         FileNotFoundError: no run is in the folder, or one that released nothing.
         ValueError: its files cannot be read, or do not belong together.
     """
     # What the run's files say, each held against the others.
-    config = load_run_file(run_folder.require(folder, run_folder.RUN))
-    run_folder.check_sums(folder)
-    spent = _spent(folder)
-    built = build(config)
-    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
-    _check_ledger(folder, spent, plan)
+    found = read_run(folder)
+    config, built, plan, spent = found.config, found.built, found.plan, found.spent
     attack, audit = read_attack(folder), read_audit(folder)
     metrics = read_metrics(folder / run_folder.METRICS)
     came = course(folder, plan, spent=spent, metrics=metrics)
@@ -89,7 +91,7 @@ def collect(folder: Path) -> Report:
     run = run_facts(config, built, plan, came=came, sent=traffic(built, plan))
     ledger = _ledger(plan, spent)
     limit, graph = plan.target.epsilon, built.setting.graph
-    return Report(
+    report = Report(
         version=SCHEMA,
         tool=Tool(name="overhear", version=importlib.metadata.version("overhear")),
         made=dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -107,17 +109,9 @@ def collect(folder: Path) -> Report:
         assumptions=assumptions(_facts(built, run, spent), audit),
         reproduce=_reproduce(folder),
     )
-
-
-def _spent(folder: Path) -> Spent:
-    """The ledger of a run that released something."""
-    if (folder / run_folder.LEDGER).exists():
-        return read_ledger(folder / run_folder.LEDGER)
-    check_nothing_released(folder)
-    raise FileNotFoundError(
-        f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
-        f"report; `overhear train {folder / run_folder.RUN} --out {folder} --resume` begins the run"
-    )
+    if not others:
+        return report
+    return report.model_copy(update={"total": total_of_runs([folder, *others])})
 
 
 def _facts(built: Built, run: Run, spent: Spent) -> Facts:
@@ -134,26 +128,6 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         server=run.server,
         changing=run.graphs_in_turn > 1,
     )
-
-
-def _check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
-    """The ledger is what was released; a run file that says otherwise is not its run file."""
-    header = header_of(spent)
-    if header.run_file != run_folder.digest(folder / run_folder.RUN):
-        raise InputError(
-            "run.toml is not the run file that the ledger was written for; the folder's files do "
-            "not belong together"
-        )
-    for name, planned, released in (
-        ("noise_multiplier", plan.noise_multiplier, header.noise_multiplier),
-        ("sampling_rate", plan.sampling_rate, header.sampling_rate),
-    ):
-        if abs(released - planned) > 1e-9 * max(1.0, abs(planned)):
-            raise InputError(
-                f"the ledger was written with {name}={released:g}, but run.toml gives "
-                f"{planned:g}; the folder's files do not belong together"
-            )
-    check_exposures(header, plan)
 
 
 def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
@@ -179,10 +153,7 @@ def _ledger(plan: Plan, spent: Spent) -> Released:
         resumed_after=list(spent.resumed_after),
         repeated=_repeated(spent),
         torn=spent.torn,
-        epsilon={
-            name: _epsilon(plan, accounted(exposure, spent.numbers, torn=spent.torn))
-            for name, exposure in plan.exposures.items()
-        },
+        epsilon=epsilon_of_ledger(plan, spent),
         reading={
             name: _epsilon(plan, exposure, rounds=spent.numbers)
             for name, exposure in plan.exposures.items()

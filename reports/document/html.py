@@ -32,6 +32,7 @@ from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import sign_of, who
 from ..schema import Report
 from ..standing import standing
+from ..total.words import notes
 
 __all__ = ["render"]
 
@@ -115,6 +116,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         estimators=_estimators(report),
         measured_figure=measured_figure(report, cited),
         utility_figure=utility_figure(report, cited) if report.utility.rounds else None,
+        total_notes=[] if report.total is None else list(notes(report.total)),
         environment=_flat(report.reproduce.environment.dump()),
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),

@@ -12,6 +12,7 @@ from ..judgement.verdict import verdict
 from ..plain_text import markdown_text
 from ..schema import Report
 from ..standing import standing
+from ..total.words import epsilon_words, sentences
 
 __all__ = ["report_markdown"]
 
@@ -26,6 +27,7 @@ def report_markdown(report: Report) -> str:
         [
             *_verdict(report),
             *_adversaries(report),
+            *_total(report),
             *_utility(report),
             *_attack(report),
             *_audit(report),
@@ -71,6 +73,20 @@ def _adversaries(report: Report) -> Iterator[str]:
         )
     yield "## Who could learn what about one record\n"
     yield _table(rows)
+
+
+def _total(report: Report) -> Iterator[str]:
+    """What this run and the others that were named cost together."""
+    if report.total is None:
+        return
+    rows = [["adversary", "this run, at that delta", "all runs together", "status"]]
+    rows += [
+        [row.name, bound(row.alone[0]), epsilon_words(row), row.status]
+        for row in report.total.adversaries
+    ]
+    yield "## Together with other runs on the same records\n"
+    yield _table(rows)
+    yield "".join(f"- {markdown_text(one)}\n" for one in sentences(report.total))
 
 
 def _odds(report: Report, name: str) -> str:

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
@@ -103,8 +104,8 @@ def load_policy(path: str | Path) -> Policy:
     if not path.is_file():
         raise FileNotFoundError(f"no policy at {path}")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not TOML: {error}") from error
     try:
         return Policy.model_validate(values)

@@ -23,11 +23,12 @@ from ...attacks.scoring.reconstruction_bound import (
     proven_mu,
     reconstruction_bound,
 )
-from ...privacy.ledger import read_ledger
 from ..errors import ContradictedProof
 from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
 from ..folder import folder as run_folder
 from ..folder.records import header_of
+from ..folder.released import read_released
+from ..folder.sums import check_sums, forget_sums, write_sums
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile, load_run_file
 from .gallery import save_gallery
@@ -57,19 +58,20 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
     """
     # What is attacked, and what the proof says of it: all that can be refused, before any work.
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
-    run_folder.check_sums(folder)
-    header = header_of(read_ledger(run_folder.require(folder, run_folder.LEDGER)))
     if (folder / run_folder.ATTACK).exists():
         raise FileExistsError(
             f"{folder / run_folder.ATTACK} exists; attack another run, or move "
             f"{run_folder.ATTACKS} away"
         )
+    check_sums(folder)
+    run_folder.require(folder, run_folder.LEDGER)
+    header = header_of(read_released(folder))
     built = build(config)
     check_attack(folder, config, built=built)
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
     public = plant(built.data, config.attack.images)
     # The public records, shown once for all points.
-    run_folder.forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
+    forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
     (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
     shown = built.data.pixels(public.images).clamp(0, 1)
     planted = _Planted(
@@ -90,7 +92,7 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
     result.write(folder / run_folder.ATTACK)
     for aim in aims:
         (folder / aim.point.file).unlink(missing_ok=True)
-    run_folder.write_sums(folder)
+    write_sums(folder)
     exceeded = [s.bound.sentence for s in found if s.bound.exceeded]
     if exceeded:
         raise ContradictedProof("; ".join(exceeded))

@@ -14,6 +14,7 @@ from ...attacks.interception.replay import Trial
 from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
 from ...privacy.errors import InputError
+from ...training.engine.checkpoint import load_checkpoint
 from ..folder import folder as run_folder
 from ..folder.run import snapshot_round
 from ..run_file.build import Built
@@ -142,8 +143,6 @@ def trial_of(
         FileNotFoundError: the run kept no snapshot before the round.
         ValueError: nobody is linked to the victim, or the trial does not fit the run.
     """
-    from safetensors.torch import load_file
-
     owner = _neighbour_of(victim, config, built=built)
     start = snapshot_round(round)
     name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"
@@ -160,7 +159,7 @@ def trial_of(
         noise_std=built.noise_std(multiplier),
         batch_size=built.batch_size,
         records_per_agent=len(built.data.targets) / built.setting.graph.agents,
-        snapshot=load_file(run_folder.require(folder, name)) if start else None,
+        snapshot=load_checkpoint(run_folder.require(folder, name)).state if start else None,
         snapshot_round=start,
         round=round,
         rounds=config.training.rounds,

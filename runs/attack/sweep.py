@@ -18,6 +18,7 @@ from ..evidence.evidence import read_attack
 from ..evidence.schema import Attack, AttackRow, Scenario
 from ..folder import folder as run_folder
 from ..folder.run import train_run
+from ..folder.sums import check_sums
 from ..plan.sweep import combinations_of
 from ..run_file.run_file import RunFile, load_run_file
 from .attack import attack_run
@@ -95,7 +96,7 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> At
             f"{folder} holds a run of another run file; give a new folder to --out"
         )
     if (held := read_attack(folder)) is not None:
-        run_folder.check_sums(folder)
+        check_sums(folder)
         return held
     if folder.exists() and not run_folder.is_finished(folder):
         raise FileExistsError(

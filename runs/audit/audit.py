@@ -13,7 +13,6 @@ from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
 from ...privacy.errors import InputError
-from ...privacy.ledger import read_ledger
 from ..described import status_word
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
@@ -30,6 +29,8 @@ from ..evidence.schema import (
 )
 from ..folder import folder as run_folder
 from ..folder.records import header_of
+from ..folder.released import read_released
+from ..folder.sums import check_sums, write_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile, load_run_file
@@ -68,8 +69,9 @@ def audit_folder(
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
     config = load_run_file(path, overrides)
-    run_folder.check_sums(folder)
-    header = header_of(read_ledger(run_folder.require(folder, run_folder.LEDGER)))
+    check_sums(folder)
+    run_folder.require(folder, run_folder.LEDGER)
+    header = header_of(read_released(folder))
     held = folder / run_folder.AUDIT
     if held.exists() and not again:
         raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
@@ -84,7 +86,7 @@ def audit_folder(
     )
     found.write(held)
     if (folder / run_folder.SUMS).exists():
-        run_folder.write_sums(folder)
+        write_sums(folder)
     raise_contradiction(found)
     return found
 

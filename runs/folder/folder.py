@@ -5,18 +5,18 @@ from __future__ import annotations
 import errno
 import hashlib
 import importlib.metadata
-import json
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...privacy.durable import PART, sync_folder, write_durably
+from ...privacy.durable import PART, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
-from .records import Environment, header_of, read_stopped
+from .records import Environment, header_of, read_metrics, read_stopped
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
+RECORDS = "records.json"
 CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
 ATTACK, AUDIT = "attacks/attack.json", "audit.json"
 PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
@@ -102,18 +102,26 @@ def _held(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.suffix != PART]
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether a run came to its end: its last round, or where its budget stopped it.
+def has_ended(folder: Path) -> bool:
+    """Whether the last round of a run is measured: the planned one, or where its budget ended it.
 
-    A report on an unfinished run writes sums too, so these alone do not tell.
+    False where the files that say so cannot be read.
     """
     try:
         end = last_round(folder)
-        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
-        measured = json.loads(lines[-1])["round"] if lines else None
-    except (OSError, ValueError, LookupError, TypeError):
+        return any(line.round == end for line in read_metrics(folder / METRICS))
+    except (OSError, ValueError):
         return False
-    return measured == end and checkpoint(folder, end).is_file() and (folder / SUMS).is_file()
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run came to its end, and was closed with its sums.
+
+    A report on an unfinished run writes sums too, so these alone do not tell.
+    """
+    if not has_ended(folder):
+        return False
+    return checkpoint(folder, last_round(folder)).is_file() and (folder / SUMS).is_file()
 
 
 def last_round(folder: Path) -> int:
@@ -163,43 +171,3 @@ def digest(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_sums(folder: Path) -> dict[str, str]:
-    """Write SHA256SUMS over every file of the run, in the format of sha256sum."""
-    sums = {
-        path.relative_to(folder).as_posix(): digest(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != SUMS and path.suffix != PART
-    }
-    lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
-    write_durably(folder / SUMS, lines.encode())
-    return sums
-
-
-def forget_sums(folder: Path, start: str) -> None:
-    """Drop the sums of files whose path in the run begins so, because they will be written anew."""
-    listed = folder / SUMS
-    if listed.exists():
-        lines = listed.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if not line.partition("  ")[2].startswith(start)]
-        if kept != lines:
-            listed.write_text("".join(kept), encoding="utf-8")
-
-
-def check_sums(folder: Path) -> None:
-    """Refuse a folder whose files are not those that SHA256SUMS names; an unfinished run has none.
-
-    Raises:
-        ValueError: a file is missing or was changed.
-    """
-    listed = folder / SUMS
-    if not listed.exists():
-        return
-    for line in listed.read_text(encoding="utf-8").splitlines():
-        value, _, name = line.partition("  ")
-        if not (folder / name).is_file() or digest(folder / name) != value:
-            raise InputError(
-                f"{folder / name} is not the file that {SUMS} names; the run was changed after it "
-                "was written"
-            )

@@ -5,12 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
+from ...privacy.bounded import check_size
+from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...training.exposure.sensitivity import Release
 from ...training.models.evaluation import Metrics
-from ..described import Count, Delta, Described, Fraction, NotNegative, Score, as_text
+from ..described import (
+    LARGEST_OBJECT,
+    Count,
+    Delta,
+    Described,
+    Fraction,
+    NotNegative,
+    Score,
+    as_text,
+)
 from ..plan.schema import PlannedAdversary
 
 __all__ = [
@@ -18,6 +29,7 @@ __all__ = [
     "ExposureFacts",
     "LedgerHeader",
     "MetricsLine",
+    "RecordsFile",
     "Stopped",
     "TrainSummary",
     "header_of",
@@ -25,6 +37,8 @@ __all__ = [
     "read_metrics",
     "read_stopped",
 ]
+
+_MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl
 
 
 class Environment(Described):
@@ -41,6 +55,18 @@ class Environment(Described):
     """How gradients were computed, once the rounds have settled it."""
     ranks: Annotated[int, Field(ge=1)] = 1
     """Processes that shared the agents."""
+
+
+class RecordsFile(Described):
+    """What tells whether another run is trained on the same records.
+
+    The salt keeps it from everybody who has no more than the digest of this file. Who has the file
+    and guesses every record, or knows all but one, can test that guess: it is for the operator.
+    """
+
+    salt: str
+    digest: str
+    """SHA-256 of the salt, of the records and of who holds which."""
 
 
 class ExposureFacts(Described):
@@ -71,6 +97,8 @@ class ExposureFacts(Described):
 class LedgerHeader(Described):
     """The first line of ledger.jsonl: what every release of the run has in common."""
 
+    model_config = ConfigDict(extra="forbid")  # what it says is what is accounted for
+
     run: str
     """What tells this run from others of the same run file."""
     run_file: str
@@ -78,6 +106,8 @@ class LedgerHeader(Described):
     algorithm: str
     form: str
     agents: Count
+    records: str
+    """SHA-256 of records.json."""
     clip_norm: NotNegative
     noise_multiplier: NotNegative
     sampling_rate: Fraction
@@ -175,12 +205,23 @@ def read_metrics(path: Path) -> list[MetricsLine]:
     Raises:
         ValueError: a whole line is no evaluation.
     """
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [
-        MetricsLine.parse(line, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
-        for line in text.splitlines()
-        if line.endswith("}")  # else it was cut off
-    ]
+
+    def refusal(at: str, what: str) -> str:
+        return f"{path} cannot be read: {at}: {what}"
+
+    if not path.exists():
+        return []
+    check_size(path, _MOST_MEASURED)
+    found = []
+    with path.open("rb") as file:
+        while line := file.readline(LARGEST_OBJECT + 1):
+            if len(line) > LARGEST_OBJECT:
+                raise InputError(
+                    f"{path} cannot be read: a line is longer than {LARGEST_OBJECT} bytes"
+                )
+            if line.rstrip().endswith(b"}"):  # else it was cut off
+                found.append(MetricsLine.parse(line, refusal=refusal))
+    return found
 
 
 def read_stopped(path: Path) -> Stopped:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ...privacy.durable import PART, sync_folder, write_durably
 from ...privacy.errors import InputError
-from ...privacy.ledger import Ledger, Spent, read_ledger
+from ...privacy.ledger import Ledger, Spent
 from ...privacy.view.view import UnsupportedView
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
 from ...training.exposure.guarantees import accounted, run_epsilon
@@ -39,6 +39,7 @@ from .records import (
     read_metrics,
     read_stopped,
 )
+from .released import read_released
 from .run import (
     Progress,
     Session,
@@ -50,10 +51,12 @@ from .run import (
     run_session,
     summary,
 )
+from .sums import check_sums
 
 Notice = Callable[[str], None]
 
-_DERIVED = (run_folder.PRIVACY, run_folder.REPORT, run_folder.SUMS, run_folder.STOPPED)
+# The sums first: without the rest they would name files that are gone.
+_DERIVED = (run_folder.SUMS, run_folder.PRIVACY, run_folder.REPORT, run_folder.STOPPED)
 _BEHIND_LEDGER = (run_folder.CHECKPOINTS, run_folder.TRANSCRIPT, run_folder.METRICS, *_DERIVED)
 
 
@@ -113,7 +116,7 @@ def resume_run(
 
 def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     out, plan = session.out, session.plan
-    spent = read_ledger(out / run_folder.LEDGER)
+    spent = read_released(out)
     header = header_of(spent)
     _check_header(out, header, plan)
     released = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
@@ -198,6 +201,7 @@ def _stop(session: Session, last: int) -> Stopped:
 
 def _finished(session: Session, say: Notice) -> TrainSummary:
     out = session.out
+    check_sums(out)
     if session.group is not None:
         session.group.share_start(None)
     say(f"The run in {out} is finished; nothing was changed.")

@@ -44,6 +44,8 @@ from ..run_file.run_file import RunFile
 from . import folder as run_folder
 from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
+from .same_records import write_records
+from .sums import write_sums
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
@@ -150,12 +152,14 @@ def first_session(session: Session) -> TrainSummary:
     built, plan, out = session.built, session.plan, session.out
     run_folder.environment(str(built.setting.device)).write(out / run_folder.ENVIRONMENT)
     algorithm, run = session.config.algorithm, secrets.token_hex(16)
+    write_records(out / run_folder.RECORDS, built.setting.shards)
     header = LedgerHeader(
         run=run,
         run_file=run_folder.digest(out / run_folder.RUN),
         algorithm=algorithm.name,
         form=algorithm.form,
         agents=built.setting.graph.agents,
+        records=run_folder.digest(out / run_folder.RECORDS),
         clip_norm=math.inf if built.clip_norm is None else built.clip_norm,
         noise_multiplier=plan.noise_multiplier,
         sampling_rate=plan.sampling_rate,
@@ -195,7 +199,7 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
         session.group.share_start(Start(session.last, start))
     last = _rounds(session, ledger=ledger, start=start)
     _prune(session, newest=0)
-    run_folder.write_sums(session.out)
+    write_sums(session.out)
     if session.group is not None:
         session.group.close()
     return summary(session, MetricsLine.of(last))

@@ -24,6 +24,7 @@ from typing import Self
 from pydantic import ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
+from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from .cross_checks import (
     audit_problems,
@@ -140,8 +141,8 @@ def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     if not path.is_file():
         raise FileNotFoundError(f"no run file at {path}")
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        values = tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not TOML: {error}") from error
     merge_overrides(values, overrides)
     try:

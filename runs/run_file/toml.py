@@ -89,7 +89,7 @@ def merge_overrides(values: dict[str, object], overrides: Sequence[str]) -> None
 def _parse(value: str, override: str) -> object:
     try:
         parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         if _BARE_WORD.fullmatch(value):  # a shell eats the quotes of a string
             return value
         parsed = {}

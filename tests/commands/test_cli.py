@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,6 +52,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, Any], None]:
                 "report",
                 "check",
                 "compare",
+                "total",
                 "schema",
             )
         ),
@@ -277,16 +278,17 @@ def test_attack_prints_a_table_for_each_scenario(
 def test_report_prints_the_path_of_the_page(
     stub: Callable[[str, str, Any], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[bool] = []
+    asked: list[tuple[bool, list[Path]]] = []
 
-    def report_run(folder: Path, *, show_records: bool) -> Path:
-        asked.append(show_records)
+    def report_run(folder: Path, *, show_records: bool, others: Sequence[Path]) -> Path:
+        asked.append((show_records, list(others)))
         return folder / "report.html"
 
     stub("reports.document.collect", "report_run", report_run)
     assert cli.main(["report", "DIR", "--show-records"]) == 0
     assert capsys.readouterr().out == f"{Path('DIR') / 'report.html'}\n"
-    assert asked == [True]
+    assert cli.main(["report", "DIR", "--total", "A", "--total", "B"]) == 0
+    assert asked == [(True, []), (False, [Path("A"), Path("B")])]
 
 
 @pytest.mark.parametrize("form", ["json", "md"])
@@ -297,7 +299,7 @@ def test_report_prints_the_same_figures_and_writes_nothing(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stub("reports.document.collect", "collect", lambda _: typed(report))
+    stub("reports.document.collect", "collect", lambda _, *, others: typed(report))
     assert cli.main(["report", str(tmp_path), "--format", form]) == 0
     shown = capsys.readouterr().out
     if form == "json":
@@ -307,7 +309,9 @@ def test_report_prints_the_same_figures_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("what", "key"), [("policy", "limits"), ("report", "ledger")])
+@pytest.mark.parametrize(
+    ("what", "key"), [("policy", "limits"), ("report", "ledger"), ("total", "holders")]
+)
 def test_a_schema_describes_what_is_asked_for(
     what: str, key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

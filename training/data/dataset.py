@@ -6,7 +6,9 @@ width) for images.
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 
-__all__ = ["Dataset", "Examples"]
+__all__ = ["Dataset", "Examples", "digest_of_records"]
 
 
 class Examples(NamedTuple):
@@ -23,6 +25,35 @@ class Examples(NamedTuple):
 
     inputs: Tensor
     targets: Tensor
+
+
+def digest_of_records(shards: Sequence[Examples]) -> tuple[str, str]:
+    """SHA-256 of all records, in whatever order and wherever they are, and of who holds which.
+
+    Args:
+        shards: the records of each agent, normalised.
+
+    Returns:
+        Of the records; and of the records of each agent, in the order of the agents.
+
+    >>> ones, zeros = (Examples(value * torch.ones(1, 2), torch.zeros(1)) for value in (1.0, 0.0))
+    >>> first, second = digest_of_records([ones, zeros]), digest_of_records([zeros, ones])
+    >>> first[0] == second[0], first[1] == second[1]
+    (True, False)
+    """
+    every: list[bytes] = []
+    held = hashlib.sha256()
+    for shard in shards:
+        inputs = shard.inputs.detach().cpu().contiguous()
+        targets = shard.targets.cpu().tolist()
+        shape = f"{inputs.dtype} {tuple(inputs.shape[1:])} ".encode()
+        mine = sorted(
+            hashlib.sha256(shape + f"{target} ".encode() + row.numpy().tobytes()).digest()
+            for row, target in zip(inputs, targets, strict=True)
+        )
+        held.update(hashlib.sha256(b"".join(mine)).digest())
+        every += mine
+    return hashlib.sha256(b"".join(sorted(every))).hexdigest(), held.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -12,12 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.bounded import MOST_VALUES
 from ...privacy.errors import InputError
 from .readers import Records
 
 __all__ = ["read_image_folder"]
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
+_FORMATS = ("PNG", "JPEG", "BMP")  # whatever the suffix says
+_MOST_PIXELS = 1 << 22  # of a record; 2048 x 2048
 # Pillow's modes and their white: bits, grey, 16-bit grey, colour.
 _WHITE = {"1": 1, "L": 255, "I;16": 65_535, "RGB": 255}
 _LAYOUT = "ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png, or ROOT/CLASS/*.png"
@@ -80,6 +83,11 @@ def _read_classes(folder: Path, classes: list[str]) -> Records:
                     "width); all images must be equal, so resize or convert them beforehand"
                 )
             images.append(image)
+            if len(images) * image.size > MOST_VALUES:
+                raise InputError(
+                    f"{folder} holds more than {len(images)} images of {image.size} values, and at "
+                    f"most {MOST_VALUES} values are held; resize them, or give fewer"
+                )
             targets.append(target)
     if not images:
         suffixes = ", ".join(sorted(_SUFFIXES))
@@ -87,16 +95,38 @@ def _read_classes(folder: Path, classes: list[str]) -> Records:
     return Records(inputs=np.stack(images), targets=np.array(targets, dtype=np.int64))
 
 
+def check_picture(path: Path, size: tuple[int, int]) -> None:
+    """Refuse a picture that is too large to be a record, by its header.
+
+    Args:
+        path: of the picture.
+        size: width and height.
+
+    Raises:
+        ValueError: more pixels than a bound.
+
+    >>> check_picture(Path("face.png"), (64, 64))
+    """
+    if size[0] * size[1] > _MOST_PIXELS:
+        raise InputError(
+            f"{path} has {size[0]} x {size[1]} pixels, must have at most {_MOST_PIXELS}; resize it"
+        )
+
+
 def _read_image(path: Path) -> NDArray[np.float32]:
     from PIL import Image
 
     try:
-        with Image.open(path) as opened:
+        with Image.open(path, formats=_FORMATS) as opened:
+            check_picture(path, opened.size)
             mode = opened.mode
             if mode == "P" and "transparency" not in opened.info:
                 mode = "RGB"  # a palette is only a way to store it
             pixels = np.asarray(opened.convert(mode) if mode != opened.mode else opened)
-    except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: Pillow, on a broken PNG
+    except InputError:
+        raise
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        # SyntaxError: Pillow, on a broken PNG
         raise InputError(f"cannot read {path} as an image: {error}") from error
     if mode not in _WHITE:
         raise InputError(

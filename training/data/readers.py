@@ -13,7 +13,6 @@ import io
 import math
 import pickle
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.bounded import (
+    MOST_VALUES,
+    check_expansion,
+    check_size,
+    count_lines,
+    read_bounded,
+)
 from ...privacy.errors import InputError
 
 __all__ = ["Records", "read_cifar10", "read_idx", "read_idx_folder", "read_libsvm"]
@@ -47,28 +53,46 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     Raises:
         ValueError: If the magic number or the length is wrong.
     """
+    check_size(path, MOST_VALUES)
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            shape = _idx_shape(file.read(4 + 4 * dimensions), path, dimensions=dimensions)
+            announced = math.prod(shape)
+            _check_announced(path, announced, header=4 + 4 * dimensions)
+            content = file.read(announced)
+            beyond = len(file.read(1))  # at the end a packed file is held against its checksum
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is cut short or damaged ({error}); fetch it again") from error
-    header = 4 + 4 * dimensions
-    magic = bytes([0, 0, _IDX_UINT8, dimensions])
-    if content[:4] != magic:
+    if beyond or len(content) != announced:
+        holds = "more" if beyond else str(len(content))
         raise InputError(
-            f"{path} starts with {content[:4].hex() or 'nothing'}, must start with {magic.hex()}: "
+            f"{path} announces {announced} bytes of data and holds {holds}; fetch it again"
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _idx_shape(header: bytes, path: Path, *, dimensions: int) -> tuple[int, ...]:
+    magic = bytes([0, 0, _IDX_UINT8, dimensions])
+    if header[:4] != magic:
+        raise InputError(
+            f"{path} starts with {header[:4].hex() or 'nothing'}, must start with {magic.hex()}: "
             f"it is no idx file of {'images' if dimensions == 3 else 'labels'}"
         )
-    if len(content) < header:
-        raise InputError(f"{path} ends within its header of {header} bytes; fetch it again")
-    shape = tuple(np.frombuffer(content[4:header], dtype=">u4").tolist())
-    if len(content) - header != math.prod(shape):
+    if len(header) < 4 + 4 * dimensions:
         raise InputError(
-            f"{path} announces {math.prod(shape)} bytes of data and holds {len(content) - header}; "
-            "fetch it again"
+            f"{path} ends within its header of {4 + 4 * dimensions} bytes; fetch it again"
         )
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+    return tuple(np.frombuffer(header[4:], dtype=">u4").tolist())
+
+
+def _check_announced(path: Path, announced: int, *, header: int) -> None:
+    """Refuse a size that the file cannot have, before it is read."""
+    if path.suffix == ".gz":
+        check_expansion(path, announced)
+    elif (held := path.stat().st_size - header) != announced:
+        raise InputError(
+            f"{path} announces {announced} bytes of data and holds {held}; fetch it again"
+        )
 
 
 def read_idx_folder(root: Path, *, folder: str) -> tuple[Records, Records]:
@@ -114,6 +138,7 @@ def _find(places: list[Path], name: str) -> Path:
 
 
 _CIFAR_PIXELS = 3 * 32 * 32
+_LARGEST_BATCH = 64 << 20  # bytes; the official ones have half
 
 
 def read_cifar10(root: Path) -> tuple[Records, Records]:
@@ -147,24 +172,36 @@ def read_cifar10(root: Path) -> tuple[Records, Records]:
 
 def _read_cifar_batch(path: Path) -> Records:
     try:
-        content = _CifarUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        held = read_bounded(path, _LARGEST_BATCH)
+        content = _CifarUnpickler(io.BytesIO(held), encoding="bytes").load()
         # Keys are bytes in the official files (written by Python 2), text in later ones.
         batch = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
-        pixels, labels = batch["data"], np.asarray(batch["labels"])
+        pixels, labels = batch["data"], _labels(batch["labels"])
     except _RefusedError as error:
         raise InputError(f"{path} is refused: {error}") from error
+    except InputError:
+        raise
     except Exception as error:  # a damaged pickle can raise anything
         raise InputError(
             f"{path} is no CIFAR-10 batch or is damaged ({type(error).__name__}: {error})"
         ) from error
     if not isinstance(pixels, np.ndarray) or pixels.shape != (len(labels), _CIFAR_PIXELS):
+        # The shape of a list is not asked for: lists in lists become arrays of any size.
+        shape = pixels.shape if isinstance(pixels, np.ndarray) else f"of a {type(pixels).__name__}"
         raise InputError(
-            f"{path} holds data of shape {np.shape(pixels)} and {len(labels)} labels, must be "
+            f"{path} holds data of shape {shape} and {len(labels)} labels, must be "
             f"({len(labels)}, {_CIFAR_PIXELS})"
         )
     if labels.ndim != 1 or labels.dtype.kind != "i" or not ((labels >= 0) & (labels <= 9)).all():
         raise InputError(f"{path} holds labels that are not whole numbers in [0, 9]")
     return Records(inputs=pixels.reshape(-1, 3, 32, 32), targets=labels.astype(np.int64))
+
+
+def _labels(held: object) -> NDArray[Any]:
+    """Labels as an array; lists in lists, which may each be held a thousand times, are none."""
+    if isinstance(held, list) and not all(type(label) is int for label in held):
+        raise _RefusedError("its labels are not whole numbers in [0, 9]")
+    return np.asarray(held)
 
 
 class _RefusedError(pickle.UnpicklingError):
@@ -183,13 +220,21 @@ def _latin1(text: str, encoding: str | bytes) -> bytes:
     return text.encode("latin1")
 
 
-_reconstruct: Any = np.empty(0).__reduce__()[0]  # an array names the function itself
+_NDARRAY = object()  # the class of arrays, which a batch names and must not call
 
-_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
+
+def _empty_array(kind: object, *_: object) -> NDArray[np.uint8]:
+    """An array without elements, whose bytes the pickle goes on to give; whatever shape it asks."""
+    if kind is not _NDARRAY:
+        raise _RefusedError("it makes an array of a class of its own")
+    return np.empty(0, dtype=np.uint8)
+
+
+_ALLOWED: dict[tuple[str, str], object] = {
     # NumPy 1 and 2 file it under different modules.
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _bytes_dtype,
     ("_codecs", "encode"): _latin1,
 }
@@ -252,6 +297,13 @@ def _read_libsvm_file(
     load: Any = load_svmlight_file  # its types are guessed from its defaults, wrongly
     if not path.is_file():
         raise FileNotFoundError(f"no LIBSVM file at {path.absolute()}; set root to the file itself")
+    records = count_lines(path)
+    if features is not None and records * features > MOST_VALUES:
+        raise InputError(
+            f"{path} has {records} lines, which times features={features} are "
+            f"{records * features} numbers; at most {MOST_VALUES} are held: give fewer records, or "
+            "fewer features"
+        )
     try:
         inputs, labels = load(path, n_features=features, zero_based=False, dtype=np.float32)
     except (ValueError, OverflowError) as error:

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from ...privacy.bounded import check_safetensors
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 
@@ -72,6 +73,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         BrokenCheckpoint: it is not what was written, or nothing says that it is.
     """
     try:
+        check_safetensors(path)
         with safetensors.safe_open(path, framework="pt") as opened:
             facts = dict(opened.metadata() or {})
             state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 # no mapping

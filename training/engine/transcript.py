@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...privacy.bounded import check_safetensors
 from ...privacy.errors import InputError
 
 
@@ -135,24 +136,40 @@ class Transcript:
 
     @classmethod
     def load(cls, folder: Path) -> Transcript:
-        """Read what `save` wrote."""
-        from safetensors import safe_open
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: a file is none that it wrote.
+        """
+        from safetensors import SafetensorError
 
         transcript = cls()
         for path in sorted(folder.glob("round-*.safetensors")):
-            with safe_open(path, framework="pt") as file:
-                number = int(file.metadata()["round"])
-                for key in sorted(k for k in file.keys() if k.endswith(".rows")):  # noqa: SIM118 - not a dict
-                    call, kind, _ = key.split(".")
-                    base = key.removesuffix(".rows")
-                    transcript(
-                        Message(
-                            round=number,
-                            call=int(call),
-                            kind=kind,
-                            senders=file.get_tensor(f"{base}.senders"),
-                            links=file.get_tensor(f"{base}.links"),
-                            rows=torch.as_tensor(file.get_tensor(key)),
-                        )
-                    )
+            check_safetensors(path)
+            try:
+                transcript._take(path)
+            except (SafetensorError, KeyError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"{path} is no transcript of a round ({error}); it is cut off or damaged"
+                ) from error
         return transcript
+
+    def _take(self, path: Path) -> None:
+        """Add the messages of one file."""
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as file:
+            number = int(file.metadata()["round"])
+            for key in sorted(k for k in file.keys() if k.endswith(".rows")):  # noqa: SIM118 - not a dict
+                call, kind, _ = key.split(".")
+                base = key.removesuffix(".rows")
+                self(
+                    Message(
+                        round=number,
+                        call=int(call),
+                        kind=kind,
+                        senders=file.get_tensor(f"{base}.senders"),
+                        links=file.get_tensor(f"{base}.links"),
+                        rows=torch.as_tensor(file.get_tensor(key)),
+                    )
+                )

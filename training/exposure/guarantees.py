@@ -353,3 +353,36 @@ def calibrated_multiplier(
         f"accountant='{statement.accountant}' answers noise_multiplier={needed:g} for "
         f"epsilon={epsilon:g}, but spends {spent:g} with it; use accountant='pld'"
     )
+
+
+def total_epsilon(runs: Sequence[tuple[JointSensitivity, float]], *, statement: Statement) -> float:
+    """Epsilon of several runs together, whose noise and batches were drawn apart.
+
+    All releases are composed as those of one run are, by privacy loss distribution, whatever
+    accountant the runs name.
+
+    Args:
+        runs: of each the joint sensitivity at noise multiplier 1, and its noise multiplier.
+        statement: what epsilon is said of; its accountant is not used.
+
+    Raises:
+        ValueError: a rate or a sensitivity that is none, or more rounds than are added up.
+
+    >>> from overhear.privacy import EAVESDROPPER
+    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 1.0, 2, 1),), Status.PROVEN, "a test")
+    >>> round(total_epsilon([(one, 2.0), (one, 2.0)], statement=Statement(delta=1e-5)), 4)  # mu = 1
+    4.3772
+    """
+    together: Counter[tuple[float, float]] = Counter()
+    most = 1
+    for sensitivity, noise_multiplier in runs:
+        releases = _spent(sensitivity.releases)
+        if releases and (noise_multiplier == 0 or math.isinf(sensitivity.largest)):
+            return math.inf
+        together += _counted(releases, noise_multiplier)
+        most = max(most, _contributions(releases))
+    if not together:
+        return 0.0
+    return accounting.composed_epsilon(
+        together, delta=statement.delta, adjacency=statement.adjacency, contributions=most
+    )

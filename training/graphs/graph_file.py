@@ -24,9 +24,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.bounded import check_size, read_bounded
 from ...privacy.errors import InputError
 
 __all__ = ["FileKind", "GraphFile", "read_graph_file"]
+
+
+_MOST_AGENTS = 10_000
+_LARGEST_TEXT = 256 << 20  # bytes
 
 
 class FileKind(enum.StrEnum):
@@ -59,24 +64,51 @@ def read_graph_file(path: str | Path) -> GraphFile:
         if path.suffix == ".json":
             return _read_json(path)
         if path.suffix == ".npy":
-            matrix = np.load(path, allow_pickle=False).astype(np.float64)
+            matrix = _read_npy(path)
         elif path.suffix in {".csv", ".txt"}:
             delimiter = "," if path.suffix == ".csv" else None
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_bounded(path, _LARGEST_TEXT).decode("utf-8").splitlines()
+            _check_agents(max(len(lines), *(len(line.split(delimiter)) for line in lines[:1]), 0))
             if not any(line.split("#")[0].strip() for line in lines):
                 raise InputError("it holds no numbers")
             matrix = np.loadtxt(lines, delimiter=delimiter, ndmin=2)
         else:
             raise InputError(f"its suffix {path.suffix!r} must be .csv, .txt, .npy or .json")
-    except (ValueError, TypeError, KeyError, EOFError) as error:
+    except (ValueError, TypeError, KeyError, EOFError, OverflowError, RecursionError) as error:
         raise InputError(f"cannot read a graph from {path}: {error}") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"the matrix in {path} has shape {matrix.shape}, must be square (A, A)")
     return GraphFile(matrix=matrix, kind=FileKind.WEIGHTS)
 
 
+def _check_agents(agents: int) -> None:
+    if agents > _MOST_AGENTS:
+        raise InputError(f"it has {agents} agents, must have at most {_MOST_AGENTS}")
+
+
+def _read_npy(path: Path) -> NDArray[np.float64]:
+    """A matrix whose header says no more than the file holds."""
+    size = check_size(path, 1 << 62)
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+        if version[0] not in read:
+            raise InputError(f"its format {version} must be 1.0 or 2.0")
+        shape, _, kind = read[version[0]](file)
+        if kind.hasobject or kind.kind not in "biuf":
+            raise InputError(f"its numbers are of type {kind}, must be real")
+        if len(shape) != 2 or min(shape) < 0:
+            raise InputError(f"it announces the shape {shape}, must be (A, A)")
+        _check_agents(max(shape))
+        announced = shape[0] * shape[1] * kind.itemsize
+        if size - file.tell() != announced:
+            raise InputError(f"it announces {announced} bytes and holds {size - file.tell()}")
+        file.seek(0)
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False), dtype=np.float64)
+
+
 def _read_json(path: Path) -> GraphFile:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(read_bounded(path, _LARGEST_TEXT))
     known = [{"weights"}, {"agents", "edges"}, {"agents", "arcs"}]
     if not isinstance(content, dict) or set(content) not in known:
         raise InputError(
@@ -88,6 +120,7 @@ def _read_json(path: Path) -> GraphFile:
     agents = content["agents"]
     if type(agents) is not int or agents < 1:
         raise InputError(f'"agents"={agents!r} must be a whole number of at least 1')
+    _check_agents(agents)
     kind = FileKind.EDGES if "edges" in content else FileKind.ARCS
     links = np.zeros((agents, agents))
     for link in content[kind]:

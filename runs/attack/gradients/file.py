@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ....privacy.bounded import check_safetensors
 from ....privacy.errors import InputError, InputTypeError
 
 _KEY = re.compile(r"(?:(\d+)\.)?(gradient|parameter)\.(.+)", re.DOTALL)
@@ -64,6 +65,7 @@ def read_tensors(path: Path) -> TensorFile:
 
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give the path of a safetensors file")
+    check_safetensors(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

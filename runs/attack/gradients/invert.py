@@ -20,6 +20,7 @@ from ....attacks.problem.observation import sent_gradients
 from ....attacks.problem.presets import PRESETS, Preset
 from ....attacks.scoring.metrics import match
 from ....privacy.errors import InputError
+from ....training.data.image_folder import check_picture
 from ...folder import folder as run_folder
 from ..attack import means
 from .batch import BatchFacts, facts_of
@@ -287,9 +288,10 @@ def _picture(path: Path, shape: tuple[int, ...]) -> Tensor:
         raise InputError(f"{path} is a picture, and records are of shape {shape}; give safetensors")
     try:
         with Image.open(path) as image:
+            check_picture(path, image.size)
             levels = torch.tensor(list(image.convert("L" if shape[0] == 1 else "RGB").tobytes()))
             size = (image.height, image.width)
-    except UnidentifiedImageError as error:
+    except (UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise InputError(f"{path} is not a picture that can be read; save it as PNG") from error
     if size != shape[1:]:
         raise InputError(f"{path} is {size[0]}x{size[1]}, must be {shape[1]}x{shape[2]}; resize it")

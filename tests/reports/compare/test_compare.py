@@ -23,8 +23,9 @@ from overhear.reports.compare.compare import (
     rows_of,
 )
 from overhear.reports.compare.page import comparison_html, comparison_markdown
-from overhear.runs.folder.folder import ATTACK, AUDIT, write_sums
+from overhear.runs.folder.folder import ATTACK, AUDIT
 from overhear.runs.folder.run import train_run
+from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import attack, audited
 

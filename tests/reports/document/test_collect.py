@@ -12,6 +12,7 @@ import pytest
 from overhear.reports.document.collect import collect, report_run
 from overhear.runs.attack.attack import PLANTED
 from overhear.runs.folder.run import train_run
+from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS, Form
 from tests.conftest import sample_audit, sample_images, sample_report
@@ -126,6 +127,7 @@ def test_hostile_words_of_an_audit_stay_text(tmp_path: Path) -> None:
     audit["adversaries"][0]["name"] = "</pre><script>alert(1)</script>"
     audit["checks"][0]["words"] = "<script>"
     (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
+    write_sums(folder)
     _, page = reported(folder)
     assert "script" not in {tag for tag, _ in page.tags}
 
@@ -133,6 +135,7 @@ def test_hostile_words_of_an_audit_stay_text(tmp_path: Path) -> None:
 def test_an_audit_in_the_folder_is_in_the_report(tmp_path: Path) -> None:
     folder = trained(tmp_path)
     (folder / "audit.json").write_text(json.dumps(sample_audit()), encoding="utf-8")
+    write_sums(folder)
     report, page = reported(folder)
     assert report["audit"] == sample_audit()
     assert "audit.json" in report["reproduce"]["files"]
@@ -152,6 +155,7 @@ def test_pictures_of_other_than_planted_records_are_shown_only_if_asked_for(
     attack["scenarios"][0]["records"] = records
     (folder / "attacks").mkdir(exist_ok=True)
     (folder / "attacks" / "attack.json").write_text(json.dumps(attack), encoding="utf-8")
+    write_sums(folder)
     for path, held in sample_images().items():
         (folder / path).write_bytes(held)
     text = report_run(folder, show_records=asked).read_text(encoding="utf-8")

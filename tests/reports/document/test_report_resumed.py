@@ -13,7 +13,7 @@ import pytest
 from overhear.commands import cli
 from overhear.privacy.ledger import Ledger, read_ledger
 from overhear.reports.document.checked_run import read_checked_run
-from overhear.reports.document.collect import collect
+from overhear.reports.document.collect import collect, report_run
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.document.run_facts import course
 from overhear.reports.judgement.facts import facts_of_report
@@ -27,6 +27,7 @@ from overhear.reports.schema import report_schema
 from overhear.runs.folder.records import LedgerHeader, MetricsLine, header_of
 from overhear.runs.folder.resume import check_exposures, resume_run
 from overhear.runs.folder.run import plan_session, train_run
+from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.exposure.sensitivity import Release
 from tests.conftest import typed
@@ -149,7 +150,10 @@ def test_an_unfinished_run_is_reported_at_the_cost_of_all_its_rounds(run_file: P
 
 
 def test_a_report_changes_nothing_of_what_it_reports_about(run_file: Path) -> None:
-    out = cut_off(run_file, at=12)[1]  # all is there but the sums, which a report writes
+    config, out = cut_off(run_file, at=12)  # all is there but the sums, which closing it writes
+    with pytest.raises(ValueError, match=r"SHA256SUMS is missing.*--resume` closes the run"):
+        report_run(out)
+    resume_run(config, out)
     first = reported(out)[0] | {"made": ""}
     assert reported(out)[0] | {"made": ""} == first
 
@@ -201,7 +205,6 @@ def test_where_nothing_was_released_there_is_nothing_to_report(run_file: Path, c
 
 def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file: Path) -> None:
     out = resumed(run_file)
-    (out / "SHA256SUMS").unlink()
     held = json.loads((out / "stopped.json").read_text(encoding="utf-8"))
     changes: list[dict[str, Any]] = [
         {"round": 13},
@@ -214,6 +217,7 @@ def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file: Path) -> 
     ]
     for change in changes:
         (out / "stopped.json").write_text(json.dumps(held | change), encoding="utf-8")
+        write_sums(out)
         with pytest.raises(ValueError, match=r"stopped\.json (does not fit|cannot be read)"):
             collect(out)
 
@@ -223,6 +227,7 @@ def test_no_budget_ends_a_run_that_was_never_resumed(run_file: Path) -> None:
     whole = run_file.parent / "whole"
     train_run(load_run_file(run_file), whole)
     (whole / "stopped.json").write_bytes(held)
+    write_sums(whole)
     with pytest.raises(ValueError, match=r"stopped\.json does not fit"):
         collect(whole)
 

@@ -12,8 +12,8 @@ from overhear.commands import cli
 from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.errors import ContradictedProof
-from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
+from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.run_file.run_file import load_run_file
 
 pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them

@@ -23,6 +23,7 @@ from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.engine.checkpoint import load_checkpoint
 from overhear.training.engine.transcript import Transcript
+from tests.privacy.ledgers import edit_ledger
 from tests.runs.folder.interrupted import (
     NO_TARGET,
     CutOffError,
@@ -200,6 +201,11 @@ def test_checkpoints_of_another_run_are_not_continued(run_file):
     other = load_run_file(run_file, [NO_TARGET, "training.seed=5"])
     train_run(other, out.with_name("other"))
     take_checkpoints_of(out.with_name("other"), out)
+    with pytest.raises(ValueError, match="of round 12, but its ledger ends at round 6"):
+        resume_run(config, out)
+    for path in (out / "checkpoints").glob("*"):
+        if path.stem > "round-000006":
+            path.unlink()
     with pytest.raises(ValueError, match="no checkpoint that is whole"):
         resume_run(config, out)
 
@@ -332,10 +338,7 @@ def test_a_torn_line_is_a_release_that_a_target_pays_for(run_file):
 
 
 def edit_header(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    first, *lines = (out / "ledger.jsonl").read_text().splitlines(keepends=True)
-    header = json.loads(first)
-    change(header)
-    (out / "ledger.jsonl").write_text("".join([json.dumps(header) + "\n", *lines]))
+    edit_ledger(out / "ledger.jsonl", lambda lines: change(lines[0]))
 
 
 @pytest.mark.parametrize("name", ["noise_multiplier", "sampling_rate"])

@@ -13,8 +13,8 @@ import torch
 from overhear.privacy import UnsupportedView, read_ledger
 from overhear.reports.document.collect import report_run
 from overhear.runs.attack.attack import attack_run
-from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
+from overhear.runs.folder.sums import write_sums
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.data.load import load_dataset
@@ -170,7 +170,7 @@ def test_a_ledger_of_another_run_is_refused(run_file, tmp_path):
         run_file, ["privacy.epsilon=2", "intercept.rounds=[]", "attack.rounds=[]"]
     )
     (out / "run.toml").write_text(other.to_toml())
-    (out / "SHA256SUMS").unlink()
+    write_sums(out)
     with pytest.raises(ValueError, match="do not belong together"):
         report_run(out)
 

@@ -173,7 +173,7 @@ def test_other_encodings_are_refused(tmp_path):
         ({"data": PIXELS[:, :3000]}, r"shape \(2, 3000\) and 2 labels"),
         ({"data": PIXELS[:1]}, r"shape \(1, 3072\) and 2 labels"),
         ({"data": PIXELS.astype(float)}, "array of type 'f8'"),
-        ({"data": [1, 2]}, r"shape \(2,\)"),
+        ({"data": [1, 2]}, "shape of a list and 2 labels"),
         ({"labels": [3, 10]}, r"not whole numbers in \[0, 9\]"),
         ({"labels": [3, -1]}, r"not whole numbers in \[0, 9\]"),
         ({"labels": [3.5, 1.0]}, "not whole numbers"),

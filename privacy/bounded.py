@@ -1,0 +1,168 @@
+"""Files from elsewhere, looked at before they are read: what they would become has a bound.
+
+A file of a few megabytes can say that it holds terabytes, or be unpacked into them. Everything that
+is read whole, unpacked or allocated by what a header says is held against a bound first.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import stat
+import struct
+import zlib
+from pathlib import Path
+from typing import IO
+
+from .errors import InputError
+
+__all__ = [
+    "MOST_VALUES",
+    "check_expansion",
+    "check_safetensors",
+    "check_size",
+    "count_lines",
+    "read_bounded",
+    "read_text",
+]
+
+MOST_VALUES = 1 << 30  # numbers of a data set, 4 GiB in single precision
+_BLOCK = 1 << 20
+_HARMLESS = 64 << 20  # bytes that any file may become
+_MOST_EXPANSION = 200  # times its own size, beyond that; packed images and text are below 50
+_MOST_TEXT = 8 << 30
+_LONGEST_LINE = 64 << 20
+_LARGEST_HEADER = 16 << 20  # of a safetensors file, which is JSON
+_TOML = 1 << 20
+
+
+def check_size(path: Path, most: int) -> int:
+    """The bytes of a regular file, at most so many.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is larger, or no regular file.
+    """
+    held = path.stat()
+    if not stat.S_ISREG(held.st_mode):
+        raise InputError(f"{path} is no regular file; give a file")
+    if held.st_size > most:
+        raise InputError(
+            f"{path} has {held.st_size} bytes, and at most {most} are read; give a smaller file"
+        )
+    return held.st_size
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a file.
+
+    Args:
+        path: the file.
+        most: how many bytes it may have.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is larger, or no regular file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "figure"
+    ...     _ = path.write_bytes(b"8.0")
+    ...     print(len(read_bounded(path, 3)))
+    3
+    """
+    check_size(path, most)
+    with path.open("rb") as file:
+        return file.read(most)
+
+
+def read_text(path: Path) -> str:
+    """The text of a TOML file.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is larger than a megabyte, or no text.
+    """
+    try:
+        return read_bounded(path, _TOML).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+
+
+def check_expansion(path: Path, becomes: int) -> None:
+    """Refuse a packed file that says it becomes much more than packed data do.
+
+    Args:
+        path: the packed file.
+        becomes: bytes that it says it holds, or that were unpacked of it so far.
+
+    Raises:
+        ValueError: more than a bound, or than its own size explains.
+    """
+    most = max(_HARMLESS, min(_MOST_EXPANSION * path.stat().st_size, MOST_VALUES))
+    if becomes > most:
+        raise InputError(
+            f"{path} becomes {becomes} bytes or more when it is unpacked, and at most {most} are "
+            "read of a file of its size; unpack it yourself if you trust it"
+        )
+
+
+def count_lines(path: Path) -> int:
+    """The lines of a text, plain or packed by its suffix, once it was found harmless to read.
+
+    Raises:
+        ValueError: it is unpacked into too much, is too large, has a line that is too long, or
+            cannot be unpacked.
+    """
+    size = check_size(path, _MOST_TEXT)
+    packed = path.suffix in _PACKED
+    count = unpacked = open_line = 0
+    try:
+        with _opened(path) as file:
+            while block := file.read(_BLOCK):
+                unpacked += len(block)
+                if packed:
+                    check_expansion(path, unpacked)
+                ends = block.count(b"\n")
+                open_line = len(block) - block.rfind(b"\n") - 1 if ends else open_line + len(block)
+                if open_line > _LONGEST_LINE:
+                    raise InputError(
+                        f"{path} line {count + ends + 1} is longer than {_LONGEST_LINE} bytes; it "
+                        "is no text of records"
+                    )
+                count += ends
+    except (EOFError, OSError, ValueError, zlib.error) as error:
+        if isinstance(error, InputError) or not packed:
+            raise
+        raise InputError(f"{path} cannot be unpacked ({error}); fetch it again") from error
+    return count + (size > 0)
+
+
+_PACKED = {".gz", ".bz2"}
+
+
+def _opened(path: Path) -> IO[bytes] | gzip.GzipFile | bz2.BZ2File:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(path)
+    return bz2.BZ2File(path) if path.suffix == ".bz2" else path.open("rb")
+
+
+def check_safetensors(path: Path) -> None:
+    """Refuse a file whose header is larger than those of safetensors files, before it is parsed.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: its header would go beyond the file, or beyond a bound.
+    """
+    size = check_size(path, 1 << 62)
+    with path.open("rb") as file:
+        first = file.read(8)
+    if len(first) < 8:
+        raise InputError(f"{path} is not a safetensors file: it has {size} bytes of at least 8")
+    (header,) = struct.unpack("<Q", first)
+    most = min(_LARGEST_HEADER, size - 8)
+    if header > most:
+        raise InputError(
+            f"{path} is not a safetensors file: it announces a header of {header} bytes, must be "
+            f"at most {most}; pickles and archives are not read"
+        )

@@ -1,0 +1,214 @@
+"""Several runs on the same records: what one adversary who looks on at all of them learns.
+
+Each run's releases are those of its ledger, at the least those that were planned, and of the agent
+whose records are worst off in that run. All of them are composed as the releases of one run are.
+Where runs deal the records to agents differently, one record may be worst off in each of them;
+where they deal alike and another agent is worst in each, the figure is an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Statement, Status
+from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
+from ...runs.folder.same_records import HeldRecords, held_records
+from ...training.exposure.guarantees import run_epsilon, total_epsilon
+from ..plain_text import plain
+from ..schema import Total, TotalAdversary, TotalRun
+
+__all__ = ["total_of_runs"]
+
+_ASSUME = "--assume-same-records takes them for the same"
+
+
+def total_of_runs(
+    folders: Sequence[Path], *, delta: float | None = None, assume_same_records: bool = False
+) -> Total:
+    """Account for several runs on the same records as for one.
+
+    Args:
+        folders: of the runs, finished or not; at least one, none twice.
+        delta: of the total; the smallest of the runs' by default.
+        assume_same_records: take the records of all runs for the same where they differ, or where
+            it cannot be told.
+
+    Raises:
+        FileNotFoundError: a folder holds no run, or one that released nothing.
+        ValueError: a run was changed, is given twice, or cannot be composed with the others.
+    """
+    if not folders:
+        raise InputError("no run is given, and a total needs 1 or more")
+    _check_folders(folders)
+    runs = {folder: read_run(folder) for folder in folders}
+    _check_apart(runs)
+    statement = _statement(runs, delta)
+    records, holders = _records(runs, assumed=assume_same_records)
+    _check_victims(runs, holders)
+    every = [list(run.plan.exposures) for run in runs.values()]
+    shared = [name for name in every[0] if all(name in names for names in every)]
+    if not shared:
+        raise InputError(
+            "no adversary is accounted for in every run "
+            f"({'; '.join(', '.join(names) for names in every)}); name one of them in "
+            "[privacy] adversaries of all run files"
+        )
+    found = [_adversary(name, list(runs.values()), statement) for name in shared]
+    return Total(
+        version=1,
+        counted=len(runs),
+        runs=[_run(folder, run) for folder, run in runs.items()],
+        delta=statement.delta,
+        unit="record",
+        adjacency=statement.adjacency.value,
+        composed="as its report" if len(runs) == 1 else "privacy loss distribution",
+        records=records,
+        holders=holders,
+        adversaries=sorted(found, key=lambda one: -one.epsilon),
+        left_out=sorted({name for names in every for name in names} - set(shared)),
+    )
+
+
+def _check_folders(folders: Sequence[Path]) -> None:
+    seen: dict[Path, Path] = {}
+    for folder in folders:
+        place = folder.resolve()
+        if place in seen:
+            raise InputError(
+                f"{folder} is the folder {seen[place]} again; a run is counted once, so name it "
+                "once"
+            )
+        seen[place] = folder
+
+
+_Runs = dict[Path, AccountedRun]
+
+
+def _check_apart(runs: _Runs) -> None:
+    """Refuse copies of one run, and runs whose noise is the same."""
+    seen: dict[str, Path] = {}
+    seeds: dict[int, Path] = {}
+    for folder, run in runs.items():
+        first = seen.setdefault(run.header.run, folder)
+        if first != folder:
+            raise InputError(
+                f"{folder} and {first} hold the same run; name one of them. If both were continued "
+                "apart, neither ledger names all that was released, and no total can be given"
+            )
+        seed = run.config.training.evaluation_noise_seed
+        if seed is not None and seeds.setdefault(seed, folder) != folder:
+            raise InputError(
+                f"{folder} and {seeds[seed]} draw their noise from the same "
+                f"evaluation_noise_seed={seed}, and what is sent with the same noise twice is not "
+                "hidden by it; no total can be given"
+            )
+
+
+def _statement(runs: _Runs, delta: float | None) -> Statement:
+    stated = [run.plan.statement for run in runs.values()]
+    different = {one.adjacency.value: folder for folder, one in zip(runs, stated, strict=True)}
+    if len(different) > 1:
+        each = ", ".join(f"{folder}: {name}" for name, folder in different.items())
+        raise InputError(
+            f"adjacency differs ({each}), and what neighbouring data sets are must be one for a "
+            "total; train with one adjacency, or give the runs of one adjacency"
+        )
+    smallest = min(one.delta for one in stated)
+    return replace(stated[0], delta=smallest if delta is None else delta)
+
+
+def _records(
+    runs: _Runs, *, assumed: bool
+) -> tuple[
+    Literal["the same", "assumed to be the same"], Literal["the same", "others", "not known"]
+]:
+    """Whether all runs are on the same records, and whether the same agents hold them."""
+    if len(runs) == 1:
+        return "the same", "the same"
+    held: dict[Path, HeldRecords] = {}
+    for folder, run in runs.items():
+        try:
+            held[folder] = held_records(folder, run.header, run.built.setting.shards)
+        except (InputError, FileNotFoundError) as error:
+            if assumed:
+                return "assumed to be the same", "not known"
+            raise InputError(f"{error}; or {_ASSUME}") from error
+    first = next(iter(runs))
+    for folder, found in held.items():
+        if found.records != held[first].records:
+            if assumed:
+                return "assumed to be the same", "not known"
+            raise InputError(
+                f"{folder} is trained on other records than {first} ({_data(runs[folder])}, not "
+                f"{_data(runs[first])}), and only runs on the same records add up; give those, or "
+                f"{_ASSUME}: that is an upper bound where a record is in both"
+            )
+    alike = all(found.held == held[first].held for found in held.values())
+    return "the same", "the same" if alike else "others"
+
+
+def _data(run: AccountedRun) -> str:
+    return f"{len(run.built.data.targets)} records of {run.config.data.name}"
+
+
+def _check_victims(runs: _Runs, holders: str) -> None:
+    """Figures for one agent's records alone add up where the same agent holds the same records."""
+    victims = {folder: _victim(run) for folder, run in runs.items()}
+    if set(victims.values()) == {None} or len(runs) == 1:
+        return
+    if holders != "the same" or len(set(victims.values())) > 1:
+        each = ", ".join(
+            f"{folder}: {'every agent' if victim is None else f'agent {victim}'}"
+            for folder, victim in victims.items()
+        )
+        raise InputError(
+            f"[privacy] victim limits figures to the records of one agent ({each}), and these are "
+            "not the same records in every run; leave victim out of the run files"
+        )
+
+
+def _victim(run: AccountedRun) -> int | None:
+    return None if run.config.privacy is None else run.config.privacy.victim
+
+
+def _adversary(name: str, runs: Sequence[AccountedRun], statement: Statement) -> TotalAdversary:
+    spent = [
+        (released_sensitivity(run.plan, run.spent, name), run.plan.noise_multiplier) for run in runs
+    ]
+    alone = [
+        run_epsilon(
+            sensitivity,
+            statement=replace(run.plan.statement, delta=statement.delta),
+            noise_multiplier=noise_multiplier,
+        )
+        for run, (sensitivity, noise_multiplier) in zip(runs, spent, strict=True)
+    ]
+    epsilon = alone[0] if len(runs) == 1 else total_epsilon(spent, statement=statement)
+    guarantees = [run.plan.guarantee(name) for run in runs]
+    unproven = [one for one in guarantees if one.status is not Status.PROVEN]
+    status: Literal["proven", "heuristic", "no protection"] = "proven"
+    blame = max(guarantees, key=lambda one: one.epsilon)
+    if math.isinf(epsilon):
+        status = "no protection"
+    elif unproven:
+        status, blame = "heuristic", unproven[0]
+    return TotalAdversary(
+        name=name, epsilon=epsilon, status=status, alone=alone, because=blame.because
+    )
+
+
+def _run(folder: Path, run: AccountedRun) -> TotalRun:
+    return TotalRun(
+        run=plain(folder),
+        algorithm=run.config.algorithm.name,
+        form=run.config.algorithm.form,
+        agents=run.built.setting.graph.agents,
+        rounds=run.spent.rounds,
+        planned_rounds=run.plan.rounds,
+        victim=_victim(run),
+    )

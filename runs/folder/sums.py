@@ -1,0 +1,173 @@
+"""SHA256SUMS of a run: what a finished run must have, and how it is written, read and held.
+
+A run is finished when its last round is measured; from then on SHA256SUMS names every file that the
+program reads of it. A report on a run that is not finished writes sums too, and they are held as
+well. They are the digests of files and no signature: who can write to the folder can write them
+anew, so what must not be changed unseen is kept, or its SHA256SUMS is, where others cannot write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...privacy.bounded import read_bounded
+from ...privacy.durable import PART, write_durably
+from ...privacy.errors import InputError
+from .folder import (
+    ATTACK,
+    AUDIT,
+    CHECKPOINTS,
+    ENVIRONMENT,
+    LEDGER,
+    METRICS,
+    PRIVACY,
+    RECORDS,
+    REPORT,
+    RUN,
+    STOPPED,
+    SUMS,
+    TRANSCRIPT,
+    digest,
+    has_ended,
+)
+
+__all__ = ["check_sums", "forget_sums", "write_sums"]
+
+_LARGEST = 64 << 20  # bytes; a line has about a hundred
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_ALWAYS = (RUN, ENVIRONMENT, RECORDS, LEDGER)
+_READ = (*_ALWAYS, METRICS, STOPPED, PRIVACY, REPORT, ATTACK, AUDIT)
+_FOLDERS = (CHECKPOINTS, TRANSCRIPT)  # every file in them
+_EARLIER_AUDITS = "audit-*.json"
+
+
+def write_sums(folder: Path) -> dict[str, str]:
+    """Write SHA256SUMS over every file of the run, in the format of sha256sum.
+
+    Links, and files whose name the format cannot hold, are none of the run's.
+    """
+    sums = {name: digest(folder / name) for name in _files(folder)}
+    lines = "".join(f"{value}  {name}\n" for name, value in sums.items())
+    write_durably(folder / SUMS, lines.encode())
+    return sums
+
+
+def _files(folder: Path) -> list[str]:
+    """Paths in the run of regular files, apart from the sums and what a crash left."""
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            held = path.relative_to(folder).as_posix()
+            if name == SUMS or path.suffix == PART or not _is_plain(held):
+                continue
+            if stat.S_ISREG(path.lstat().st_mode):
+                found.append(held)
+    return sorted(found)
+
+
+def forget_sums(folder: Path, start: str) -> None:
+    """Drop the sums of files whose path in the run begins so, because they will be written anew."""
+    if (folder / SUMS).exists():
+        held = _listed(folder)
+        kept = {name: value for name, value in held.items() if not name.startswith(start)}
+        if kept != held:
+            lines = "".join(f"{value}  {name}\n" for name, value in kept.items())
+            write_durably(folder / SUMS, lines.encode())
+
+
+def check_sums(folder: Path) -> None:
+    """Refuse a folder whose files are not those that SHA256SUMS names.
+
+    A run that is not finished has none until it is reported on.
+
+    Raises:
+        ValueError: a finished run has no sums, or they name a file that is missing, changed or
+            outside of the folder, or leave out one that is read.
+    """
+    if not os.path.lexists(folder / SUMS):
+        if has_ended(folder):
+            raise InputError(
+                f"{folder / SUMS} is missing: the last round of this run is measured, so it is "
+                "finished, and a finished run names the digest of each of its files there; put "
+                "the file back from a copy of the run. Where the run was cut off before it was "
+                f"written, `overhear train {folder / RUN} --out {folder} --resume` closes the run"
+            )
+        return
+    held = _listed(folder)
+    for name in _needed(folder):
+        if name not in held:
+            raise InputError(
+                f"{folder / name} is not in {SUMS}: it was put there after the run was closed, or "
+                f"its line was taken out. Put {SUMS} back as it was written; or move the file away "
+                "and make it again"
+            )
+    root = folder.resolve()
+    for name, value in held.items():
+        path = folder / name
+        if not _is_inside(path, root) or digest(path) != value:
+            raise InputError(
+                f"{path} is not the file that {SUMS} names; the run was changed after it was "
+                "written"
+            )
+
+
+def _needed(folder: Path) -> Iterator[str]:
+    """What must have a line: what every run has, and of what is read what is there."""
+    yield from _ALWAYS
+    yield from (name for name in _READ if name not in _ALWAYS and os.path.lexists(folder / name))
+    yield from (path.name for path in sorted(folder.glob(_EARLIER_AUDITS)))
+    for held in _FOLDERS:
+        for name in _files(folder / held):
+            yield f"{held}/{name}"
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a path can stand in a line of sha256sum as it is, and leads to below the folder."""
+    parts = name.split("/")
+    return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(parts)
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    """Whether a path is a regular file of the folder, and no link out of it."""
+    try:
+        return path.is_file() and path.resolve().is_relative_to(root)
+    except OSError:  # links in a circle
+        return False
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """Digest by path, of every line.
+
+    Raises:
+        ValueError: SHA256SUMS is no such list, or names a file twice or one outside of the folder.
+    """
+    path = folder / SUMS
+    if not _is_inside(path, folder.resolve()):
+        raise InputError(f"{path} is no file of the run; put it back as it was written")
+    try:
+        text = read_bounded(path, _LARGEST).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no text; put it back as it was written") from error
+    found: dict[str, str] = {}
+    *lines, rest = text.split("\n")
+    if rest:
+        raise InputError(f"{path} is cut off in its last line; put it back as it was written")
+    for at, line in enumerate(lines, start=1):
+        shaped = _LINE.fullmatch(line)
+        name = shaped[2] if shaped else ""
+        if shaped is None or not _is_plain(name):
+            raise InputError(
+                f"{path} line {at} is none of sha256sum: a digest of 64 digits, two blanks and the "
+                "path of a file in the folder; put it back as it was written"
+            )
+        if name in found:
+            raise InputError(
+                f"{path} line {at} names {name} a second time; put it back as it was written"
+            )
+        found[name] = shaped[1]
+    return found

@@ -1,0 +1,81 @@
+"""No single bit of an unfinished run's ledger lowers the epsilon that a report prints."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from overhear.privacy.errors import InputError
+from overhear.reports.document.collect import collect
+from overhear.runs.folder.accounted_run import check_ledger, epsilon_of_ledger
+from overhear.runs.folder.released import read_released
+from overhear.runs.folder.resume import resume_run
+from overhear.runs.folder.run import plan_session
+from overhear.runs.plan.plan import Plan
+from tests.runs.folder.interrupted import (
+    NO_TARGET,
+    CutOffError,
+    cut_off,
+    cut_off_at,
+    plan_once,
+    write_run_file,
+)
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Plan]:
+    """A run that was cut off after round 6, went on after 4, and was cut off after round 9."""
+    plan_once(monkeypatch)
+    config, out = cut_off(write_run_file(tmp_path), NO_TARGET)
+    with pytest.raises(CutOffError):
+        resume_run(config, out, progress=cut_off_at(9))
+    return out, plan_session(config, out).plan
+
+
+def flips(folder: Path, plan: Plan, bits: list[int]) -> Counter[str]:
+    """What becomes of each flipped bit; one that lowers an epsilon fails."""
+    path = folder / "ledger.jsonl"
+    whole = path.read_bytes()
+    epsilon = epsilon_of_ledger(plan, read_released(folder))
+    known = {}
+    found = Counter[str]()
+    for bit in bits:
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(changed)
+        try:
+            spent = read_released(folder)
+            check_ledger(folder, spent, plan)
+        except InputError:
+            found["refused"] += 1
+            continue
+        key = (*spent.numbers, spent.torn)
+        if key not in known:
+            known[key] = epsilon_of_ledger(plan, spent)
+        if any(known[key][name] < epsilon[name] for name in epsilon):
+            found["less"] += 1
+        else:
+            found["as much" if known[key] == epsilon else "more"] += 1
+    path.write_bytes(whole)
+    return found
+
+
+def test_1500_flips_never_lower_the_epsilon(unfinished: tuple[Path, Plan]) -> None:
+    folder, plan = unfinished
+    assert epsilon_of_ledger(plan, read_released(folder)) == collect(folder).ledger.epsilon
+    size = 8 * (folder / "ledger.jsonl").stat().st_size
+    found = flips(folder, plan, random.Random(2).sample(range(size), 1500))
+    assert found.keys() <= {"refused", "more", "as much"}
+    assert found.total() == 1500
+
+
+def test_flips_before_the_last_line_are_all_refused(unfinished: tuple[Path, Plan]) -> None:
+    folder, plan = unfinished
+    whole = (folder / "ledger.jsonl").read_bytes()
+    before = 8 * (len(whole) - len(whole.splitlines(keepends=True)[-1]))
+    assert flips(folder, plan, random.Random(0).sample(range(before), 300)) == {"refused": 300}
+    last = flips(folder, plan, random.Random(1).sample(range(before, 8 * len(whole)), 300))
+    assert last.keys() <= {"refused", "more"}
