@@ -20,6 +20,7 @@ class AccountantName(enum.StrEnum):
     PLD = "pld"
     RDP = "rdp"
     PRV = "prv"
+    DP_ACCOUNTING = "dp-accounting"
     GDP_CLT = "gdp-clt"
 
 
