@@ -49,7 +49,9 @@ def plan(
 ) -> None:
     """Before training: the noise for the target, and epsilon for every adversary."""
     from ...privacy.errors import InputError
+    from ...runs.errors import ContradictedProof
     from ...runs.plan.plan import make_plan
+    from ...runs.plan.second_opinions import contradiction, with_opinions
     from ...runs.run_file.run_file import load_run_file
 
     if every_agent and (sweeps or not json):
@@ -60,20 +62,26 @@ def plan(
     if markdown:
         raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
     from ...reports.judgement.advice import advise
+    from ..terminal.tables import second_opinions
 
     config = load_run_file(run, overrides or ())
     begun = process_time()
     planned = make_plan(config, every_agent=every_agent)
     slow = process_time() - begun > _LONG
     advice = advise(config, planned, slow=slow)
-    found = planned.to_json()
+    described = with_opinions(planned)
+    found, opinions = described.dump(), described.second_opinion or {}
     if json:
         print_json(found | {"advice": [one.to_json() for one in advice]})
-        return
-    _show_plan(found, advice, make_console())
+    else:
+        _show_plan(found, advice, make_console(), opinions=second_opinions(opinions))
+    if said := contradiction(opinions):
+        raise ContradictedProof(said)
 
 
-def _show_plan(found: Mapping[str, Any], advice: Sequence[Advice], console: Console) -> None:
+def _show_plan(
+    found: Mapping[str, Any], advice: Sequence[Advice], console: Console, *, opinions: Sequence[str]
+) -> None:
     """Print the object of `--json` as tables, which take its rows, and the advice."""
     from ...runs.numbers import bound, small
     from ..terminal.tables import adversary_table, reasons
@@ -88,6 +96,8 @@ def _show_plan(found: Mapping[str, Any], advice: Sequence[Advice], console: Cons
     words = " ".join(one.words for one in advice)
     said = {row["because"] for row in rows if row["because"] in words}
     for line in reasons(row for row in rows if row["because"] not in said):
+        say(console, line)
+    for line in opinions:
         say(console, line)
     _show_advice(advice, console)
     for warning in found["warnings"]:

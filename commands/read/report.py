@@ -31,8 +31,13 @@ def report(
         typer.Option("--format", help="html writes files; json and md print, and write nothing."),
     ] = FormatName.HTML,
 ) -> None:
-    """Write privacy.json and report.html into the folder of a run, or print the same figures."""
+    """Write privacy.json and report.html into the folder of a run, or print the same figures.
+
+    Exit code 4: another library puts an epsilon above the one that is stated.
+    """
     from ...privacy.errors import InputError
+    from ...runs.errors import ContradictedProof
+    from ...runs.plan.second_opinions import contradiction
 
     if format is FormatName.HTML:
         from ...reports.document.collect import report_run
@@ -43,9 +48,12 @@ def report(
         raise InputError("--show-records belongs to --format html; json and md show no records")
     from ...reports.document.collect import collect
 
+    found = collect(folder)
     if format is FormatName.JSON:
-        print_json(collect(folder).dump())
-        return
-    from ...reports.document.markdown import report_markdown
+        print_json(found.dump())
+    else:
+        from ...reports.document.markdown import report_markdown
 
-    print(report_markdown(collect(folder)), end="")
+        print(report_markdown(found), end="")
+    if said := contradiction(found.second_opinion):
+        raise ContradictedProof(said)

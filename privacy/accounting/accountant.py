@@ -363,7 +363,10 @@ def _referred_delta(
     """dp-accounting's pessimistic delta."""
     try:
         return delta_estimate(
-            counts, epsilon=epsilon, adjacency=adjacency, contributions=operator.index(contributions)
+            counts,
+            epsilon=epsilon,
+            adjacency=adjacency,
+            contributions=operator.index(contributions),
         )
     except Unanswered as reason:
         raise _unanswered(reason) from reason

@@ -184,7 +184,7 @@ def _least_delta(kinds: Sequence[Kind]) -> float:
 
 
 def _check_delta(kinds: Sequence[Kind], delta: float) -> None:
-    if kinds and delta < (least := _least_delta(kinds)):
+    if kinds and delta < (1.0 - 1e-9) * (least := _least_delta(kinds)):
         raise Unanswered(
             f"delta={delta:g} is below {least:.0e}, where rounding errors of its transforms count"
         )
@@ -285,9 +285,7 @@ def _composed(
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     replace = adjacency == "replace-one"
-    relation = (
-        NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
+    relation = NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
     total: PrivacyLossDistribution | None = None
     with _quiet():
         for kind in kinds:

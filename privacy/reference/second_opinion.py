@@ -135,9 +135,7 @@ def _bracket(
     }
     try:
         high = epsilon_estimate(asked, **how, seconds=_ABOVE)
-        low = epsilon_estimate(
-            asked, **how, seconds=_BELOW, pessimistic=False, near=high.figure
-        )
+        low = epsilon_estimate(asked, **how, seconds=_BELOW, pessimistic=False, near=high.figure)
     except Unanswered as refused:
         return str(refused)
     return low.figure, high.figure, (low.interval, high.interval)

@@ -12,6 +12,7 @@ from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
 from ...runs.attack.attack import PLANTED
+from ...runs.errors import ContradictedProof
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
 from ...runs.evidence.schema import Attack
@@ -19,6 +20,7 @@ from ...runs.folder import folder as run_folder
 from ...runs.folder.records import header_of, read_environment, read_metrics
 from ...runs.folder.resume import check_exposures, check_nothing_released
 from ...runs.plan.plan import Plan, make_plan
+from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built, build
 from ...runs.run_file.run_file import load_run_file
 from ...training.exposure.guarantees import accounted, run_epsilon
@@ -47,6 +49,8 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
     Raises:
         FileNotFoundError: no run is in the folder, or one that released nothing.
         ValueError: the ledger or stopped.json belongs to another run file.
+        ContradictedProof: another library puts an epsilon above the one that is stated; the files
+            are written, and say so.
     """
     report = collect(folder)
     pictures = _pictures(folder, report.attack, show_records=show_records)
@@ -54,6 +58,8 @@ def report_run(folder: Path, *, show_records: bool = False) -> Path:
     report.write(folder / run_folder.PRIVACY)
     write_durably(folder / run_folder.REPORT, page.encode())
     run_folder.write_sums(folder)
+    if said := contradiction(report.second_opinion):
+        raise ContradictedProof(f"{said}. {folder / run_folder.REPORT} says so too")
     return folder / run_folder.REPORT
 
 
@@ -96,6 +102,7 @@ def collect(folder: Path) -> Report:
         run=run,
         plan=plan.planned(),
         ledger=ledger,
+        second_opinion=opinions(plan, _accounted(plan, spent), ledger.epsilon),
         risk=risk_by_adversary(plan, spent, epsilon=ledger.epsilon),
         epsilon_by_round=_epsilon_by_round(plan, spent),
         within_limit={} if limit is None else rounds_within(plan, spent, limit=limit),
@@ -180,14 +187,21 @@ def _ledger(plan: Plan, spent: Spent) -> Released:
         repeated=_repeated(spent),
         torn=spent.torn,
         epsilon={
-            name: _epsilon(plan, accounted(exposure, spent.numbers, torn=spent.torn))
-            for name, exposure in plan.exposures.items()
+            name: _epsilon(plan, exposure) for name, exposure in _accounted(plan, spent).items()
         },
         reading={
             name: _epsilon(plan, exposure, rounds=spent.numbers)
             for name, exposure in plan.exposures.items()
         },
     )
+
+
+def _accounted(plan: Plan, spent: Spent) -> dict[str, JointSensitivity]:
+    """By adversary the releases that may be signed for."""
+    return {
+        name: accounted(exposure, spent.numbers, torn=spent.torn)
+        for name, exposure in plan.exposures.items()
+    }
 
 
 def _repeated(spent: Spent) -> list[tuple[int, int]]:
