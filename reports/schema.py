@@ -193,7 +193,7 @@ class Report(Described):
     run: Run
     plan: Planned
     ledger: Released
-    second_opinion: dict[str, SecondOpinion] = {}
+    second_opinion: dict[str, SecondOpinion] = Field(default_factory=dict)
     """By adversary: what another library says of the releases behind the figure of the ledger."""
     risk: dict[str, Risk]
     """By adversary."""

@@ -10,8 +10,8 @@ Formal guarantees:
   form of `gaussian` when the sampling rate is 1. The smallest noise multiplier is rounded up and
   evaluated once more before it is returned.
 - `rdp` (dp-accounting) and `prv` (opacus): upper bounds, add-or-remove-one only.
-- `dp-accounting`: its own pessimistic estimate by a privacy loss distribution (`reference`). What it
-  does not cover, or would take more than about 20 seconds or 1 GB for, is refused with the reason.
+- `dp-accounting`: its own pessimistic estimate by a privacy loss distribution. What it does not
+  cover, or would take more than about 20 seconds or 1 GB for, is refused with the reason.
 - `gdp-clt`: the central limit theorem of Bu et al. 2020 (arXiv:1911.11607). An approximation that
   may be too small: at multiplier 1, rate .5, one round it claims less than the truth.
 - "replace-one" with a sampling rate below 1 bounds one contribution per batch; with

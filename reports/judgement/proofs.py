@@ -1,6 +1,4 @@
-"""Findings about proofs: what an attack, an audit, a check of the implementation or a second opinion
-says of them.
-"""
+"""Findings about proofs: what attacks, audits, checks of code and second opinions say of them."""
 
 from __future__ import annotations
 

@@ -214,7 +214,8 @@ def test_plan_prints_one_json_object(
 ) -> None:
     report["plan"]["adversaries"][0]["epsilon"] = math.inf
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    stub("runs.plan.plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    stub("runs.plan.second_opinions", "with_opinions", lambda _: _Described(report["plan"]))
     assert cli.main(["plan", str(run_file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["adversaries"][0]["epsilon"] == "inf"
@@ -229,7 +230,8 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
 ) -> None:
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    stub("runs.plan.plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    stub("runs.plan.second_opinions", "with_opinions", lambda _: _Described(report["plan"]))
     assert cli.main(["plan", str(run_file)]) == 0
     shown = capsys.readouterr().out
     for words in ("eavesdropper", "heuristic: at least this bad", "Warning: Nothing protects [pri"):
@@ -332,9 +334,11 @@ def test_names_of_choices_are_those_of_the_accountant() -> None:
     assert {a.value for a in AdjacencyName} == {a.value for a in Adjacency}
 
 
-class _Planned:
+class _Described:
+    second_opinion = None
+
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def to_json(self) -> Plan:
+    def dump(self) -> Plan:
         return self._plan
