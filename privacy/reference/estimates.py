@@ -43,8 +43,11 @@ _CELL_BYTES, _BIN_BYTES = 250.0, 100.0
 _WANTED, _BEARABLE = 5e-5, 1e-3  # share of epsilon that the grid may add from above
 _WANTED_BELOW = 1e-4  # and may take from below
 _COARSEST = 0.05  # nats
-_FINEST = 1e-6  # times the root of the widest loss: its rounding errors stay below 1e-4 then
+# Its masses from above are second differences over the interval h, and their rounding errors add a
+# share of about T _NOISE sqrt(width) / h^2, found by trial, of which so much is borne.
+_NOISE, _MOST_NOISE = 5e-18, 1e-3
 _LEAST_MULTIPLIER = 1e-4
+_MOST_KINDS = 256  # of rounds that differ; each is convolved with all before it
 _SMALLEST, _LARGEST = 1e-7, 700.0  # epsilon that a grid is chosen for, and that it resolves
 _ROUNDED = 1e-4  # share of delta that rounding errors of its transforms stay below
 _TAILS = 1e-6  # share of delta that the tails of all rounds may hold
@@ -166,6 +169,11 @@ def _kinds(
             f"it has no bound for a replaced record with {contributions} contributions to one "
             "sampled batch"
         )
+    if len(kinds) > _MOST_KINDS:
+        raise Unanswered(
+            f"{len(kinds)} different rounds take too long to compose; it is asked about "
+            f"{_MOST_KINDS} at most"
+        )
     if squares > 0.0:
         kinds.append(Kind(multiplier=squares**-0.5, rate=1.0, count=1))
     return kinds
@@ -221,7 +229,7 @@ class _Needs(NamedTuple):
         added = math.sqrt(12.0 * epsilon / ((self.tilt + 1.0) * self.rounds))
         above = min(math.sqrt(_WANTED) * added, _COARSEST)
         below = min(2.0 * _WANTED_BELOW * epsilon / self.rounds, _COARSEST)
-        chosen = max(least, above if pessimistic else below, self.finest)
+        chosen = max(least, above, self.finest) if pessimistic else max(least, below)
         bearable = math.sqrt(_BEARABLE) * added
         if not pessimistic or chosen <= bearable:
             return chosen
@@ -250,7 +258,6 @@ def _needs(kinds: Sequence[Kind], adjacency: str, *, delta: float, tails: float)
         # Every composition with another kind convolves all that is there already.
         bins += sum(widths) + (float(np.cumsum(widths).sum()) if len(widths) > 1 else 0.0)
     epsilon, tilt = max(_guess([d[way] for d in found], delta) for way in (0, -1))
-    # Second differences of delta, about 1e-16 each, are divided by the interval.
     widest = max(one.width for directions in found for one in directions)
     return _Needs(
         cells=cells,
@@ -258,7 +265,7 @@ def _needs(kinds: Sequence[Kind], adjacency: str, *, delta: float, tails: float)
         epsilon=epsilon,
         tilt=tilt,
         rounds=float(sum(k.count for k in kinds)),
-        finest=_FINEST * math.sqrt(widest),
+        finest=math.sqrt(sum(k.count for k in kinds) * _NOISE / _MOST_NOISE) * widest**0.25,
     )
 
 
