@@ -52,7 +52,8 @@ def test_a_larger_figure_than_its_upper_bound_is_loose_not_wrong():
         ({(0.0, 0.1): 1}, {}, "a round has no noise"),
         (ROUNDS, {"delta": 1e-12}, "below 1e-10"),
         (ROUNDS, {"adjacency": "replace-one", "contributions": 2}, "2 contributions"),
-        ({(7.0, 1e-4): 10**6}, {"delta": 1e-6}, "0.5 seconds"),
+        ({(7.0, 1e-4): 10**6}, {"delta": 1e-6}, "rounding errors"),
+        ({(1.0 + k / 99, 0.01): 9 for k in range(99)}, {}, "0.5 seconds"),
     ],
 )
 def test_the_reason_stands_where_there_is_none(rounds, how, said):
