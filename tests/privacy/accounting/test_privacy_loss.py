@@ -62,6 +62,13 @@ def test_blocks_of_blocks_count_what_their_windows_displace():
     assert 1e-12 < single.displaced < 2e-12
 
 
+def test_chunks_of_different_rounds_count_what_their_windows_displace():
+    kinds = [Round(noise_multiplier=1.0 + k / 100, sampling_rate=0.1, count=1) for k in range(70)]
+    pairs = [discretised_pair(r, Pair.REMOVE, missing=1e-20, step=0.02) for r in kinds]
+    assert compose(pairs, tilt=1.0).displaced > 2.0 * math.exp(-28.0)  # 64 and 6
+    assert compose(pairs[:60], tilt=1.0).displaced < 1e-12
+
+
 def test_displaced_probability_adds_the_most_that_it_can_to_delta():
     pair = discretised_pair(
         Round(noise_multiplier=2.0, sampling_rate=1.0, count=4), Pair.REMOVE, missing=1e-20
