@@ -69,7 +69,7 @@ def bracket_words(found: SecondOpinion) -> str:
     >>> from ...privacy import second_opinion
     >>> asked = second_opinion({(1.0, 0.01): 1000}, ours=1.8283, delta=1e-5)
     >>> bracket_words(described(asked))
-    'epsilon between 1.70 and 1.83, and ours is 0.9999 of the upper one'
+    'epsilon between 1.70 and 1.83, and ours is 1.000 of the upper one'
     """
     if found.optimistic is None or found.pessimistic is None or found.ratio is None:
         return f"none: {found.because}"
