@@ -1,12 +1,18 @@
 """Noise multipliers: our answer and time beside dp-accounting's and opacus', in one run.
 
     python benchmarks/accounting.py [--quick] [--limit SECONDS]
+    python benchmarks/accounting.py --second-opinion [--settings N] [--seed SEED]
 
 For each question the least noise multiplier by our `pld`, by dp-accounting's PLD through its own
 `calibrate_dp_mechanism` with the default bracket, by dp-accounting's RDP, and by opacus' rdp, prv
 and gdp. Times are process CPU seconds on one thread, imports done before. A peer that is still busy
 after the limit is stopped and shown as such; one that fails shows its error. Below, what its
 PLD (dp-accounting's) says of epsilon on three grids, where the truth is one number.
+
+With --second-opinion: random settings, extremes among them, and for each whether our epsilon lies
+between dp-accounting's optimistic estimate and its pessimistic one times 1.001. Each setting that
+does not is printed, with delta at our epsilon by a third method where there is one (see `third`).
+About half a second for each setting.
 """
 
 from __future__ import annotations
@@ -15,6 +21,9 @@ import argparse
 import contextlib
 import io
 import logging
+import math
+import random
+import re
 import signal
 import statistics
 import time
@@ -27,9 +36,10 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants.utils import get_noise_multiplier
 
-from overhear.privacy import epsilon, noise_multiplier
+from overhear.privacy import SecondOpinion, epsilon, noise_multiplier, second_opinion
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
+from overhear.privacy.reference.estimates import Unanswered, epsilon_estimate
 
 CASES = (  # epsilon, delta, rounds, sampling rate
     (1.0, 1e-5, 1, 1.0),
@@ -184,11 +194,96 @@ def limits() -> None:
         print(f"| {name} | {timed(answer, 600)[0]} |", flush=True)
 
 
+Rounds = dict[tuple[float, float], int]
+
+
+def setting(draw: random.Random) -> tuple[Rounds, float, str]:
+    """Rounds, delta and adjacency; every third has rounds that differ."""
+
+    def log_uniform(low: float, high: float) -> float:
+        return math.exp(draw.uniform(math.log(low), math.log(high)))
+
+    kinds = draw.choice((1, 1, draw.randint(2, 4)))
+    most = 1e5 / kinds
+    rounds: Rounds = {}
+    for _ in range(kinds):
+        rate = 1.0 if draw.random() < 0.1 else log_uniform(1e-5, 1.0)
+        rounds[log_uniform(0.3, 100.0), rate] = int(log_uniform(1.0, most + 1.0))
+    adjacency = draw.choice(("add-or-remove-one", "replace-one"))
+    return rounds, log_uniform(1e-12, 1e-2), adjacency
+
+
+def third(rounds: Rounds, adjacency: str, at: float) -> float | None:
+    """Delta at epsilon by mpmath, of one round that adds or removes: 50 digits; else None."""
+    if sum(rounds.values()) > 1 or adjacency != "add-or-remove-one":
+        return None
+    import mpmath as mp
+
+    mp.mp.dps = 50
+    ((multiplier, rate),) = rounds
+    d, q, e = 1 / mp.mpf(multiplier), mp.mpf(rate), mp.e ** mp.mpf(at)
+    z = (mp.log((e - (1 - q)) / q) + d * d / 2) / d  # where the loss of removing is epsilon
+    above, moved = mp.erfc(z / mp.sqrt(2)) / 2, mp.erfc((z - d) / mp.sqrt(2)) / 2
+    return float((1 - q) * above + q * moved - e * above)
+
+
+def opinions(settings: int, seed: int) -> None:
+    draw = random.Random(seed)
+    begun = time.process_time()
+    answered: list[tuple[SecondOpinion, tuple[Rounds, float, str]]] = []
+    refused: dict[str, int] = {}
+    slowest = 0.0
+    for _ in range(settings):
+        rounds, delta, adjacency = case = setting(draw)
+        ours = composed_epsilon(rounds, delta=delta, adjacency=adjacency)
+        start = time.process_time()
+        found = second_opinion(rounds, ours=ours, delta=delta, adjacency=adjacency)
+        slowest = max(slowest, time.process_time() - start)
+        if found.because:
+            reason = re.sub(r"[-+.\d]+(e[-+]?\d+)?", "#", found.because)
+            refused[reason] = refused.get(reason, 0) + 1
+        else:
+            answered.append((found, case))
+    below = [(f, c) for f, c in answered if f.contradicts]
+    above = [(f, c) for f, c in answered if f.pessimistic and f.ours > 1.001 * f.pessimistic]
+    ratios = [f.ratio for f, _ in answered if f.ratio is not None and math.isfinite(f.ratio)]
+    tight = [f for f, _ in answered if f.optimistic and f.optimistic > 0.9 * f.ours]
+    print(f"{settings} settings, seed {seed}, {time.process_time() - begun:.0f} s of CPU; ", end="")
+    print(f"the slowest second opinion {slowest:.1f} s")
+    print(f"answered {len(answered)}, of which optimistic > 0.9 ours: {len(tight)}")
+    for reason, count in sorted(refused.items(), key=lambda of: -of[1]):
+        print(f"  refused {count}: {reason}")
+    print(f"below its optimistic estimate: {len(below)}")
+    print(f"above 1.001 of its pessimistic estimate: {len(above)}")
+    print(f"ours / pessimistic: {min(ratios):.6f} to {max(ratios):.6f}; ", end="")
+    print(f"median {statistics.median(ratios):.6f}")
+    loose = [(f, c) for f, c in answered if f.ratio is not None and f.ratio < 0.999]
+    print(f"below 0.999 of its pessimistic estimate, on its coarse grid: {len(loose)}; on a finer:")
+    for found, (rounds, delta, adjacency) in loose:
+        with contextlib.suppress(Unanswered):
+            finer = epsilon_estimate(
+                rounds, delta=delta, adjacency=adjacency, near=0.02 * found.ours
+            )
+            ratio = found.ours / finer.figure
+            print(f"  {rounds} delta {delta:.3g} {adjacency}: {found.ratio:.6f}, then {ratio:.6f}")
+    for found, (rounds, delta, adjacency) in below + above:
+        exact = third(rounds, adjacency, found.ours)
+        told = "" if exact is None else f", delta there / delta {exact / delta:.6f} by mpmath"
+        print(f"  {rounds} delta {delta:.3g} {adjacency}: ours {found.ours:.8g}, ", end="")
+        print(f"{found.optimistic:.8g} to {found.pessimistic:.8g}{told}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the cases that take seconds")
     parser.add_argument("--limit", type=int, default=200, help="seconds for one answer of a peer")
+    parser.add_argument("--second-opinion", action="store_true", help="random settings instead")
+    parser.add_argument("--settings", type=int, default=400, help="how many of them")
+    parser.add_argument("--seed", type=int, default=0, help="of the settings")
     asked = parser.parse_args()
+    if asked.second_opinion:
+        opinions(asked.settings, asked.seed)
+        raise SystemExit
     logging.getLogger("absl").setLevel(logging.ERROR)  # orders that RDP leaves out
     questions(QUICK if asked.quick else CASES, asked.limit)
     corners(asked.limit)

@@ -44,6 +44,7 @@ from .published.dpmixsgd import dpmixsgd_theorem_3
 from .published.dyn_d2p import dyn_d2p_clt
 from .published.muffliato import muffliato_bound, muffliato_losses
 from .published.whisper import whisper_information, whisper_theorem_2
+from .reference.second_opinion import SecondOpinion, second_opinion
 from .view.view import UnsupportedView, View
 from .view.whole_run import Rows, StreamedView
 
@@ -64,6 +65,7 @@ __all__ = [
     "Rows",
     "Sampling",
     "Schedule",
+    "SecondOpinion",
     "Sees",
     "Spent",
     "Statement",
@@ -104,6 +106,7 @@ __all__ = [
     "risk_of_mu",
     "scale_for",
     "scheduled_epsilon",
+    "second_opinion",
     "trade_off",
     "victim_information",
     "whisper_covariance",

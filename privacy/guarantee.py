@@ -72,6 +72,7 @@ class Bound(enum.StrEnum):
     CLOSED_FORM = "closed form"
     PLD = "privacy loss distribution"
     PROFILE = "privacy loss distribution of a dominating profile"
+    DP_ACCOUNTING = "privacy loss distribution by dp-accounting"
     RENYI = "Renyi divergence"
     PRV = "PRV"
     CENTRAL_LIMIT = "central limit: approximation, may be too small"

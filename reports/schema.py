@@ -24,7 +24,7 @@ from ..runs.described import (
 )
 from ..runs.evidence.schema import Assumption, Attack, Audit, Measured
 from ..runs.folder.records import Environment, Stopped
-from ..runs.plan.schema import Planned
+from ..runs.plan.schema import Planned, SecondOpinion
 
 __all__ = [
     "Hits",
@@ -253,6 +253,8 @@ class Report(Described):
     run: Run
     plan: Planned
     ledger: Released
+    second_opinion: dict[str, SecondOpinion] = Field(default_factory=dict)
+    """By adversary: what another library says of the releases behind the figure of the ledger."""
     risk: dict[str, Risk]
     """By adversary."""
     epsilon_by_round: dict[str, list[tuple[Count, NotNegative]]]

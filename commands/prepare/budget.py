@@ -20,6 +20,7 @@ class AccountantName(enum.StrEnum):
     PLD = "pld"
     RDP = "rdp"
     PRV = "prv"
+    DP_ACCOUNTING = "dp-accounting"
     GDP_CLT = "gdp-clt"
 
 
@@ -47,6 +48,9 @@ def budget(
     adjacency: Annotated[
         AdjacencyName, typer.Option(help="How neighbouring data sets differ.")
     ] = AdjacencyName.ADD_OR_REMOVE_ONE,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what dp-accounting finds for the same rounds.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """The plain question: of epsilon, noise, rounds and sampling rate, the one that is left out.
@@ -82,11 +86,29 @@ def budget(
     how = {"delta": delta, "adjacency": adjacency.value, "accountant": accountant.value}
     given[asked] = answers[asked](**known, **how)  # type: ignore[operator] # by keyword
     kind = accounting.Accountant(accountant.value).kind
+    opinion = None
+    if explain:
+        from ...privacy.reference.second_opinion import second_opinion
+        from ...runs.plan.second_opinions import described
+
+        asked_of = (given["noise_multiplier"], given["sampling_rate"])
+        found = second_opinion(
+            {asked_of: given["rounds"]},
+            ours=given["epsilon"],
+            delta=delta,
+            adjacency=adjacency.value,
+        )
+        opinion = described(found)
     if json:
-        print_json({**given, **how, "computed": asked, "kind": kind})
+        asked_too = {} if opinion is None else {"second_opinion": opinion.dump()}
+        print_json({**given, **how, "computed": asked, "kind": kind, **asked_too})
         return
     said = {"adjacency": adjacency.value, "accountant": f"{accountant.value}: {kind}"}
     _show_budget({**given, "delta": delta}, asked, how=said)
+    if opinion is not None:
+        from ...runs.plan.second_opinions import bracket_words
+
+        print(f"second opinion   {opinion.by}: {bracket_words(opinion)}")
 
 
 def _show_budget(found: Mapping[str, Any], asked: str, *, how: Mapping[str, str]) -> None:

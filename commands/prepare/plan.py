@@ -67,7 +67,9 @@ def plan(
     2: bad input, or with --check what train would refuse.
     """
     from ...privacy.errors import InputError
+    from ...runs.errors import ContradictedProof
     from ...runs.plan.plan import make_plan
+    from ...runs.plan.second_opinions import contradiction, with_opinions
     from ...runs.run_file.run_file import load_run_file
 
     if every_agent and (sweeps or not json):
@@ -82,6 +84,7 @@ def plan(
     if markdown:
         raise InputError("--markdown prints a sweep; give --sweep table.key=a,b,c too")
     from ...reports.judgement.advice import advise
+    from ..terminal.tables import second_opinions
 
     config = load_run_file(run, overrides or ())
     if check:
@@ -99,7 +102,8 @@ def plan(
         from ...reports.judgement.gate import decide_plan
 
         decision = decide_plan(facts_of_plan(config, planned))
-    found = planned.to_json()
+    described = with_opinions(planned)
+    found, opinions = described.dump(), described.second_opinion or {}
     if json:
         said: dict[str, object] = {}
         if ready is not None:
@@ -108,9 +112,11 @@ def plan(
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
     else:
-        _show_plan(found, advice, make_console())
+        _show_plan(found, advice, make_console(), opinions=second_opinions(opinions))
         if ready is not None:
             _show_ready(ready)
+    if contradicted := contradiction(opinions):
+        raise ContradictedProof(contradicted)
     if decision is not None:
         _refuse(decision)
 
@@ -145,7 +151,9 @@ def _show_ready(ready: Readiness) -> None:
             _say_indented(console, f"overhear {command} would refuse it: {why}")
 
 
-def _show_plan(found: Mapping[str, Any], advice: Sequence[Advice], console: Console) -> None:
+def _show_plan(
+    found: Mapping[str, Any], advice: Sequence[Advice], console: Console, *, opinions: Sequence[str]
+) -> None:
     """Print the object of `--json` as tables, which take its rows, and the advice."""
     from ...runs.numbers import bound, small
     from ..terminal.tables import adversary_table, reasons
@@ -160,6 +168,8 @@ def _show_plan(found: Mapping[str, Any], advice: Sequence[Advice], console: Cons
     words = " ".join(one.words for one in advice)
     said = {row["because"] for row in rows if row["because"] in words}
     for line in reasons(row for row in rows if row["because"] not in said):
+        say(console, line)
+    for line in opinions:
         say(console, line)
     _show_advice(advice, console)
     for warning in found["warnings"]:

@@ -38,8 +38,13 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write privacy.json and report.html into the folder of a run, or print the same figures."""
+    """Write privacy.json and report.html into the folder of a run, or print the same figures.
+
+    Exit code 4: another library puts an epsilon above the one that is stated.
+    """
     from ...privacy.errors import InputError
+    from ...runs.errors import ContradictedProof
+    from ...runs.plan.second_opinions import contradiction
 
     if format is FormatName.HTML:
         from ...reports.document.collect import report_run
@@ -50,9 +55,12 @@ def report(
         raise InputError("--show-records belongs to --format html; json and md show no records")
     from ...reports.document.collect import collect
 
+    found = collect(folder, others=total or ())
     if format is FormatName.JSON:
-        print_json(collect(folder, others=total or ()).dump())
-        return
-    from ...reports.document.markdown import report_markdown
+        print_json(found.dump())
+    else:
+        from ...reports.document.markdown import report_markdown
 
-    print(report_markdown(collect(folder, others=total or ())), end="")
+        print(report_markdown(found), end="")
+    if said := contradiction(found.second_opinion):
+        raise ContradictedProof(said)

@@ -15,7 +15,9 @@ from ...reports.judgement.phrases import STATUSES, adversary_words
 from ...reports.schema import Total
 from ...reports.total.words import epsilon_words
 from ...runs.evidence.schema import AttackRow
-from ...runs.numbers import bound, figure, score, small
+from ...runs.numbers import bound, figure, is_infinite, score, small
+from ...runs.plan.schema import SecondOpinion
+from ...runs.plan.second_opinions import bracket_words
 
 __all__ = [
     "adversary_table",
@@ -23,6 +25,7 @@ __all__ = [
     "reasons",
     "rows_markdown",
     "rows_table",
+    "second_opinions",
     "status_words",
     "sweep_markdown",
     "sweep_tables",
@@ -78,6 +81,20 @@ def reasons(adversaries: Iterable[Mapping[str, Any]]) -> list[str]:
     for row in adversaries:
         grouped.setdefault(row["because"], []).append(row["name"])
     return [f"{', '.join(names)}: {because}" for because, names in grouped.items()]
+
+
+def second_opinions(opinions: Mapping[str, SecondOpinion]) -> list[str]:
+    """What another library says of finite figures: a line for each bracket, with its adversaries.
+
+    Args:
+        opinions: by adversary.
+    """
+    grouped: dict[str, list[str]] = {}
+    for name, one in opinions.items():
+        if not is_infinite(one.epsilon):
+            said = f"{one.by.split()[0]}: {bracket_words(one)}"
+            grouped.setdefault(said, []).append(name)
+    return [f"second opinion on {', '.join(names)} by {said}" for said, names in grouped.items()]
 
 
 def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:

@@ -10,6 +10,8 @@ Formal guarantees:
   form of `gaussian` when the sampling rate is 1. The smallest noise multiplier is rounded up and
   evaluated once more before it is returned.
 - `rdp` (dp-accounting) and `prv` (opacus): upper bounds, add-or-remove-one only.
+- `dp-accounting`: its own pessimistic estimate by a privacy loss distribution. What it does not
+  cover, or would take more than about 20 seconds or 1 GB for, is refused with the reason.
 - `gdp-clt`: the central limit theorem of Bu et al. 2020 (arXiv:1911.11607). An approximation that
   may be too small: at multiplier 1, rate .5, one round it claims less than the truth.
 - "replace-one" with a sampling rate below 1 bounds one contribution per batch; with
@@ -18,11 +20,13 @@ Formal guarantees:
 """
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
 from ..errors import InputError
+from ..reference.estimates import Unanswered, delta_estimate, epsilon_estimate
 from .dominating_pairs import Pair, Round
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
@@ -70,7 +74,7 @@ def epsilon(
         rounds: how many, from 1 to 10 million; `composed_epsilon` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one" or "replace-one".
-        accountant: "pld", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
         contributions: how many a record makes to a batch, released jointly.
 
     Returns:
@@ -93,6 +97,8 @@ def epsilon(
         return 0.0
     if multiplier == 0.0:
         return math.inf
+    if by is Accountant.DP_ACCOUNTING:
+        return _referred_epsilon({(multiplier, rate): count}, delta, adjacency, contributions)
     return _compared_epsilon(by, multiplier, rate, rounds=count, delta=delta)
 
 
@@ -114,7 +120,7 @@ def delta(
         rounds: how many, from 1 to 10 million; `composed_delta` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one" or "replace-one".
-        accountant: "pld", "rdp" or "gdp-clt".
+        accountant: "pld", "dp-accounting", "rdp" or "gdp-clt".
         contributions: how many a record makes to a batch, released jointly.
 
     Returns:
@@ -140,6 +146,8 @@ def delta(
         return 0.0
     if multiplier == 0.0:
         return 1.0
+    if by is Accountant.DP_ACCOUNTING:
+        return _referred_delta({(multiplier, rate): count}, epsilon, adjacency, contributions)
     if by is Accountant.RDP:
         return rdp_delta(multiplier, rate, rounds=count, epsilon=epsilon)
     return delta_from_mu(clt_mu(multiplier, rate, rounds=count), epsilon)
@@ -163,7 +171,7 @@ def noise_multiplier(
         rounds: how many, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         adjacency: "add-or-remove-one" or "replace-one".
-        accountant: "pld", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
         contributions: how many a record makes to a batch, released jointly.
 
     Returns:
@@ -190,13 +198,28 @@ def noise_multiplier(
         )
     if by is Accountant.GDP_CLT:
         return clt_multiplier(epsilon, delta, rounds=count, rate=sampling_rate)
-    if by is not Accountant.PLD:
+    if not by.by_losses:
         return _compared_multiplier(by, epsilon, delta, rounds=count, rate=sampling_rate)
-    if sampling_rate < 1.0:
+    ours = _least_multiplier(epsilon, delta, rounds=count, rate=sampling_rate, pairs=pairs)
+    if by is Accountant.PLD:
+        return ours
+
+    def excess(x: float) -> float:
+        setting = {(math.exp(x), float(sampling_rate)): count}
+        return _referred_epsilon(setting, delta, adjacency, contributions) - epsilon
+
+    # Ours is where to begin; the answer is one that dp-accounting was asked about.
+    return math.exp(smallest_safe(excess, math.log(ours), step=1e-4, tolerance=1e-5))
+
+
+def _least_multiplier(
+    epsilon: float, delta: float, *, rounds: int, rate: float, pairs: Sequence[Pair]
+) -> float:
+    if rate < 1.0:
         return multiplier_bound(
-            epsilon=epsilon, delta=delta, count=count, sampling_rate=sampling_rate, pairs=pairs
+            epsilon=epsilon, delta=delta, count=rounds, sampling_rate=rate, pairs=pairs
         )
-    scale = reach(pairs) * math.sqrt(count)
+    scale = reach(pairs) * math.sqrt(rounds)
     least = scale / mu_from(epsilon, delta)
     while delta_from_mu(scale / least, epsilon) > delta:
         least *= 1.0 + 1e-14
@@ -209,6 +232,7 @@ def composed_epsilon(
     delta: float,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     contributions: SupportsIndex = 1,
+    accountant: str = Accountant.PLD,
 ) -> float:
     """Return the privacy loss of rounds that differ, by privacy loss distribution.
 
@@ -218,6 +242,7 @@ def composed_epsilon(
         delta: strictly between 0 and 1.
         adjacency: "add-or-remove-one" or "replace-one".
         contributions: the most that a record makes to a batch, released jointly.
+        accountant: "pld" or "dp-accounting".
 
     Returns:
         epsilon in nats, an upper bound; infinite if a sampled round has no noise.
@@ -233,7 +258,10 @@ def composed_epsilon(
     """
     check_delta(delta)
     counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
-    return _composed_epsilon(counts, delta, check_rounds(counts, adjacency, contributions))
+    pairs = check_rounds(counts, adjacency, contributions, accountant)
+    if Accountant(accountant) is Accountant.DP_ACCOUNTING:
+        return _referred_epsilon(counts, delta, adjacency, contributions)
+    return _composed_epsilon(counts, delta, pairs)
 
 
 def composed_delta(
@@ -307,6 +335,47 @@ def _together(
     if rounds and squares > 0.0:
         rounds.append(Round(noise_multiplier=squares**-0.5, sampling_rate=1.0, count=1))
     return reach(pairs) * math.sqrt(squares), rounds
+
+
+def _referred_epsilon(
+    counts: Mapping[tuple[float, float], int],
+    delta: float,
+    adjacency: str,
+    contributions: SupportsIndex,
+) -> float:
+    """dp-accounting's pessimistic epsilon."""
+    if any(multiplier == 0.0 and rate > 0.0 for multiplier, rate in counts):
+        return math.inf
+    try:
+        return epsilon_estimate(
+            counts, delta=delta, adjacency=adjacency, contributions=operator.index(contributions)
+        ).figure
+    except Unanswered as reason:
+        raise _unanswered(reason) from reason
+
+
+def _referred_delta(
+    counts: Mapping[tuple[float, float], int],
+    epsilon: float,
+    adjacency: str,
+    contributions: SupportsIndex,
+) -> float:
+    """dp-accounting's pessimistic delta."""
+    try:
+        return delta_estimate(
+            counts,
+            epsilon=epsilon,
+            adjacency=adjacency,
+            contributions=operator.index(contributions),
+        )
+    except Unanswered as reason:
+        raise _unanswered(reason) from reason
+
+
+def _unanswered(reason: Unanswered) -> InputError:
+    return InputError(
+        f"accountant='{Accountant.DP_ACCOUNTING}' does not answer: {reason}; use accountant='pld'"
+    )
 
 
 def _compared_epsilon(

@@ -71,12 +71,14 @@ class DiscretisedPair:
         log_masses: (K,) log of the probability of each loss under P.
         missing: bound on the probability left out, to be counted as an infinite loss.
         count: how many independent rounds have this distribution.
+        displaced: probability, once tilted as it will be, that may lie at a larger loss.
     """
 
     losses: Array
     log_masses: Array
     missing: float
     count: int
+    displaced: float = 0.0
 
     def cumulants(self, tilt: float) -> tuple[float, float, float]:
         """Log E[exp(tilt * loss)] of one round and the tilted mean and variance."""

@@ -60,7 +60,7 @@ def max_rounds(
         delta: strictly between 0 and 1.
         sampling_rate: probability of a record to be in a round's batch, in (0, 1].
         adjacency: "add-or-remove-one" or "replace-one".
-        accountant: "pld", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
         contributions: how many a record makes to a batch, released jointly.
 
     Returns:
@@ -97,7 +97,7 @@ def max_rounds(
     if noise_multiplier > 0.0:
         share = _clt_share(noise_multiplier, sampling_rate, pairs, epsilon=epsilon, delta=delta)
         start = round(min(max(share**2, 1.0), MOST_ROUNDS))
-    if accountant == Accountant.PLD and not closed_form(noise_multiplier, sampling_rate):
+    if Accountant(accountant).by_losses and not closed_form(noise_multiplier, sampling_rate):
 
         def guess_excess(x: float) -> float:
             count = round(min(max(math.exp(-x), 1.0), 10.0 * MOST_ROUNDS))
@@ -128,7 +128,7 @@ def max_sampling_rate(
         delta: strictly between 0 and 1.
         rounds: how many, from 1 to 10 million.
         adjacency: "add-or-remove-one" or "replace-one".
-        accountant: "pld", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
+        accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
         contributions: how many a record makes to a batch, released jointly.
 
     Returns:
@@ -162,7 +162,7 @@ def max_sampling_rate(
         return 0.0
     share = _clt_share(noise_multiplier, 1.0, pairs, epsilon=epsilon, delta=delta)
     start = min(max(-math.log(share / math.sqrt(count)), 0.01), _SMALLEST)
-    if accountant == Accountant.PLD:
+    if Accountant(accountant).by_losses:
 
         def guess_excess(x: float) -> float:
             if not 0.0 < x < _SMALLEST:
@@ -188,6 +188,7 @@ def scale_for(
     delta: float,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     contributions: SupportsIndex = 1,
+    accountant: str = Accountant.PLD,
 ) -> float:
     """Return the least factor on every noise multiplier for which the rounds meet (epsilon, delta).
 
@@ -197,6 +198,7 @@ def scale_for(
         delta: strictly between 0 and 1.
         adjacency: "add-or-remove-one" or "replace-one".
         contributions: the most that a record makes to a batch, released jointly.
+        accountant: "pld" or "dp-accounting".
 
     Returns:
         The factor, rounded up; 0 if no record is ever sampled.
@@ -213,7 +215,7 @@ def scale_for(
     check_epsilon(epsilon, positive=True)
     check_delta(delta)
     counts = Counter(rounds) if not isinstance(rounds, Mapping) else rounds
-    pairs = check_rounds(counts, adjacency, contributions)
+    pairs = check_rounds(counts, adjacency, contributions, accountant)
     sampled = {(m, q): n for (m, q), n in counts.items() if q > 0.0 and m < math.inf}
     if not sampled:
         return 0.0
@@ -228,13 +230,16 @@ def scale_for(
             "is ever sampled: no noise at all meets it; choose a smaller delta"
         )
 
-    def spent(scaled: Mapping[tuple[float, float], int], x: float) -> float:
+    def spent(
+        scaled: Mapping[tuple[float, float], int], x: float, by: str = Accountant.PLD
+    ) -> float:
         scale = math.exp(x)
         return composed_epsilon(
             {(scale * multiplier, rate): n for (multiplier, rate), n in scaled.items()},
             delta=delta,
             adjacency=adjacency,
             contributions=contributions,
+            accountant=by,
         )
 
     # A first guess from the central limit, a better one from rounds put together in groups, and
@@ -249,6 +254,10 @@ def scale_for(
     if len(grouped) < len(sampled):
         start = smallest_safe(
             lambda x: spent(sampled, x) - epsilon, start, step=3e-4, tolerance=1e-5
+        )
+    if Accountant(accountant) is Accountant.DP_ACCOUNTING:
+        start = smallest_safe(
+            lambda x: spent(sampled, x, accountant) - epsilon, start, step=1e-4, tolerance=1e-5
         )
     return math.exp(start)
 

@@ -20,7 +20,9 @@
 Where we differ from the paper: rounding errors of an untilted transform are about 1e-16 whatever
 delta is, and reach a delta of 1e-10 after 10^6 rounds. Here they are relative to delta itself.
 The grid follows the standard deviation of the tilted loss, not an absolute constant, so a rate of
-10^-4 gets as many points as one of 1. Every truncation adds to delta and none is subtracted.
+10^-4 gets as many points as one of 1. Every truncation adds to delta and none is subtracted; what a
+transform may have moved downwards is counted as `displaced`, wherever it is. The direction of each
+rounding stands in docs/mathematics.md.
 """
 
 import itertools
@@ -47,6 +49,9 @@ _BLOCK = 1024  # more equal rounds than this are composed in blocks
 _CHUNK = 64  # distinct rounds that share one small transform before the large one
 _MOST_TILTED = 1e8  # tilt * loss, whose rounding is then below the slack
 _SLACK = 1e-6  # relative allowance on delta for floating-point rounding
+_NEGLIGIBLE = 1e-7  # share of delta below which the allowance covers what transforms displace
+_ROUNDING = 1e-15  # of a transform, for each power; measured against 80-bit ones: below a third
+_SPLIT = 2.01  # tails of a window once losses are split on the grid, over those before
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +65,7 @@ class LossDistribution:
         tilt: the tilt t.
         log_scale: sum of count_g log M_g.
         infinite: probability counted as an infinite loss.
+        displaced: tilted probability that may have been moved to a smaller loss.
         complete: no loss lies below the window.
     """
 
@@ -69,6 +75,7 @@ class LossDistribution:
     tilt: float
     log_scale: float
     infinite: float
+    displaced: float
     complete: bool
 
     def delta(self, epsilon: float) -> float | None:
@@ -78,12 +85,22 @@ class LossDistribution:
             return None
         losses, masses = self._masses(min(max(first, 0), self.tilted.size))
         total = float(-np.expm1(epsilon - losses) @ masses) if losses.size else 0.0
-        return min(1.0, (max(total, 0.0) + self.infinite) * (1.0 + _SLACK))
+        total = max(total, 0.0) + self.infinite
+        more = self._of_displaced(epsilon)
+        return min(1.0, (total + (more if more > _NEGLIGIBLE * total else 0.0)) * (1.0 + _SLACK))
 
     def epsilon(self, delta: float) -> float | None:
         """Smallest epsilon >= 0 whose upper bound is at most delta; None if it lies below."""
         # What is left of delta once infinite losses are paid for.
         goal = delta / (1.0 + _SLACK) - self.infinite
+        found = self._epsilon(goal)
+        if found is None or found == math.inf:
+            return found
+        # What was displaced counts most at a small epsilon, so that found without it is safe.
+        more = self._of_displaced(found)
+        return found if more <= _NEGLIGIBLE * (goal + self.infinite) else self._epsilon(goal - more)
+
+    def _epsilon(self, goal: float) -> float | None:
         if goal <= 0.0:
             return math.inf
         losses, masses = self._masses(max(0, -self.start))
@@ -103,6 +120,12 @@ class LossDistribution:
         if index == 0 and self.start > 0 and not (self.complete and first == 0):
             return None
         return max(0.0, centre + math.log((above[index] - goal) / below[index]))
+
+    def _of_displaced(self, epsilon: float) -> float:
+        """The most that displaced probability adds to delta: max over x of e^(-t x) (1 - e^-x)."""
+        t = self.tilt
+        most = (t * math.log(t) if t > 0.0 else 0.0) - (t + 1.0) * math.log1p(t)
+        return self.displaced * math.exp(min(self.log_scale - t * epsilon + most, 700.0))
 
     def _masses(self, first: int) -> tuple[Array, Array]:
         index = np.arange(self.start + first, self.start + self.tilted.size)
@@ -169,11 +192,14 @@ def _compose(
     rises = (mixed_log_moments(cells, further) if cells else further) - moments[:, :1]
     chunks = _chunks(pairs, cells, counts, rises)
     limits = (sum(c.range[0] for c in chunks), sum(c.range[1] for c in chunks))
-    low, high = _window(np.sum([c.rises for c in chunks], axis=0), offsets, limits)
+    # A window that recurs leaves out so much less.
+    outside = LOG_OUTSIDE - math.log(repeats)
+    low, high = _window(np.sum([c.rises for c in chunks], axis=0), offsets, limits, outside)
     # The grid: as coarse as delta allows, with as many points as memory does. Splitting on h adds
     # about h^2/6 per round to the variance, and t (t + 1) / 2 times that to log delta.
-    parts = list(pairs) if cells else [block for p in pairs for block in _blocks(p, tilt)]
-    splits = float(counts.sum() if cells else sum(part.count for part in parts)) * repeats
+    parts = list(pairs) if cells else [b for p in pairs for b in _blocks(p, tilt, repeats)]
+    here = float(counts.sum() if cells else sum(part.count for part in parts))
+    splits = here * repeats
     looser = _MIXTURES_ADD if cells else 1.0
     grid = deviation * math.sqrt(6.0 * looser * _VARIANCE_ADDED * repeats / splits)
     if tilt > 0.0:
@@ -184,14 +210,24 @@ def _compose(
     # Every loss is split on its two neighbours on the grid; many different rounds are convolved in
     # chunks first, on windows of their own, which are short.
     pieces = [on_grid(part, grid, tilt) for part in parts]
-    windows = [_window(c.rises, offsets, c.range) for c in chunks]
+    several = outside - math.log(len(chunks))
+    # A split moves a loss by less than h, its mean by at most (t + 1) h^2 / 2; by Hoeffding's
+    # inequality all of them together move a sum no further.
+    spread = min(math.sqrt(-0.5 * several * here) + 0.5 * here * (tilt + 1.0) * grid, here) * grid
+    low, high = low - spread, high + spread
+    windows = [_window(c.rises, offsets, c.range, several) for c in chunks]
+    windows = [(start - spread, end + spread) for start, end in windows]
     if cells:
         pieces = [
             convolve_mixtures([pieces[k] for k in cell.corners], cell, grid=grid, window=window)
             for cell, window in zip(cells, windows, strict=True)
         ]
     log_scale = sum(piece.count * piece.log_moment for piece in pieces)
-    if not cells and len(chunks) > 1 and len(parts) == len(pairs):
+    displaced = sum(part.count * part.displaced for part in parts)
+    displaced += _ROUNDING * (float(counts.sum()) if cells else here)
+    in_chunks = bool(cells) or (len(chunks) > 1 and len(parts) == len(pairs))
+    displaced += _ROUNDING * len(chunks) + (_SPLIT * math.exp(outside) if in_chunks else 0.0)
+    if in_chunks and not cells:
         starts = range(0, len(pairs), _CHUNK)
         pieces = [
             convolve(pieces[i : i + _CHUNK], grid, window)
@@ -200,7 +236,7 @@ def _compose(
     # All together; what may lie above the window counts as an infinite loss.
     total = convolve(pieces, grid, (low, high))
     end = float(total.index[-1] + 1) * grid
-    beyond = math.exp(min(log_scale + LOG_OUTSIDE - tilt * end, 0.0))
+    beyond = math.exp(min(log_scale + math.log(_SPLIT) + outside - tilt * end, 0.0))
     missing = np.array([p.missing for p in pairs])
     return LossDistribution(
         grid=grid,
@@ -209,6 +245,7 @@ def _compose(
         tilt=tilt,
         log_scale=log_scale,
         infinite=float(counts.sum() * missing.max() if cells else counts @ missing) + beyond,
+        displaced=displaced + 10.0 * _ROUNDING,
         complete=low <= limits[0],
     )
 
@@ -241,23 +278,25 @@ def _chunks(
     return found
 
 
-def _blocks(pair: DiscretisedPair, tilt: float) -> list[DiscretisedPair]:
+def _blocks(pair: DiscretisedPair, tilt: float, repeats: int) -> list[DiscretisedPair]:
     """Many equal rounds as blocks of about sqrt(count), which need a grid that much coarser."""
     if pair.count <= _BLOCK:
         return [pair]
     size = math.isqrt(pair.count)
     count, rest = divmod(pair.count, size)
-    block = _block(pair, tilt, size=size, count=count)
+    block = _block(pair, tilt, size=size, count=count, repeats=repeats)
     return [block, replace(pair, count=rest)] if rest else [block]
 
 
-def _block(pair: DiscretisedPair, tilt: float, *, size: int, count: int) -> DiscretisedPair:
-    """`size` rounds composed to one pair.
+def _block(
+    pair: DiscretisedPair, tilt: float, *, size: int, count: int, repeats: int
+) -> DiscretisedPair:
+    """`size` rounds composed to one pair, of which there are `count`, and that `repeats` times.
 
-    The window leaves out a share e^-28 of the tilted probability. It stays such a share after
-    `count` blocks, so the relative allowance on delta covers it.
+    What lies above the window comes back at its lower end: it is displaced, not missing.
     """
-    composed = _compose([replace(pair, count=size)], tilt, repeats=count)
+    repeats *= count
+    composed = _compose([replace(pair, count=size)], tilt, repeats=repeats)
     losses = composed.grid * np.arange(composed.start, composed.start + composed.tilted.size)
     kept = composed.tilted > 0.0
     log_masses = np.log(composed.tilted[kept]) + composed.log_scale - tilt * losses[kept]
@@ -266,6 +305,7 @@ def _block(pair: DiscretisedPair, tilt: float, *, size: int, count: int) -> Disc
         log_masses=np.asarray(log_masses, dtype=np.float64),
         missing=size * pair.missing,
         count=count,
+        displaced=composed.displaced + _SPLIT * math.exp(LOG_OUTSIDE - math.log(repeats)),
     )
 
 
@@ -316,9 +356,11 @@ def _tilt(pairs: Sequence[DiscretisedPair], slope: Callable[[float, float, float
     return math.exp(float(brentq(value, low, high, xtol=0.02, rtol=1e-3)))
 
 
-def _window(rises: Array, offsets: Array, limits: tuple[float, float]) -> tuple[float, float]:
-    """Losses outside of which the tilted probability is below exp(LOG_OUTSIDE) on each side."""
-    bounds = (rises - LOG_OUTSIDE) / offsets
+def _window(
+    rises: Array, offsets: Array, limits: tuple[float, float], outside: float
+) -> tuple[float, float]:
+    """Losses outside of which the tilted probability is below exp(outside) on each side."""
+    bounds = (rises - outside) / offsets
     finite = np.isfinite(bounds)
     low = min(max(float(bounds[finite & (offsets < 0.0)].max()), limits[0]), limits[1])
     high = max(min(float(bounds[finite & (offsets > 0.0)].min()), limits[1]), low)

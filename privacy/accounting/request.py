@@ -53,6 +53,7 @@ class Accountant(StrEnum):
     PLD = "pld"
     RDP = "rdp"
     PRV = "prv"
+    DP_ACCOUNTING = "dp-accounting"
     GDP_CLT = "gdp-clt"
 
     @classmethod
@@ -65,6 +66,11 @@ class Accountant(StrEnum):
         if self is Accountant.GDP_CLT:
             return "approximation, may be too small"
         return "upper bound"
+
+    @property
+    def by_losses(self) -> bool:
+        """Whether it composes distributions of the privacy loss, of rounds that differ too."""
+        return self in (Accountant.PLD, Accountant.DP_ACCOUNTING)
 
 
 def check_setting(
@@ -90,7 +96,7 @@ def check_setting(
     several = _integer("contributions", contributions, most=None) > 1
     if unit is Adjacency.ADD_OR_REMOVE_ONE:
         return count, by, ADD_OR_REMOVE
-    if by is not Accountant.PLD:
+    if not by.by_losses:
         raise InputError(
             f"accountant='{by}' does not cover adjacency='{unit}' and would return too little "
             "noise; use accountant='pld'"
@@ -104,15 +110,22 @@ def check_count(rounds: SupportsIndex) -> int:
 
 
 def check_rounds(
-    counts: Mapping[tuple[float, float], int], adjacency: str, contributions: SupportsIndex
+    counts: Mapping[tuple[float, float], int],
+    adjacency: str,
+    contributions: SupportsIndex,
+    accountant: str = Accountant.PLD,
 ) -> tuple[Pair, ...]:
     """Dominating pairs of rounds that differ, (noise_multiplier, sampling_rate) and how often."""
     if not counts:
         raise InputError("rounds is empty; give at least one (noise_multiplier, sampling_rate)")
+    if not Accountant(accountant).by_losses:
+        raise InputError(
+            f"accountant='{accountant}' adds up equal rounds only; use 'pld' or 'dp-accounting'"
+        )
     pairs: tuple[Pair, ...] = ()
     for (multiplier, rate), count in counts.items():
         check_multiplier(multiplier)
-        pairs = check_setting(count, rate, adjacency, Accountant.PLD, contributions)[2]
+        pairs = check_setting(count, rate, adjacency, accountant, contributions)[2]
     check_count(sum(counts.values()))
     return pairs
 

@@ -53,8 +53,6 @@ __all__ = ["GaussianCurve", "TradeOff", "trade_off"]
 Array = NDArray[np.float64]
 _EXTREME = 1e150  # noise multipliers beyond count as this, and below its inverse as none
 _MISSING = 1e-18  # probability that all rounds together may leave out
-# Tilted probability that a transform may lose: e^-28 in each of at most sqrt(10^7) blocks.
-_LOST = 3e-9
 _DEPTHS = (2.0, 4.0, 6.0, 8.0)  # where compositions are precise, in stds of the loss
 _DEPTHS_OF_MANY = (5.0,)
 
@@ -257,7 +255,9 @@ def _read(loss: LossDistribution) -> _Lines:
     steps = -math.expm1(-loss.grid) * discounted
     lines = _Lines(
         epsilons=losses,
-        deltas=np.append(np.cumsum(steps[:0:-1])[::-1], 0.0) + loss.infinite + _LOST * scales,
+        deltas=np.append(np.cumsum(steps[:0:-1])[::-1], 0.0)
+        + loss.infinite
+        + loss.displaced * scales,
         above_p=np.append(at_least[1:], 0.0),
         above_q=np.exp(-(losses + loss.grid)) * np.append(discounted[1:], 0.0),
     )
@@ -265,7 +265,7 @@ def _read(loss: LossDistribution) -> _Lines:
         return lines
     # The window begins above 0. What is missing from it may lie anywhere between.
     elsewhere = max(0.0, 1.0 - float(at_least[0]))
-    lost = _LOST * math.exp(min(loss.log_scale, 700.0))
+    lost = loss.displaced * math.exp(min(loss.log_scale, 700.0))
     at_zero = float(-np.expm1(-losses) @ masses) + elsewhere + loss.infinite + lost
     return _Lines(
         epsilons=np.insert(losses, 0, 0.0),

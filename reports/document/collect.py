@@ -12,14 +12,16 @@ from typing import Literal
 from ...privacy.durable import write_durably
 from ...privacy.ledger import Spent
 from ...runs.attack.attack import PLANTED
+from ...runs.errors import ContradictedProof
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
-from ...runs.folder.accounted_run import epsilon_of_ledger, read_run
+from ...runs.folder.accounted_run import epsilon_of_ledger, read_run, released_sensitivities
 from ...runs.folder.records import header_of, read_environment, read_metrics
 from ...runs.folder.sums import write_sums
 from ...runs.plan.plan import Plan
+from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built
 from ...training.exposure.guarantees import accounted, run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity, Release
@@ -49,6 +51,8 @@ def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Pat
     Raises:
         FileNotFoundError: no run is in the folder, or one that released nothing.
         ValueError: the ledger or stopped.json belongs to another run file.
+        ContradictedProof: another library puts an epsilon above the one that is stated; the files
+            are written, and say so.
     """
     report = collect(folder, others=others)
     pictures = _pictures(folder, report.attack, show_records=show_records)
@@ -56,6 +60,8 @@ def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Pat
     report.write(folder / run_folder.PRIVACY)
     write_durably(folder / run_folder.REPORT, page.encode())
     write_sums(folder)
+    if said := contradiction(report.second_opinion):
+        raise ContradictedProof(f"{said}. {folder / run_folder.REPORT} says so too")
     return folder / run_folder.REPORT
 
 
@@ -98,6 +104,7 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
         run=run,
         plan=plan.planned(),
         ledger=ledger,
+        second_opinion=opinions(plan, released_sensitivities(plan, spent), ledger.epsilon),
         risk=risk_by_adversary(plan, spent, epsilon=ledger.epsilon),
         epsilon_by_round=_epsilon_by_round(plan, spent),
         within_limit={} if limit is None else rounds_within(plan, spent, limit=limit),

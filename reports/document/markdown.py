@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
+from ...runs.plan.second_opinions import bracket_words
 from ..judgement.facts import facts_of_report
 from ..judgement.phrases import STATUSES, adversary_words
 from ..judgement.sentence import text_of
@@ -73,6 +74,12 @@ def _adversaries(report: Report) -> Iterator[str]:
         )
     yield "## Who could learn what about one record\n"
     yield _table(rows)
+    if report.second_opinion:
+        yield "".join(
+            f"- second opinion ({markdown_text(one.by)}) on {markdown_text(name)}: "
+            f"{markdown_text(bracket_words(one))}\n"
+            for name, one in report.second_opinion.items()
+        )
 
 
 def _total(report: Report) -> Iterator[str]:

@@ -5,13 +5,14 @@ Nothing here is phrased, and nothing is decided.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.guarantee import Bound, Status
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.plan.plan import Plan
+from ...runs.plan.schema import SecondOpinion
 from ...runs.run_file.run_file import RunFile
 from ...training.algorithms import ALGORITHMS
 from ..schema import Remedy as Fix
@@ -123,6 +124,7 @@ class Ran:
         duplicates: records that occur more than once.
         attack, audit: the evidence, or None.
         fixes: what would have met the target, as privacy.json holds it.
+        opinions: by adversary what another library says of its figure.
     """
 
     folder: str
@@ -140,6 +142,7 @@ class Ran:
     attack: Attack | None
     audit: Audit | None
     fixes: Sequence[Fix]
+    opinions: Mapping[str, SecondOpinion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -332,5 +335,6 @@ def facts_of_report(
             attack=report.attack,
             audit=report.audit,
             fixes=report.fixes,
+            opinions=report.second_opinion,
         ),
     )

@@ -19,7 +19,7 @@ from .findings import Finding, Fixes, Kind, judge, no_fixes
 from .notes import notes
 from .phrases import Note
 from .policy import Evidence, Limit, Policy
-from .proofs import against_proofs
+from .proofs import against_proofs, of_opinion
 from .sentence import Figure, text_of
 from .wording import plain_sentences, sentence
 
@@ -59,6 +59,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.COMPLETE,
         Kind.AUDITED,
         Kind.TRIED,
+        Kind.CONFIRMED,
     ),
     Outcome.OVER: (
         Kind.OTHER_UNIT,
@@ -72,7 +73,12 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.OVER,
         Kind.NO_TARGET,
     ),
-    Outcome.CONTRADICTED: (Kind.REBUILT, Kind.MEASURED, Kind.CHECK_FAILED),
+    Outcome.CONTRADICTED: (
+        Kind.REBUILT,
+        Kind.MEASURED,
+        Kind.OPINION_CONTRADICTS,
+        Kind.CHECK_FAILED,
+    ),
 }
 OUTCOMES: Mapping[Kind, Outcome] = dict.fromkeys(Kind, Outcome.MISSING) | {
     kind: outcome for outcome, kinds in _GROUPS.items() for kind in kinds
@@ -218,10 +224,13 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         rebuilt = [one for one in against if one.kind is Kind.REBUILT]
         yield "proof: not contradicted by the attack", rebuilt or [agrees]
     if ran.audit is not None:
-        told = [one for one in against if one.kind is not Kind.REBUILT]
+        others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS)
+        told = [one for one in against if one.kind not in others]
         refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
         agrees = Finding(kind=Kind.AUDIT_AGREES)
         yield "proof: not contradicted by the audit", refuted or told or [agrees]
+    if doubted := [one for one in against if one.kind is Kind.OPINION_CONTRADICTS]:
+        yield "proof: not contradicted by a second opinion", doubted
 
 
 def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
@@ -230,6 +239,9 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     yield "report", Finding(kind=Kind.REPORTED if ran.reported else Kind.NO_REPORT)
     if wanted.complete_run:
         yield "complete run", _complete(ran)
+    if wanted.second_opinion:
+        for name in dict.fromkeys(limit.adversary for limit in policy.limits):
+            yield f"second opinion on {name}", of_opinion(name, facts)
     if wanted.wants_audit:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             limits = [limit for limit in policy.limits if limit.adversary == name]

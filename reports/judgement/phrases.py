@@ -52,6 +52,7 @@ HEADLINES: Mapping[Kind, str] = {
     Kind.OVER: "Over the target against {who}",
     Kind.REBUILT: "Contradicted: an attack found more than is proven",
     Kind.MEASURED: "Contradicted: the audit found more than is proven",
+    Kind.OPINION_CONTRADICTS: "Contradicted: another library finds more than is proven",
     Kind.CHECK_FAILED: "Not met: a check of the audit failed",
     Kind.SUSPICIOUS: "The target is met on paper, but the audit is suspicious",
 }
@@ -107,6 +108,23 @@ KINDS: Mapping[Kind, str] = {
     Kind.MEASURED: (
         "Against {adversary} epsilon is measured to be at least {measured} at delta {delta} and "
         "confidence {confidence}, more than the {proven} that is proven ({said})."
+    ),
+    Kind.OPINION_CONTRADICTS: (
+        "{by} puts epsilon against {adversary} at no less than {optimistic} for the same releases, "
+        "more than the {ours} that is stated."
+    ),
+    Kind.NO_OPINION: (
+        "There is no second opinion on the figure against {adversary}: {why}. Change what it "
+        "names, and train again, or leave `second_opinion` out of the policy."
+    ),
+    Kind.NOT_CONFIRMED: (
+        "{by} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
+        "releases, and the upper bound lies more than {within} above the {ours} that is stated. To "
+        'state its figure, set `accountant = "dp-accounting"` in [privacy] and train again.'
+    ),
+    Kind.CONFIRMED: (
+        "{by} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
+        "releases; the {ours} that is stated is {ratio} of its upper bound."
     ),
     Kind.CHECK_FAILED: (
         "The check {check} of the implementation failed ({said}), so what ran is not what was "

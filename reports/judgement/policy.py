@@ -2,7 +2,7 @@
 
     schema = 1
     [[limits]]   an adversary, its epsilon and delta, unit and adjacency; one table for each limit
-    [evidence]   the audit, the attacks and the complete run that are asked for
+    [evidence]   the audit, the attacks, the second opinion and the complete run that are asked for
 
 Unknown keys are refused: a misspelt limit must not pass for no limit.
 """
@@ -66,6 +66,8 @@ class Evidence(Table):
     """Lowest confidence of its lower bounds; asks for an audit too."""
     attack_presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ()
     """Attacks that must have been tried."""
+    second_opinion: bool = False
+    """Whether dp-accounting must confirm the figure of every adversary that has a limit."""
     complete_run: bool = True
     """Whether the ledger must hold every planned round, and no torn line."""
 
@@ -146,6 +148,7 @@ _DEMANDS = {
     "audit_confidence": "be a number in (0, 1)",
     "attack_presets": f"be a list of {', '.join(_CHOICES['attack_presets'])}",
     "complete_run": "be true or false",
+    "second_opinion": "be true or false",
 }
 
 

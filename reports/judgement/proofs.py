@@ -1,28 +1,75 @@
-"""Findings about proofs: what an attack, an audit or a check of the implementation says of them."""
+"""Findings about proofs: what attacks, audits, checks of code and second opinions say of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...privacy.reference.second_opinion import AGREES_WITHIN
 from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
 from .facts import Facts
 from .findings import Action, Finding, Kind, Remedy
 from .sentence import Figure, Value
 
-__all__ = ["against_proofs"]
+__all__ = ["against_proofs", "of_opinion"]
 
 
 def against_proofs(facts: Facts) -> tuple[Finding, ...]:
     """What was measured that refutes a proof of the run, or what a proof rests on.
 
     An attack that rebuilt more than the proof allows, an audit that measured more than is proven
-    and did so again, or a check of the implementation that failed: each says that the proof or the
-    code is wrong, for whatever adversary, and no figure of the run passes then. A bound that was
+    and did so again, another library whose lower bound lies above the figure, or a check of the
+    implementation that failed: each says that the proof or the code is wrong, for whatever
+    adversary, and no figure of the run passes then. A bound that was
     measured above a proof once is suspicious, whatever the audit says of itself.
     """
     if facts.ran is None:
         return ()
-    return (*_refuted(facts.ran.audit, facts), *_rebuilt(facts))
+    opinions = (of_opinion(name, facts) for name in facts.ran.opinions)
+    told = [one for one in opinions if one.kind is Kind.OPINION_CONTRADICTS]
+    return (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told)
+
+
+def of_opinion(adversary: str, facts: Facts) -> Finding:
+    """What another library says of the figure of one adversary, however its name is written."""
+    opinions = {} if facts.ran is None else facts.ran.opinions
+    claim = facts.claim(adversary)
+    name = adversary if claim is None else claim.name
+    found = opinions.get(name)
+    if claim is None or found is None:
+        why = "the run does not account for it" if claim is None else "none was asked for"
+        return _without(name, why)
+    if found.optimistic is None or found.pessimistic is None or found.ratio is None:
+        return _without(name, found.because)
+    place = ("second_opinion", name)
+    words: dict[str, Value] = {
+        "by": found.by,
+        "ours": Figure("exact", found.epsilon, (*place, "epsilon")),
+        "optimistic": Figure("exact", found.optimistic, (*place, "optimistic")),
+        "pessimistic": Figure("exact", found.pessimistic, (*place, "pessimistic")),
+        "ratio": Figure("given", found.ratio, (*place, "ratio")),
+        "within": f"{AGREES_WITHIN:.0%}".replace("%", " %"),
+    }
+    if found.verdict == "contradicted":
+        return Finding(
+            kind=Kind.OPINION_CONTRADICTS,
+            adversary=name,
+            figure=float(found.optimistic),
+            remedy=(Remedy(action=Action.DISTRUST),),
+            words=words,
+        )
+    words |= {
+        "ours": Figure("precise", found.epsilon, (*place, "epsilon")),
+        "optimistic": Figure("lower", found.optimistic, (*place, "optimistic")),
+        "pessimistic": Figure("precise", found.pessimistic, (*place, "pessimistic")),
+    }
+    if not claim.proven:
+        return _without(name, "the figure is not proven")
+    kind = Kind.CONFIRMED if found.verdict == "confirmed" else Kind.NOT_CONFIRMED
+    return Finding(kind=kind, adversary=name, figure=float(found.pessimistic), words=words)
+
+
+def _without(name: str, why: str) -> Finding:
+    return Finding(kind=Kind.NO_OPINION, adversary=name, words={"why": why})
 
 
 def _rebuilt(facts: Facts) -> Iterator[Finding]:

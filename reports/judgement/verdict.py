@@ -21,7 +21,7 @@ from .wording import action_sentence, headline, sentence, statement
 
 __all__ = ["Outcome", "Verdict", "verdict"]
 
-_CONTRADICTED = (Kind.MEASURED, Kind.REBUILT)
+_CONTRADICTED = (Kind.MEASURED, Kind.REBUILT, Kind.OPINION_CONTRADICTS)
 
 
 class Outcome(enum.StrEnum):

@@ -27,6 +27,7 @@ __all__ = [
     "check_ledger",
     "epsilon_of_ledger",
     "read_run",
+    "released_sensitivities",
     "released_sensitivity",
 ]
 
@@ -121,6 +122,11 @@ def released_sensitivity(plan: Plan, spent: Spent, name: str) -> JointSensitivit
         UnsupportedView: a round was released again where none may repeat.
     """
     return accounted(plan.exposures[name], spent.numbers, torn=spent.torn)
+
+
+def released_sensitivities(plan: Plan, spent: Spent) -> dict[str, JointSensitivity]:
+    """By adversary the releases that may be signed for."""
+    return {name: released_sensitivity(plan, spent, name) for name in plan.exposures}
 
 
 def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ...privacy import guarantee
 from ..described import Adjacency, Count, Delta, Described, NotNegative, Status
 
-__all__ = ["Planned", "PlannedAdversary", "PublishedBound", "Target"]
+__all__ = ["Planned", "PlannedAdversary", "PublishedBound", "SecondOpinion", "Target"]
 
 
 class Target(Described):
@@ -52,6 +52,28 @@ class PlannedAdversary(Described):
         return self
 
 
+class SecondOpinion(Described):
+    """What another library says of the same releases; no figure of ours but the one it is held to.
+
+    Without a bracket `because` says why.
+    """
+
+    by: str
+    """The library and its version."""
+    epsilon: NotNegative
+    """Ours, which it is held to."""
+    optimistic: NotNegative | None
+    """Its lower bound on epsilon."""
+    pessimistic: NotNegative | None
+    """Its upper bound on epsilon."""
+    ratio: NotNegative | None
+    """Ours / its upper bound."""
+    verdict: Literal["confirmed", "contradicted", "not confirmed", "none"]
+    """Contradicted: its lower bound lies above ours. Not confirmed: its upper bound lies more than
+    1 % above ours. None: there is no bracket."""
+    because: str
+
+
 class PublishedBound(Described):
     """What the algorithm's paper claims; no figure of ours."""
 
@@ -72,5 +94,7 @@ class Planned(Described):
     """Worst first."""
     published_bound: PublishedBound | None
     warnings: list[str]
+    second_opinion: dict[str, SecondOpinion] | None = None
+    """By adversary; where asked for."""
     victims: dict[str, list[NotNegative | None]] | None = None
     """By adversary epsilon of every agent's records, null for members of it; where asked for."""

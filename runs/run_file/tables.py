@@ -249,7 +249,7 @@ class PrivacyTable(Table):
     """Whose presence is hidden."""
     adjacency: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
     """How two neighbouring data sets differ."""
-    accountant: Literal["pld", "rdp", "prv"] = "pld"
+    accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
     """How rounds are added up; each is an upper bound."""
 
     @model_validator(mode="after")

@@ -16,9 +16,13 @@ import pytest
 
 from overhear.commands import cli
 from overhear.commands.prepare.budget import AccountantName, AdjacencyName
+from overhear.privacy import second_opinion
 from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
 from overhear.runs.evidence.schema import Attack
 from overhear.runs.folder.records import TrainSummary
+from overhear.runs.plan import second_opinions
+from overhear.runs.plan.schema import SecondOpinion
+from overhear.runs.plan.second_opinions import described
 from tests.conftest import typed
 
 SETTING = ["--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
@@ -211,11 +215,14 @@ def test_plan_prints_one_json_object(
     run_file: Path,
     report: dict[str, Any],
     stub: Callable[[str, str, Any], None],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["adversaries"][0]["epsilon"] = math.inf
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    stub("runs.plan.plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    described_plan = _Described(report["plan"])
+    monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
     assert cli.main(["plan", str(run_file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["adversaries"][0]["epsilon"] == "inf"
@@ -226,15 +233,67 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
     run_file: Path,
     report: dict[str, Any],
     stub: Callable[[str, str, Any], None],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
     stub("reports.judgement.advice", "advise", lambda *_, **__: [])
-    stub("runs.plan.plan", "make_plan", lambda *_, **__: _Planned(report["plan"]))
+    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    described_plan = _Described(report["plan"])
+    monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
     assert cli.main(["plan", str(run_file)]) == 0
     shown = capsys.readouterr().out
     for words in ("eavesdropper", "heuristic: at least this bad", "Warning: Nothing protects [pri"):
         assert words in shown
+
+
+def test_a_plan_that_a_second_opinion_contradicts_ends_with_exit_code_4(
+    run_file: Path,
+    report: dict[str, Any],
+    stub: Callable[[str, str, Any], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wrong = described(second_opinion({(1.0, 1.0): 1}, ours=0.5, delta=1e-5))
+    found = _Described(report["plan"])
+    found.second_opinion = {"eavesdropper": wrong}
+    stub("reports.judgement.advice", "advise", lambda *_, **__: [])
+    stub("runs.plan.plan", "make_plan", lambda *_, **__: None)
+    monkeypatch.setattr(second_opinions, "with_opinions", lambda _: found)
+    for more in ([], ["--json"]):
+        assert cli.main(["plan", str(run_file), *more]) == 4
+        shown = capsys.readouterr()
+        assert "more than the 0.5 that is stated" in shown.err
+        assert ("CONTRADICTED" in shown.out) is not bool(more)
+
+
+def test_a_report_that_a_second_opinion_contradicts_ends_with_exit_code_4(
+    report: dict[str, Any],
+    stub: Callable[[str, str, Any], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wrong = described(second_opinion({(1.0, 1.0): 1}, ours=0.5, delta=1e-5))
+    found = typed(report | {"second_opinion": {"eavesdropper": wrong.dump()}})
+    stub("reports.document.collect", "collect", lambda _: found)
+    for shape in ("json", "md"):
+        assert cli.main(["report", "DIR", "--format", shape]) == 4
+        shown = capsys.readouterr()
+        assert "do not rely on any figure" in shown.err
+        assert "contradicted" in shown.out.lower()
+
+
+def test_budget_explains_a_figure_by_a_second_opinion(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["budget", "--noise-multiplier", "1", "--rounds", "1000", "--sampling-rate", "0.01"]
+    assert cli.main([*asked, "--delta", "1e-5", "--explain"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("second opinion   dp-accounting 0.")
+    assert "epsilon between 1.70 and 1.83" in said
+    assert cli.main([*asked, "--delta", "1e-12", "--explain", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["second_opinion"]
+    assert (found["verdict"], found["optimistic"]) == ("none", None)
+    assert found["because"].startswith("delta=1e-12 is below 1e-10")
+    assert cli.main([*asked, "--delta", "1e-5"]) == 0
+    assert "second opinion" not in capsys.readouterr().out
 
 
 def test_train_reports_epsilon_against_its_limit_on_standard_error(
@@ -336,9 +395,10 @@ def test_names_of_choices_are_those_of_the_accountant() -> None:
     assert {a.value for a in AdjacencyName} == {a.value for a in Adjacency}
 
 
-class _Planned:
+class _Described:
     def __init__(self, plan: Plan) -> None:
+        self.second_opinion: dict[str, SecondOpinion] | None = None
         self._plan = plan
 
-    def to_json(self) -> Plan:
+    def dump(self) -> Plan:
         return self._plan

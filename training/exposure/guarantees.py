@@ -1,6 +1,7 @@
 """Where epsilon is decided: from joint sensitivities to guarantees, and to the noise of a target.
 
     epsilon of a run         `run_epsilon`            of everything released, or of some rounds
+    a second opinion on it   `opinion_on`             dp-accounting's, of the same releases
     statement with figures   `guarantee`              for one adversary at a noise multiplier
     noise for a target       `calibrated_multiplier`  the inverse, evaluated once more
     what a ledger names      `accounted`              rounds that were released more often
@@ -22,6 +23,7 @@ from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier, closed_form
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
+from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
 from ...privacy.view.view import UnsupportedView
 from .sensitivity import JointSensitivity, Release
 
@@ -31,6 +33,7 @@ _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
 _BOUNDS = {
     Accountant.RDP: Bound.RENYI,
     Accountant.PRV: Bound.PRV,
+    Accountant.DP_ACCOUNTING: Bound.DP_ACCOUNTING,
     Accountant.GDP_CLT: Bound.CENTRAL_LIMIT,
 }
 
@@ -55,21 +58,16 @@ def run_epsilon(
         rounds: how many rounds were released, or the number of each; replayed ones count again.
 
     Raises:
-        UnsupportedMechanism: rounds that differ, by another accountant than "pld".
+        UnsupportedMechanism: rounds that differ, by an accountant that adds up equal ones only.
         UnsupportedView: more rounds than were traced, of rounds that differ; or a noise
             multiplier at which the sensitivity was not looked at.
     """
     check_traced_at(sensitivity, noise_multiplier)
-    _check_rounds(rounds)
-    if rounds is not None and not isinstance(rounds, int):
-        _check_replays(sensitivity, rounds)
-    releases = sensitivity.releases if rounds is None else _released(sensitivity.releases, rounds)
-    releases = _spent(releases)
+    releases = _asked(sensitivity, rounds)
     if not releases:
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
-    # Equal rounds go to the accountant that the statement names, rounds that differ to "pld".
     if len(releases) == 1:
         (only,) = releases
         return accounting.epsilon(
@@ -81,14 +79,54 @@ def run_epsilon(
             accountant=statement.accountant,
             contributions=_contributions(releases),
         )
-    if statement.accountant is not Accountant.PLD:
+    if not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)
     return accounting.composed_epsilon(
         _counted(releases, noise_multiplier),
         delta=statement.delta,
         adjacency=statement.adjacency,
         contributions=_contributions(releases),
+        accountant=statement.accountant,
     )
+
+
+def opinion_on(
+    epsilon: float,
+    sensitivity: JointSensitivity,
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+    rounds: int | Sequence[int] | None = None,
+) -> SecondOpinion:
+    """What dp-accounting says of the releases whose `epsilon` `run_epsilon` has found.
+
+    Args:
+        epsilon: of these releases.
+        sensitivity: as for `run_epsilon`.
+        statement: as for `run_epsilon`.
+        noise_multiplier: as for `run_epsilon`.
+        rounds: as for `run_epsilon`.
+    """
+    releases = _asked(sensitivity, rounds)
+    hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)
+    return second_opinion(
+        _counted(releases, noise_multiplier) if hidden else {},
+        ours=epsilon,
+        delta=statement.delta,
+        adjacency=statement.adjacency,
+        contributions=_contributions(releases),
+    )
+
+
+def _asked(
+    sensitivity: JointSensitivity, rounds: int | Sequence[int] | None
+) -> tuple[Release, ...]:
+    """The releases that are meant and cost anything."""
+    _check_rounds(rounds)
+    if rounds is not None and not isinstance(rounds, int):
+        _check_replays(sensitivity, rounds)
+    releases = sensitivity.releases if rounds is None else _released(sensitivity.releases, rounds)
+    return _spent(releases)
 
 
 def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
@@ -329,7 +367,7 @@ def calibrated_multiplier(
             accountant=statement.accountant,
             contributions=contributions,
         )
-    elif statement.accountant is not Accountant.PLD:
+    elif not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)
     else:
         needed = scale_for(
@@ -338,6 +376,7 @@ def calibrated_multiplier(
             delta=statement.delta,
             adjacency=statement.adjacency,
             contributions=contributions,
+            accountant=statement.accountant,
         )
     spent = math.inf
     for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding

@@ -11,6 +11,7 @@ import pytest
 
 from overhear.reports.document.collect import collect, report_run
 from overhear.runs.attack.attack import PLANTED
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.run import train_run
 from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
@@ -177,3 +178,24 @@ def test_of_a_large_network_the_links_of_one_agent_are_kept(tmp_path: Path) -> N
     run = collect(trained(tmp_path, *changes)).run
     assert run.edges_in_all == 60 * 59 // 2
     assert len(run.edges) == 59
+
+
+def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trained(tmp_path)
+    report, _ = reported(folder)
+    assert report["second_opinion"].keys() == report["ledger"]["epsilon"].keys()
+    for name, one in report["second_opinion"].items():
+        assert one["epsilon"] == report["ledger"]["epsilon"][name]
+        assert one["verdict"] == "confirmed"
+    assert "Second opinion." in (folder / "report.html").read_text(encoding="utf-8")
+    # A figure that is too small: written all the same, so that the page says so too.
+    from overhear.reports.document import collect as module
+
+    monkeypatch.setattr(module, "run_epsilon", lambda *_, **__: 1e-3)
+    with pytest.raises(ContradictedProof, match=r"more than the 0\.001 that is stated"):
+        report_run(folder)
+    held = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
+    assert held["second_opinion"]["eavesdropper"]["verdict"] == "contradicted"
+    assert "Contradicted: another library" in (folder / "report.html").read_text(encoding="utf-8")

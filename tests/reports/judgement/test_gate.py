@@ -11,8 +11,11 @@ from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_repor
 from overhear.reports.judgement.findings import Action, Kind, judge
 from overhear.reports.judgement.gate import Decision, Outcome, decide
 from overhear.reports.judgement.policy import Policy
+from overhear.reports.judgement.sentence import text_of
+from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import Remedy as Fix
 from overhear.runs.evidence.schema import Attack, Audit
+from overhear.runs.plan.schema import SecondOpinion
 from tests.conftest import typed
 from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
 
@@ -447,3 +450,77 @@ def test_a_policy_is_held_against_a_run_and_not_against_a_plan(facts: Facts) -> 
 def test_a_decision_needs_a_requirement() -> None:
     with pytest.raises(ValueError, match="decides nothing"):
         Decision(requirements=[])
+
+
+def opinion(
+    verdict: str = "confirmed", *, optimistic: float | None = 1.9, because: str = ""
+) -> SecondOpinion:
+    return SecondOpinion.model_validate(
+        {
+            "by": "dp-accounting 0.6.0",
+            "epsilon": 2.0739,
+            "optimistic": optimistic,
+            "pessimistic": None if optimistic is None else max(2.074, optimistic),
+            "ratio": None if optimistic is None else 0.9999,
+            "verdict": verdict,
+            "because": because,
+        }
+    )
+
+
+ASKED = {"second_opinion": True}
+
+
+def test_a_second_opinion_is_asked_for_by_the_policy_alone(facts: Facts) -> None:
+    found = ran(facts, opinions={"eavesdropper": opinion()})
+    assert Kind.CONFIRMED not in kinds(decided(found), Outcome.PASSED)
+    decision = decided(found, evidence=ASKED)
+    assert decision.exit_code == 0
+    last = decision.requirements[-1]
+    assert last.name == "evidence: second opinion on eavesdropper"
+    for words in ("dp-accounting 0.6.0 puts", "between 1.900 and 2.074", "is 0.9999 of its upper"):
+        assert words in last.sentence
+
+
+@pytest.mark.parametrize(
+    "held", [{}, {"eavesdropper": opinion("none", optimistic=None, because="it takes too long")}]
+)
+def test_a_second_opinion_that_is_not_there_is_missing_evidence(
+    facts: Facts, held: dict[str, SecondOpinion]
+) -> None:
+    decision = decided(ran(facts, opinions=held), evidence=ASKED)
+    assert decision.exit_code == 5
+    assert kinds(decision) == [Kind.NO_OPINION]
+    said = decision.requirements[-1].sentence
+    assert ("it takes too long" if held else "none was asked for") in said
+    assert "leave `second_opinion` out of the policy" in said
+
+
+def test_a_second_opinion_well_above_the_figure_does_not_confirm_it(facts: Facts) -> None:
+    found = ran(facts, opinions={"eavesdropper": opinion("not confirmed")})
+    assert decided(found).exit_code == 0
+    decision = decided(found, evidence=ASKED)
+    assert decision.exit_code == 5
+    assert kinds(decision) == [Kind.NOT_CONFIRMED]
+    assert '`accountant = "dp-accounting"`' in decision.requirements[-1].sentence
+
+
+def test_a_second_opinion_on_a_figure_that_is_not_proven_is_none(facts: Facts) -> None:
+    found = ran(changed(facts, proven=False), opinions={"eavesdropper": opinion()})
+    decision = decided(found, evidence=ASKED)
+    assert "the figure is not proven" in decision.requirements[-1].sentence
+    unknown = decided(found, {**LIMIT, "adversary": "neighbour:7"}, evidence=ASKED)
+    assert "the run does not account for it" in unknown.requirements[-1].sentence
+
+
+def test_a_second_opinion_that_contradicts_fails_every_policy(facts: Facts) -> None:
+    wrong = ran(facts, opinions={"single-message": opinion("contradicted", optimistic=2.5)})
+    decision = decided(wrong)  # of another adversary, and not asked for
+    assert decision.exit_code == 4
+    assert kinds(decision) == [Kind.OPINION_CONTRADICTS]
+    said = decision.requirements[1].sentence
+    assert "epsilon against single-message at no less than 2.5 " in said
+    assert "Do not rely on any figure of this run" in said
+    judged = verdict(wrong)
+    assert judged.doubt == "contradicted"
+    assert text_of(judged.headline) == "Contradicted: another library finds more than is proven"

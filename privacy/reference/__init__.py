@@ -1,0 +1,1 @@
+"""What a maintained library says of the same rounds: dp-accounting's bounds beside ours."""

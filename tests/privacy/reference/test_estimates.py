@@ -1,0 +1,175 @@
+"""dp-accounting's estimates: around exact values, and refused where they would be none."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from overhear.privacy import delta, epsilon, noise_multiplier
+from overhear.privacy.accounting.accountant import composed_delta, composed_epsilon
+from overhear.privacy.accounting.gaussian import epsilon_from_mu
+from overhear.privacy.accounting.limits import max_rounds, scale_for
+from overhear.privacy.accounting.request import Accountant
+from overhear.privacy.reference import estimates
+from overhear.privacy.reference.estimates import Unanswered, delta_estimate, epsilon_estimate
+from overhear.privacy.reference.losses import Kind, losses_of
+
+
+def bracket(rounds, **how):
+    high = epsilon_estimate(rounds, **how)
+    near = high.figure
+    return epsilon_estimate(rounds, **how, pessimistic=False, near=near, seconds=0.3), high
+
+
+def exact_epsilon_of_one_round(multiplier, rate, delta):
+    """Of the pair that removes a record, in closed form."""
+    d = 1.0 / multiplier
+
+    def excess(e):
+        z = (math.log((math.exp(e) - (1 - rate)) / rate) + d * d / 2) / d
+        moved = rate * norm.sf(z - d) + (1 - rate) * norm.sf(z)
+        return moved - math.exp(e) * norm.sf(z) - delta
+
+    return brentq(excess, 1e-9, 50.0, xtol=1e-12)
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
+@pytest.mark.parametrize(("multiplier", "count", "dlt"), [(2.0, 4, 1e-5), (30.0, 1000, 1e-9)])
+def test_full_batches_lie_around_the_closed_form(multiplier, count, dlt, adjacency):
+    reach = 2.0 if adjacency == "replace-one" else 1.0
+    exact = epsilon_from_mu(reach * math.sqrt(count) / multiplier, dlt)
+    low, high = bracket({(multiplier, 1.0): count}, delta=dlt, adjacency=adjacency)
+    assert 0.998 * exact < low.figure < exact < high.figure < 1.0005 * exact
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "rate", "dlt"), [(1.0, 0.01, 1e-5), (0.5, 1e-5, 1e-6), (5.0, 0.3, 1e-8)]
+)
+def test_one_sampled_round_lies_around_the_closed_form(multiplier, rate, dlt):
+    exact = exact_epsilon_of_one_round(multiplier, rate, dlt)
+    low, high = bracket({(multiplier, rate): 1}, delta=dlt)
+    assert low.figure <= exact <= high.figure * (1 + 1e-6)
+    assert high.figure < 1.002 * exact
+    assert low.interval > 0.0
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one"])
+def test_ours_lies_within_it_for_many_rounds_that_differ(adjacency):
+    rounds = {(1.0, 0.01): 300, (1.3, 0.02): 200, (6.0, 1.0): 2, (9.0, 0.0): 5}
+    ours = composed_epsilon(rounds, delta=1e-6, adjacency=adjacency)
+    low, high = bracket(rounds, delta=1e-6, adjacency=adjacency)
+    assert low.figure <= ours <= 1.001 * high.figure
+    assert high.figure <= 1.001 * ours
+    backwards = dict(reversed(rounds.items()))
+    assert epsilon_estimate(backwards, delta=1e-6, adjacency=adjacency) == high
+
+
+@pytest.mark.parametrize(
+    ("rounds", "how", "said"),
+    [
+        ({(1.0, 0.01): 10}, {"delta": 1e-12}, "delta=1e-12 is below 1e-10"),
+        ({(100.0, 0.01): 10**6}, {"delta": 1e-9}, "delta=1e-09 is below 1e-08"),
+        ({(1e-5, 0.01): 10}, {}, "noise_multiplier=1e-05 makes losses too large"),
+        ({(0.02, 0.3): 4}, {}, "epsilon above 700 is beyond it"),
+        ({(1e9, 0.5): 10}, {"delta": 1e-10}, "rounding errors: the loss of a round is too small"),
+        ({(0.3, 0.5): 10**7}, {}, "it would need .* grid points, and 20 seconds and 1 GB allow"),
+        (
+            {(1.0 + k / 1000, 0.01): 1 for k in range(1000)},
+            {},
+            "1000 different rounds take too long",
+        ),
+        (
+            {(1.0 + k / 100, 0.01): 3 for k in range(250)},
+            {},
+            "it would need .* grid points",
+        ),
+        (
+            {(1.0, 0.01): 10},
+            {"adjacency": "replace-one", "contributions": 3},
+            "no bound for a replaced record with 3 contributions",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused_before_a_grid_is_filled(rounds, how, said, monkeypatch):
+    if "700" not in said:
+        monkeypatch.setattr(estimates, "_composed", None)  # whoever fills a grid fails
+    with pytest.raises(Unanswered, match=said):
+        epsilon_estimate(rounds, **{"delta": 1e-5, **how})
+
+
+def test_several_contributions_of_full_batches_and_of_added_records_are_answered():
+    full = {(20.0, 1.0): 10}
+    assert epsilon_estimate(full, delta=1e-5, adjacency="replace-one", contributions=3).figure > 0
+    assert epsilon_estimate({(5.0, 0.1): 10}, delta=1e-5, contributions=3).figure > 0
+
+
+def test_what_costs_nothing_is_free_and_no_sampling_costs_more_than_being_sampled():
+    assert epsilon_estimate({}, delta=1e-5).figure == 0.0
+    assert epsilon_estimate({(1.0, 0.0): 5, (math.inf, 0.5): 5}, delta=1e-5).figure == 0.0
+    assert epsilon_estimate({(0.5, 1e-9): 100}, delta=1e-5).figure == 0.0
+    assert delta_estimate({(1.0, 0.0): 5}, epsilon=1.0) == 0.0
+
+
+def test_an_error_of_the_library_is_a_reason(monkeypatch):
+    from dp_accounting.pld import privacy_loss_distribution
+
+    def fails(*_, **__):
+        raise ValueError("deltas are not in order")
+
+    monkeypatch.setattr(privacy_loss_distribution, "from_gaussian_mechanism", fails)
+    with pytest.raises(Unanswered, match="it fails: deltas are not in order"):
+        epsilon_estimate({(1.0, 0.01): 10}, delta=1e-5)
+
+
+def test_as_an_accountant_it_answers_every_question():
+    by = {"delta": 1e-5, "sampling_rate": 0.01, "accountant": "dp-accounting"}
+    spent = epsilon(noise_multiplier=1.0, rounds=1000, **by)
+    assert spent == pytest.approx(1.8283, rel=2e-4)
+    needed = noise_multiplier(epsilon=1.0, rounds=1000, **by)
+    assert needed == pytest.approx(1.41464, rel=2e-4)
+    assert 0.9999 < epsilon(noise_multiplier=needed, rounds=1000, **by) <= 1.0
+    assert max_rounds(noise_multiplier=1.0, epsilon=2.0, **by) == 1202
+    found = delta(
+        noise_multiplier=1.0,
+        epsilon=2.0,
+        rounds=1000,
+        sampling_rate=0.01,
+        accountant="dp-accounting",
+    )
+    assert found == pytest.approx(2.668e-6, rel=1e-3)
+    rounds = {(1.0, 0.01): 500, (2.0, 0.01): 500}
+    scale = scale_for(rounds, epsilon=1.0, delta=1e-5, accountant="dp-accounting")
+    scaled = {(scale * m, q): n for (m, q), n in rounds.items()}
+    assert 0.999 < composed_epsilon(scaled, delta=1e-5, accountant="dp-accounting") <= 1.0
+    assert Accountant("dp-accounting").kind == "upper bound"
+
+
+def test_as_an_accountant_it_is_refused_by_its_name_with_the_reason_and_the_remedy():
+    said = r"accountant='dp-accounting' does not answer: delta=1e-12 .*; use accountant='pld'"
+    how = {"noise_multiplier": 1.0, "rounds": 10, "sampling_rate": 0.1}
+    with pytest.raises(ValueError, match=said):
+        epsilon(**how, delta=1e-12, accountant="dp-accounting")
+    with pytest.raises(ValueError, match="does not answer: delta at epsilon=30 lies below"):
+        delta(**how, epsilon=30.0, accountant="dp-accounting")
+    assert epsilon(**{**how, "noise_multiplier": 0.0}, delta=0.1, accountant="dp-accounting") == (
+        math.inf
+    )
+
+
+def test_other_accountants_still_add_up_equal_rounds_only():
+    with pytest.raises(ValueError, match="accountant='rdp' adds up equal rounds only"):
+        composed_epsilon({(1.0, 0.1): 1}, delta=1e-5, accountant="rdp")
+    assert composed_delta({(1.0, 0.1): 1}, epsilon=1.0) > 0
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("rate", [1.0, 0.01])
+def test_the_range_of_a_loss_and_its_moments_are_those_of_the_pair(rate, replace):
+    found = losses_of(Kind(multiplier=2.0, rate=rate, count=1), replace=replace, reach=9.0)
+    assert len(found) == (1 if replace or rate == 1.0 else 2)
+    for one in found:
+        assert one.log_moments(np.zeros(1))[0] == pytest.approx(0.0, abs=1e-9)  # P adds up to 1
+        assert one.log_moments(-np.ones(1))[0] == pytest.approx(0.0, abs=1e-3)  # and so does Q
+        assert one.losses.max() <= one.range[1]
