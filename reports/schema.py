@@ -217,7 +217,7 @@ class TotalAdversary(Described):
     name: str
     epsilon: NotNegative
     """Of all runs together, at the delta of the total."""
-    status: Literal["proven", "heuristic", "no protection"]
+    status: Status
     alone: list[NotNegative]
     """Of each run by itself, at the same delta, in the order of the runs."""
     because: str

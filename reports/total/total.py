@@ -12,13 +12,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
+from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.folder.same_records import HeldRecords, held_records
-from ...training.exposure.guarantees import run_epsilon, total_epsilon
+from ...training.accounts.totals import total_epsilon
+from ...training.exposure.guarantees import run_epsilon
 from ..plain_text import plain
 from ..schema import Total, TotalAdversary, TotalRun
 
@@ -124,9 +125,7 @@ def _statement(runs: _Runs, delta: float | None) -> Statement:
 
 def _records(
     runs: _Runs, *, assumed: bool
-) -> tuple[
-    Literal["the same", "assumed to be the same"], Literal["the same", "others", "not known"]
-]:
+) -> tuple[Literal["the same", "assumed to be the same"], Literal["the same", others, not known]]:
     """Whether all runs are on the same records, and whether the same agents hold them."""
     if len(runs) == 1:
         return "the same", "the same"
@@ -191,14 +190,15 @@ def _adversary(name: str, runs: Sequence[AccountedRun], statement: Statement) ->
     epsilon = alone[0] if len(runs) == 1 else total_epsilon(spent, statement=statement)
     guarantees = [run.plan.guarantee(name) for run in runs]
     unproven = [one for one in guarantees if one.status is not Status.PROVEN]
-    status: Literal["proven", "heuristic", "no protection"] = "proven"
+    status = Status.PROVEN
     blame = max(guarantees, key=lambda one: one.epsilon)
     if math.isinf(epsilon):
-        status = "no protection"
+        exposed = any(one.status is Status.NO_PROTECTION for one in guarantees)
+        status = Status.NO_PROTECTION if exposed else Status.CANNOT_BE_EXPRESSED
     elif unproven:
-        status, blame = "heuristic", unproven[0]
+        status, blame = Status.HEURISTIC, unproven[0]
     return TotalAdversary(
-        name=name, epsilon=epsilon, status=status, alone=alone, because=blame.because
+        name=name, epsilon=epsilon, status=status_word(status), alone=alone, because=blame.because
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...privacy.reference import second_opinion as reference
-from ...training.exposure.guarantees import opinion_on
+from ...training.accounts.opinions import opinion_on
 from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, figure, lower_bound
 from .plan import Plan

@@ -23,7 +23,6 @@ from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier, closed_form
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
-from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
 from ...privacy.view.view import UnsupportedView
 from .sensitivity import JointSensitivity, Release
 
@@ -63,7 +62,7 @@ def run_epsilon(
             multiplier at which the sensitivity was not looked at.
     """
     check_traced_at(sensitivity, noise_multiplier)
-    releases = _asked(sensitivity, rounds)
+    releases = asked_releases(sensitivity, rounds)
     if not releases:
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
@@ -77,48 +76,20 @@ def run_epsilon(
             sampling_rate=only.sampling_rate,
             adjacency=statement.adjacency,
             accountant=statement.accountant,
-            contributions=_contributions(releases),
+            contributions=most_contributions(releases),
         )
     if not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)
     return accounting.composed_epsilon(
-        _counted(releases, noise_multiplier),
+        counted(releases, noise_multiplier),
         delta=statement.delta,
         adjacency=statement.adjacency,
-        contributions=_contributions(releases),
+        contributions=most_contributions(releases),
         accountant=statement.accountant,
     )
 
 
-def opinion_on(
-    epsilon: float,
-    sensitivity: JointSensitivity,
-    *,
-    statement: Statement,
-    noise_multiplier: float,
-    rounds: int | Sequence[int] | None = None,
-) -> SecondOpinion:
-    """What dp-accounting says of the releases whose `epsilon` `run_epsilon` has found.
-
-    Args:
-        epsilon: of these releases.
-        sensitivity: as for `run_epsilon`.
-        statement: as for `run_epsilon`.
-        noise_multiplier: as for `run_epsilon`.
-        rounds: as for `run_epsilon`.
-    """
-    releases = _asked(sensitivity, rounds)
-    hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)
-    return second_opinion(
-        _counted(releases, noise_multiplier) if hidden else {},
-        ours=epsilon,
-        delta=statement.delta,
-        adjacency=statement.adjacency,
-        contributions=_contributions(releases),
-    )
-
-
-def _asked(
+def asked_releases(
     sensitivity: JointSensitivity, rounds: int | Sequence[int] | None
 ) -> tuple[Release, ...]:
     """The releases that are meant and cost anything."""
@@ -126,7 +97,7 @@ def _asked(
     if rounds is not None and not isinstance(rounds, int):
         _check_replays(sensitivity, rounds)
     releases = sensitivity.releases if rounds is None else _released(sensitivity.releases, rounds)
-    return _spent(releases)
+    return spent_releases(releases)
 
 
 def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
@@ -165,7 +136,7 @@ def _check_rounds(rounds: int | Sequence[int] | None) -> None:
         raise InputError(f"rounds={rounds!r} must be an integer of at least 0, or a list of rounds")
 
 
-def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
+def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
     """The releases that cost anything.
 
     Raises:
@@ -183,12 +154,12 @@ def _spent(releases: Sequence[Release]) -> tuple[Release, ...]:
     return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
 
 
-def _contributions(releases: Sequence[Release]) -> int:
+def most_contributions(releases: Sequence[Release]) -> int:
     """The most that a record makes to a sampled batch; of full batches any number counts as one."""
     return max((r.contributions for r in releases if r.sampling_rate < 1), default=1)
 
 
-def _counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tuple[float, float]]:
+def counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tuple[float, float]]:
     counts: Counter[tuple[float, float]] = Counter()
     for r in releases:
         counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
@@ -319,14 +290,14 @@ def _sampling(sensitivity: JointSensitivity) -> Sampling:
 
 def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier: float) -> Bound:
     """How `run_epsilon` finds its figure."""
-    releases = _spent(sensitivity.releases)
+    releases = spent_releases(sensitivity.releases)
     trivial = not releases or noise_multiplier == 0 or math.isinf(sensitivity.largest)
     if trivial or statement.accountant is Accountant.PLD:
-        settings = _counted(releases, noise_multiplier) if not trivial else ()
+        settings = counted(releases, noise_multiplier) if not trivial else ()
         if all(closed_form(*setting) for setting in settings):
             return Bound.CLOSED_FORM
         replaced = statement.adjacency is Adjacency.REPLACE_ONE
-        return Bound.PROFILE if replaced and _contributions(releases) > 1 else Bound.PLD
+        return Bound.PROFILE if replaced and most_contributions(releases) > 1 else Bound.PLD
     return _BOUNDS[statement.accountant]
 
 
@@ -343,7 +314,7 @@ def calibrated_multiplier(
         UnsupportedMechanism: the accountant does not cover the rounds, or its answer to one
             question contradicts its answer to the other.
     """
-    releases = _spent(sensitivity.releases)
+    releases = spent_releases(sensitivity.releases)
     if math.isinf(sensitivity.largest):
         raise UnsupportedView(
             f"no noise multiplier reaches epsilon={epsilon:g} for {sensitivity.adversary.name}: "
@@ -355,7 +326,7 @@ def calibrated_multiplier(
             f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "
             "at every noise; give noise_multiplier in place of epsilon"
         )
-    contributions = _contributions(releases)
+    contributions = most_contributions(releases)
     if len(releases) == 1:
         (only,) = releases
         needed = only.joint_sensitivity * accounting.noise_multiplier(
@@ -371,7 +342,7 @@ def calibrated_multiplier(
         raise _not_composed(statement.accountant)
     else:
         needed = scale_for(
-            _counted(releases, 1.0),
+            counted(releases, 1.0),
             epsilon=epsilon,
             delta=statement.delta,
             adjacency=statement.adjacency,
@@ -391,37 +362,4 @@ def calibrated_multiplier(
     raise UnsupportedMechanism(
         f"accountant='{statement.accountant}' answers noise_multiplier={needed:g} for "
         f"epsilon={epsilon:g}, but spends {spent:g} with it; use accountant='pld'"
-    )
-
-
-def total_epsilon(runs: Sequence[tuple[JointSensitivity, float]], *, statement: Statement) -> float:
-    """Epsilon of several runs together, whose noise and batches were drawn apart.
-
-    All releases are composed as those of one run are, by privacy loss distribution, whatever
-    accountant the runs name.
-
-    Args:
-        runs: of each the joint sensitivity at noise multiplier 1, and its noise multiplier.
-        statement: what epsilon is said of; its accountant is not used.
-
-    Raises:
-        ValueError: a rate or a sensitivity that is none, or more rounds than are added up.
-
-    >>> from overhear.privacy import EAVESDROPPER
-    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 1.0, 2, 1),), Status.PROVEN, "a test")
-    >>> round(total_epsilon([(one, 2.0), (one, 2.0)], statement=Statement(delta=1e-5)), 4)  # mu = 1
-    4.3772
-    """
-    together: Counter[tuple[float, float]] = Counter()
-    most = 1
-    for sensitivity, noise_multiplier in runs:
-        releases = _spent(sensitivity.releases)
-        if releases and (noise_multiplier == 0 or math.isinf(sensitivity.largest)):
-            return math.inf
-        together += _counted(releases, noise_multiplier)
-        most = max(most, _contributions(releases))
-    if not together:
-        return 0.0
-    return accounting.composed_epsilon(
-        together, delta=statement.delta, adjacency=statement.adjacency, contributions=most
     )

@@ -15,7 +15,8 @@ from overhear.runs.plan.second_opinions import (
     with_opinions,
 )
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.training.exposure.guarantees import opinion_on, run_epsilon
+from overhear.training.accounts.opinions import opinion_on
+from overhear.training.exposure.guarantees import run_epsilon
 
 RUN = """
 [data]

@@ -9,7 +9,8 @@ import pytest
 from overhear.privacy import EAVESDROPPER, Statement, Status
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
-from overhear.training.exposure.guarantees import run_epsilon, total_epsilon
+from overhear.training.accounts.totals import total_epsilon
+from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
 
 ADD = Statement(delta=1e-5)
