@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
@@ -125,7 +126,9 @@ def _statement(runs: _Runs, delta: float | None) -> Statement:
 
 def _records(
     runs: _Runs, *, assumed: bool
-) -> tuple[Literal["the same", "assumed to be the same"], Literal["the same", others, not known]]:
+) -> tuple[
+    Literal["the same", "assumed to be the same"], Literal["the same", "others", "not known"]
+]:
     """Whether all runs are on the same records, and whether the same agents hold them."""
     if len(runs) == 1:
         return "the same", "the same"

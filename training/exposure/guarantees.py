@@ -160,6 +160,7 @@ def most_contributions(releases: Sequence[Release]) -> int:
 
 
 def counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tuple[float, float]]:
+    """(effective noise multiplier, sampling rate) of all rounds, and how many have each."""
     counts: Counter[tuple[float, float]] = Counter()
     for r in releases:
         counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds

@@ -451,7 +451,7 @@ def test_hyper_parameters_of_an_own_step_are_taken_by_name():
         (init, "a start without a step"),
         ((init, step), "of type tuple must be"),
     ],
-    ids=str,
+    ids=["misspelt", "number", "start", "pair"],
 )
 def test_what_is_no_algorithm_is_refused(algorithm, said):
     with pytest.raises((InputError, InputTypeError), match=said):
