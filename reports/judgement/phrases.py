@@ -110,7 +110,7 @@ KINDS: Mapping[Kind, str] = {
         "confidence {confidence}, more than the {proven} that is proven ({said})."
     ),
     Kind.OPINION_CONTRADICTS: (
-        "{by} puts epsilon against {adversary} at no less than {optimistic} for the same releases, "
+        "{library} puts epsilon against {adversary} at no less than {optimistic} for the same releases, "
         "more than the {ours} that is stated."
     ),
     Kind.NO_OPINION: (
@@ -118,12 +118,12 @@ KINDS: Mapping[Kind, str] = {
         "names, and train again, or leave `second_opinion` out of the policy."
     ),
     Kind.NOT_CONFIRMED: (
-        "{by} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
+        "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
         "releases, and the upper bound lies more than {within} above the {ours} that is stated. To "
         'state its figure, set `accountant = "dp-accounting"` in [privacy] and train again.'
     ),
     Kind.CONFIRMED: (
-        "{by} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
+        "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
         "releases; the {ours} that is stated is {ratio} of its upper bound."
     ),
     Kind.CHECK_FAILED: (

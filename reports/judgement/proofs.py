@@ -42,7 +42,7 @@ def of_opinion(adversary: str, facts: Facts) -> Finding:
         return _without(name, found.because)
     place = ("second_opinion", name)
     words: dict[str, Value] = {
-        "by": found.by,
+        "library": found.by,
         "ours": Figure("exact", found.epsilon, (*place, "epsilon")),
         "optimistic": Figure("exact", found.optimistic, (*place, "optimistic")),
         "pessimistic": Figure("exact", found.pessimistic, (*place, "pessimistic")),

@@ -274,7 +274,7 @@ def test_a_report_that_a_second_opinion_contradicts_ends_with_exit_code_4(
 ) -> None:
     wrong = described(second_opinion({(1.0, 1.0): 1}, ours=0.5, delta=1e-5))
     found = typed(report | {"second_opinion": {"eavesdropper": wrong.dump()}})
-    stub("reports.document.collect", "collect", lambda _: found)
+    stub("reports.document.collect", "collect", lambda _, **__: found)
     for shape in ("json", "md"):
         assert cli.main(["report", "DIR", "--format", shape]) == 4
         shown = capsys.readouterr()

@@ -191,7 +191,7 @@ def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(
         assert one["verdict"] == "confirmed"
     assert "Second opinion." in (folder / "report.html").read_text(encoding="utf-8")
     # A figure that is too small: written all the same, so that the page says so too.
-    from overhear.reports.document import collect as module
+    from overhear.runs.folder import accounted_run as module
 
     monkeypatch.setattr(module, "run_epsilon", lambda *_, **__: 1e-3)
     with pytest.raises(ContradictedProof, match=r"more than the 0\.001 that is stated"):

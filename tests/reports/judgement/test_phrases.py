@@ -51,7 +51,7 @@ WORDS: dict[str, Any] = {
     "preset": "dlg",
     "attacks": 2,
     "part": "",
-    "by": "dp-accounting 0.6.0",
+    "library": "dp-accounting 0.6.0",
     "ours": Figure("precise", 2.0),
     "optimistic": Figure("lower", 1.9),
     "pessimistic": Figure("precise", 2.1),

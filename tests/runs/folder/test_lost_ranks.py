@@ -317,13 +317,15 @@ def end_at_the_end() -> None:
 
 
 def close_slowly() -> None:
-    close = run_folder.write_sums
+    from overhear.runs.folder import run
+
+    close = run.write_sums
 
     def slowly(out: Path) -> None:
         time.sleep(2)
         close(out)
 
-    run_folder.write_sums = slowly
+    run.write_sums = slowly
 
 
 @pytest.mark.distributed
