@@ -457,7 +457,7 @@ def opinion(
 ) -> SecondOpinion:
     return SecondOpinion.model_validate(
         {
-            "library": "dp-accounting 0.6.0",
+            "by": "dp-accounting 0.6.0",
             "epsilon": 2.0739,
             "optimistic": optimistic,
             "pessimistic": None if optimistic is None else max(2.074, optimistic),
