@@ -39,6 +39,21 @@ sampling_rate = 0.02
 ROWS = ("blind guess", "no defence", "clipping only", "defended")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with many cases leave so many, evenly spread, to the quick tests."""
+    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("some_quick") and not item.get_closest_marker("slow"):
+            name = getattr(item, "originalname", item.name)
+            cases.setdefault((str(item.path), name), []).append(item)
+    for of_one in cases.values():
+        most = of_one[0].get_closest_marker("some_quick").args[0]  # type: ignore[union-attr]
+        quick = {round(i * len(of_one) / most) for i in range(most)}
+        for number, item in enumerate(of_one):
+            if number not in quick:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
     path = tmp_path / "run.toml"

@@ -110,21 +110,21 @@ KINDS: Mapping[Kind, str] = {
         "confidence {confidence}, more than the {proven} that is proven ({said})."
     ),
     Kind.OPINION_CONTRADICTS: (
-        "{library} puts epsilon against {adversary} at no less than {optimistic} for the same releases, "
-        "more than the {ours} that is stated."
+        "{library} puts epsilon against {adversary} at no less than {optimistic} for the same "
+        "releases, more than the {ours} that is stated."
     ),
     Kind.NO_OPINION: (
         "There is no second opinion on the figure against {adversary}: {why}. Change what it "
         "names, and train again, or leave `second_opinion` out of the policy."
     ),
     Kind.NOT_CONFIRMED: (
-        "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
-        "releases, and the upper bound lies more than {within} above the {ours} that is stated. To "
+        "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the "
+        "same releases, and the upper bound lies more than {within} above the {ours} that is stated. To "
         'state its figure, set `accountant = "dp-accounting"` in [privacy] and train again.'
     ),
     Kind.CONFIRMED: (
-        "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the same "
-        "releases; the {ours} that is stated is {ratio} of its upper bound."
+        "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the "
+        "same releases; the {ours} that is stated is {ratio} of its upper bound."
     ),
     Kind.CHECK_FAILED: (
         "The check {check} of the implementation failed ({said}), so what ran is not what was "

@@ -55,6 +55,7 @@ def test_scores_are_those_of_two_normals() -> None:
     assert signed.var() == pytest.approx(v, rel=5 * math.sqrt(2 / n))
 
 
+@pytest.mark.slow
 def test_opposite_records_are_twice_as_far_apart() -> None:
     game = _game(canaries=2300, replace=True)
     found = play(game, generator=np.random.default_rng(4)).guesses["eavesdropper"]
@@ -63,6 +64,7 @@ def test_opposite_records_are_twice_as_far_apart() -> None:
     assert signed.mean() == pytest.approx(v / 2, abs=5 * math.sqrt(v / n))
 
 
+@pytest.mark.slow
 def test_scores_of_sampled_rounds_are_calibrated() -> None:
     """E[exp(-ratio)] with the record is 1; n = 1,150 or so, 6 standard errors."""
     game = _game(canaries=2300, rate=0.3, rounds=4)

@@ -99,6 +99,7 @@ CLAIMS = [
 ]
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(
     "claim", [CLAIMS[0], CLAIMS[1], pytest.param(CLAIMS[2], marks=pytest.mark.slow)]
 )

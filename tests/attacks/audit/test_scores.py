@@ -85,6 +85,7 @@ def _scorer(objective, ways: Directions, adversary: str, *, host: int = 2, **how
     )
 
 
+@pytest.mark.some_quick(6)
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1", "final-models"])
 @pytest.mark.parametrize("name", PRIVATE)
 def test_what_is_left_of_a_view_is_its_unknown_noise(name: str, adversary: str) -> None:

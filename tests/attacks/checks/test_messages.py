@@ -38,6 +38,7 @@ def test_clipped_means_pass():
     assert found.passed, found.words
 
 
+@pytest.mark.some_quick(5)
 @pytest.mark.parametrize("name", ["dpdl", "dp-dpsgd", "dpmixsgd"])
 @pytest.mark.parametrize("bug", ["clipping after averaging", "mean by the realised size"])
 @pytest.mark.parametrize("dtype", [torch.float64, SINGLE], ids=["float64", "float32"])

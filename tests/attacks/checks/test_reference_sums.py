@@ -86,6 +86,7 @@ def test_two_points_are_clipped_as_one_vector_and_blocks_have_their_own_coeffici
     )
 
 
+@pytest.mark.some_quick(8)
 @pytest.mark.parametrize(("name", "form"), PRIVATE)
 def test_what_a_run_recorded_is_what_the_oracle_says(name, form):
     """Blocks, both kinds of rows, two points and clipped means; in the first rounds of a run."""

@@ -19,6 +19,7 @@ from overhear.training.tracing import cancellation
 from tests.attacks.checks.watched import PRIVATE, a_run, sound_run, with_bug
 
 
+@pytest.mark.some_quick(6)
 @pytest.mark.parametrize(("name", "form"), PRIVATE)
 def test_a_sound_run_passes(name, form):
     found = residual_check(sound_run(name, form=form))
@@ -156,6 +157,7 @@ def test_noise_below_the_grid_of_floats_fails(monkeypatch):
     assert "rounding hides it" in found.words
 
 
+@pytest.mark.slow
 def test_p_is_not_too_small_by_chance():
     """30 runs: p, corrected for its tests, is below .1 in at most 9 (false alarm below 1e-3)."""
     found = [residual_check(a_run("dp-dpsgd", rounds=2, root=100 + i)).p for i in range(30)]

@@ -29,6 +29,7 @@ def test_several_batches_a_round_and_a_first_batch_pass(name):
     assert found.passed, found.words
 
 
+@pytest.mark.some_quick(3)
 @pytest.mark.parametrize("bug", ["shuffled batches", "fixed batches"])
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5])
 def test_batches_that_are_not_drawn_anew_are_found(bug, rate):
@@ -105,6 +106,7 @@ def test_a_missing_record_is_found_at_rate_1(monkeypatch):
     assert not patched(monkeypatch, draw, rate=1.0).passed
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(("trials", "rate"), [(12, 0.5), (40, 0.02), (3, 0.1)])
 def test_the_bound_on_a_dispersion_is_one(trials, rate):
     """Against the exact distribution of the sum of 6 counts' deviations, by enumeration."""

@@ -64,6 +64,7 @@ def _peel(seen: Observation, model: nn.Module, image: Tensor) -> Peeled | None:
     return peel(seen, model, input_shape=tuple(image.shape), box=BOX)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "least"),
     [(torch.float32, 80), pytest.param(torch.float64, 150, marks=pytest.mark.slow)],
@@ -99,6 +100,7 @@ def test_linear_layers_need_no_bias(bias: bool, known_size: bool) -> None:
     assert _decibels(_peel(seen, model, image), image) > 200
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize("clip_norm", [0.01, 1e6])
 def test_a_clipped_gradient_gives_away_as_much(clip_norm: float) -> None:
     model, image = _relu_network(16), _photo(16)

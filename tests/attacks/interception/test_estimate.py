@@ -35,6 +35,7 @@ def test_without_noise_the_planted_gradients_come_back(name, who, records):
     torch.testing.assert_close(seen.gradient, shown(t, seen, batch), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.some_quick(6)
 @pytest.mark.parametrize(("name", "who"), OUTSIDE)
 def test_the_whitened_error_is_standard_normal(name, who):
     t, batch = trial(name, adversary=who, noise_std=0.02, round=2), planted()

@@ -25,6 +25,7 @@ def held(name: str, scenario: Scenario, **changes) -> Observation:
     return seen
 
 
+@pytest.mark.some_quick(7)
 @pytest.mark.parametrize(("name", "scenario"), CASES)
 @pytest.mark.parametrize("records", [1, 3])
 @pytest.mark.parametrize("round", [1, 3])
@@ -44,6 +45,7 @@ def test_the_momentum_on_an_irregular_graph_gives_the_self_gradient(form):
     torch.testing.assert_close(seen.gradient, shown(t, seen, planted()), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize(("name", "scenario"), CASES)
 def test_the_error_has_the_declared_deviation(name, scenario):
     t = trial(name, noise_std=0.3, round=2)

@@ -330,6 +330,7 @@ def plain_profile_delta(multiplier: float, rate: float, rounds: int, eps: float)
     return float(np.maximum(-np.expm1(eps - composed), 0.0) @ total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("multiplier", "rate", "rounds", "eps"), [(2.0, 0.02, 300, 1.5), (1.0, 0.1, 10, 5.0)]
 )

@@ -131,6 +131,7 @@ def test_the_scale_of_full_batches_adds_squares():
     assert doubled == pytest.approx(2 * scale, rel=1e-5)
 
 
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize("contributions", [1, 2])
 @pytest.mark.parametrize("eps", [0.05, 1.0, 20.0])
 def test_the_least_scale_meets_the_target_and_a_smaller_one_does_not(eps, contributions):

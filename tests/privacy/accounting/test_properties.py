@@ -215,6 +215,7 @@ def test_what_an_adversary_computes_from_its_messages_changes_nothing(seed, colu
         assert View(contributions=left, noise=right).mu(columns) == pytest.approx(mu, rel=1e-6)
 
 
+@pytest.mark.slow
 @many
 @given(seed=seeds, factor=st.floats(0.1, 10.0))
 def test_mu_is_in_proportion_to_the_bound_and_against_the_noise(seed, factor):

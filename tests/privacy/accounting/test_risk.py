@@ -87,6 +87,7 @@ def test_riskcal_has_the_same_figures(setting, advantage, bayes, hits):
     assert found.true_positive_rates[2][1] == pytest.approx(hits, rel=2e-4)
 
 
+@pytest.mark.slow
 def test_the_envelope_of_dp_accountings_deltas_is_the_same():
     # riskcal's own curve falls below this envelope for small rates: .00401 at .001 where the
     # deltas that it is given allow .00407, and .00265 on a finer grid.
@@ -178,6 +179,7 @@ def test_the_curve_ends_where_tests_end_and_is_its_own_mirror_image():
     assert np.abs(back - rates[inner]).max() < 2e-5
 
 
+@pytest.mark.slow
 @given(
     multiplier=st.floats(0.3, 20.0),
     rate=st.floats(1e-4, 0.999),

@@ -65,6 +65,7 @@ SIMULATED = {
 }
 
 
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize("target", [1e-2, 1e-6])
 @pytest.mark.parametrize("setting", SIMULATED)
 def test_a_simulation_of_the_loss_shows_the_same_delta(setting, target):
@@ -271,6 +272,7 @@ def sampled(cases, every):
     ]
 
 
+@pytest.mark.some_quick(6)
 @pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES, 9))
 def test_the_least_noise_meets_its_target_and_hardly_more(eps, rounds, rate, dlt):
     setting = {"rounds": rounds, "sampling_rate": rate}

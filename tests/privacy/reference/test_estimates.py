@@ -123,6 +123,7 @@ def test_an_error_of_the_library_is_a_reason(monkeypatch):
         epsilon_estimate({(1.0, 0.01): 10}, delta=1e-5)
 
 
+@pytest.mark.slow
 def test_as_an_accountant_it_answers_every_question():
     by = {"delta": 1e-5, "sampling_rate": 0.01, "accountant": "dp-accounting"}
     spent = epsilon(noise_multiplier=1.0, rounds=1000, **by)

@@ -242,6 +242,7 @@ def test_a_comparison_reads_no_report_and_refuses_none(folder: Path) -> None:
     assert float(run.report.ledger.epsilon["eavesdropper"]) > 3
 
 
+@pytest.mark.slow
 def test_a_torn_ledger_is_missing_evidence_and_costs_more(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def reported(folder: Path) -> tuple[dict[str, Any], Page]:
     return report, page
 
 
+@pytest.mark.some_quick(3)
 @pytest.mark.parametrize(("name", "form"), MATRIX)
 def test_every_algorithm_has_a_report(name: str, form: Form, tmp_path: Path) -> None:
     changes = [f"algorithm.name={name}", f"algorithm.form={form}"]

@@ -237,6 +237,7 @@ def test_a_limit_that_no_round_meets_names_noise_alone() -> None:
     assert list(found) == ["noise"]
 
 
+@pytest.mark.slow
 def test_a_limit_that_the_accountant_does_not_cover_has_no_fix_and_stops_nothing() -> None:
     run = config(
         algorithm={"name": "dp-dpsgd", "form": None}, privacy={"epsilon": 8, "accountant": "rdp"}

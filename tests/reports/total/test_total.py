@@ -114,6 +114,7 @@ def test_runs_of_full_batches_have_the_closed_form(make: Make) -> None:
     assert of(total_of_runs(runs)).epsilon == pytest.approx(epsilon_from_mu(mu, 1e-5), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_runs_that_differ_cost_what_another_accountant_says(make: Make) -> None:
     runs = [make(name="a"), make("training.rounds=40", "training.sampling_rate=0.03")]
     joint = collect(runs[0]).plan.adversaries[0].joint_sensitivity
@@ -144,6 +145,7 @@ def test_delta_is_the_smallest_unless_it_is_given(make: Make) -> None:
             total_of_runs(runs, delta=delta)
 
 
+@pytest.mark.slow
 def test_another_accountant_of_a_run_does_not_compose_the_total(make: Make) -> None:
     runs = [make(name="a"), make("privacy.accountant=rdp")]
     assert of(total_of_runs(runs)).epsilon == of(total_of_runs([make(name="b"), runs[0]])).epsilon

@@ -44,6 +44,7 @@ def swept(tmp_path_factory):
     return folder, found
 
 
+@pytest.mark.slow
 def test_every_combination_has_its_scenarios_or_a_reason(swept):
     _, found = swept
     assert [one.swept["graph.name"] for one in found] == ["ring", "full", "bipartitte"]

@@ -137,6 +137,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @needs_proc
 @pytest.mark.parametrize(("size", "rank", "lose", "named"), LOSSES)
@@ -273,6 +274,7 @@ def test_a_bad_run_file_is_refused_once(run_file, tmp_path):
     assert len(ended.errors) == 1, ended.said
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_rank_of_another_run_file_is_refused_before_anything_is_written(run_file, tmp_path):
     ended = by_hand(run_file, tmp_path, [], ["--set=training.evaluation_noise_seed=4"])
@@ -328,6 +330,7 @@ def close_slowly() -> None:
     run.write_sums = slowly
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_a_rank_that_is_lost_after_the_last_round_leaves_a_finished_run(run_file, tmp_path):
     changes = [close_slowly, end_at_the_end, unchanged]  # rank 2 misses rank 1 before the end

@@ -122,6 +122,7 @@ def test_the_first_batch_of_a_plan_dominates_at_equal_noise(initial_noise, expec
     assert plan.guarantee("eavesdropper").epsilon == pytest.approx(expected, abs=6e-4)
 
 
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_leaves_auroc_where_there_are_two_classes(name, tmp_path):
     data = tmp_path / "data"

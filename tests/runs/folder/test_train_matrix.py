@@ -68,6 +68,7 @@ def number(value: float | str) -> float:
     return float(value)  # "inf" in JSON
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(("name", "form"), MATRIX)
 def test_the_ledger_of_a_run_costs_what_its_plan_said(
     name: str, form: Form, tmp_path: Path
@@ -164,6 +165,7 @@ def data_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
+@pytest.mark.some_quick(6)
 @pytest.mark.parametrize("path", every_example())
 def test_an_example_is_planned_and_keeps_to_its_target(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -120,6 +120,7 @@ def test_the_published_form_of_dpmixsgd_proves_nothing_beside_the_claim(tmp_path
     assert plan.published_bound.proven_epsilon == math.inf
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize("name", ["dyn-d2p", "whisper", "muffliato"])
 def test_without_noise_a_formula_of_noise_claims_nothing(tmp_path, name):
     text = RUN.replace('"dpdl"', f'"{name}"').replace("= 2.5", "= 0.0")

@@ -135,6 +135,7 @@ def test_a_calibrated_run_meets_its_target_and_says_whose():
     assert any("no adversary is limited to" in said for said in own.warnings)
 
 
+@pytest.mark.some_quick(8)
 @pytest.mark.parametrize("name", sorted(n for n, a in ALGORITHMS.items() if a.private))
 @pytest.mark.parametrize("form", list(Form))
 def test_every_algorithm_keeps_its_proportion(name, form):

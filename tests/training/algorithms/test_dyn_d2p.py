@@ -106,6 +106,7 @@ def traces_of(graph, *, rounds: int = 5, settings=None, clip_norm=0.2, noise_std
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
 def test_push_sum_reaches_the_mean_where_columns_alone_sum_to_one(graph):
     silent = engine(graph, rounds=200, rate=0.0, noise_std=0.0)

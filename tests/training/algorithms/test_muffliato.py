@@ -231,6 +231,7 @@ def test_an_eigenvalue_that_gossip_shrinks_below_floats_is_not_taken_for_zero():
     assert joint(graph, "final-models", steps=13) == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_single_message_of_long_gossip_is_not_free():
     algorithm = ALGORITHMS["muffliato"]
     run = bind(

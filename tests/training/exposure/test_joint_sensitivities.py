@@ -163,6 +163,7 @@ def on_graphs(steps: Iterable[str]) -> list[ParameterSet]:
     ]
 
 
+@pytest.mark.some_quick(7)
 @pytest.mark.parametrize(("step", "graph"), on_graphs(STEPS))
 def test_the_worst_pair_is_the_worst_of_all_pairs_in_every_respect(step, graph):
     of = traces(step, GRAPHS[graph])
@@ -170,6 +171,7 @@ def test_the_worst_pair_is_the_worst_of_all_pairs_in_every_respect(step, graph):
         assert same(found, worst(by_whole_views(of, name))), name
 
 
+@pytest.mark.some_quick(4)
 @pytest.mark.parametrize(
     ("step", "graph"),
     on_graphs(["published", "step-then-mix", "known-to-one", "aside", "fading"]),
@@ -193,6 +195,7 @@ def torus(side: int) -> Graph:
     return Graph(name="torus", weights=mixing_weights("torus", adjacency, scheme="metropolis"))
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(
     "step",
     ["published", "step-then-mix", "half-known", pytest.param("decor", marks=pytest.mark.slow)],

@@ -126,6 +126,7 @@ ON_GRAPHS = [
 ]
 
 
+@pytest.mark.some_quick(8)
 @pytest.mark.parametrize(("step", "graph"), ON_GRAPHS)
 def test_surroundings_give_the_figures_of_whole_views(step, graph):
     agree(traced(*STEPS[step], GRAPHS[graph]))
@@ -209,6 +210,7 @@ def _two_steps(state: _X, round: Round) -> _X:
     return _X(round.mix(x, kind="model"))
 
 
+@pytest.mark.some_quick(5)
 @pytest.mark.parametrize(
     "step",
     [

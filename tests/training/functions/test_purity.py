@@ -289,6 +289,7 @@ print(purified(lambda row: helper(row) * len(words), "postprocess").fingerprint)
 """
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_the_same_in_every_process():
     found = {
         subprocess.run(

@@ -34,6 +34,7 @@ def lenet():
     return build_model("lenet", input_shape=(1, 28, 28), classes=10, generator=draw)
 
 
+@pytest.mark.some_quick(30)
 @pytest.mark.parametrize(
     "clip_norm",
     [

@@ -134,6 +134,7 @@ NETWORKS = {
 }
 
 
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize("clip_norm", [0.5, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -61,6 +61,7 @@ def scaled_sensitivities(one: RoundTrace) -> list[float]:
     return [factor * mu for mu in own_sensitivities(base)]
 
 
+@pytest.mark.some_quick(4)
 @pytest.mark.parametrize(
     "schedules",
     [

@@ -453,6 +453,7 @@ ON_GRAPHS = [
 ]
 
 
+@pytest.mark.some_quick(12)
 @pytest.mark.parametrize(
     ("name", "form", "graph"),
     [
