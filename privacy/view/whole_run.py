@@ -47,6 +47,9 @@ from .leak import in_round
 __all__ = ["Rows", "StreamedView"]
 
 Array = NDArray[np.float64]
+_CANCELS = 8.0  # terms this often as large as their sum cancel
+_FLOATS = 2.0**-14  # noise below this share of data that cancelled does not hide its rounding
+_ABSORBED = 2.0**-20  # noise below this share of noise that cancelled was rounded away
 _MOST_ROWS = 6_000  # of one round, that a dense factorisation is asked to hold
 
 
@@ -127,6 +130,7 @@ class StreamedView:
         # What is seen, in terms of contributions and noise: each whitened row tells a direction of
         # the noise, and so what the noise hides no longer.
         A, size, B = self._over_columns(seen)
+        self._check_cancelled(seen, A, size, B, messages)
         shown = np.flatnonzero((A != 0).any(axis=1) | (B != 0).any(axis=1))
         names = [messages[i] if messages else f"message {i}" for i in shown.tolist()]
         whitened, added, directions, hidden = self._factor(A[shown], size[shown], B[shown], names)
@@ -261,6 +265,33 @@ class StreamedView:
             abs(noise[:, : self._noise.shape[1]]) < carried_noise[:, None] * ROUNDING
         ] = 0.0
         return _without_rounding(response, size), size, noise
+
+    def _check_cancelled(
+        self, seen: Rows, A: Array, size: Array, B: Array, messages: Sequence[str]
+    ) -> None:
+        """Refuse seen rows in which what was carried cancels to rounding error, or hides noise.
+
+        Floats leave of terms that cancel up to 2^-24 of their size, a function of the data, and
+        of noise beside them nothing below that.
+
+        Raises:
+            UnsupportedView: some noise that the row keeps is not well above it.
+        """
+        if not self._response.shape[1] and not self._noise.shape[1]:
+            return
+        noise = np.linalg.norm(B, axis=1)
+        data = np.where(abs(A) * _CANCELS <= size, size, 0.0).max(axis=1, initial=0.0)
+        carried = abs(seen.carried) @ np.linalg.norm(self._noise, axis=1)
+        lost = np.where(noise * _CANCELS <= carried, carried, 0.0)
+        wrong = (data * _FLOATS > noise) | ((lost * _ABSORBED > noise) & (noise > 0))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            what = messages[row] if messages else f"message {row}"
+            raise UnsupportedView(
+                f"{what} of round {self.round}: what was carried from earlier rounds cancels in it "
+                "to rounding error, which the run's floats do send and no noise hides; leave the "
+                "terms that cancel out of the step"
+            )
 
     def _factor(
         self, A: Array, size: Array, B: Array, names: Sequence[str]

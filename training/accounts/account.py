@@ -343,7 +343,7 @@ def account_of(
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         joint_sensitivities=MappingProxyType(figures.joint_sensitivities),
         message_kinds=tuple(figures.message_kinds),
-        scripts=figures.traces.scripts,
+        scripts=figures.traces.scripts.at_rate(subject.sampling_rate),
         warnings=tuple(
             warnings_of(
                 every,

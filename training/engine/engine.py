@@ -114,6 +114,7 @@ class Engine:
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound = ranks, bound
         self._scripts = scripts or ScriptsOnDemand(bound.init, bound.step, graph=setting.graph)
+        self._scripts.check_setting(setting.graph, setting.sampling_rate)
 
         # The root of the randomness; without one of the caller's each start draws another.
         self._draws_own_root = randomness is None

@@ -10,7 +10,7 @@ row has the same noise wherever it is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ class TensorRound(Operations):
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
         self.agents = links.agents
-        self.weights = Edges(links.weights)
+        self.weights = Edges(links.weights.double())  # public numbers keep float64
 
     @property
     def index(self) -> int:
@@ -112,13 +112,13 @@ class TensorRound(Operations):
         check_table(table, rows=self.agents, of="agent")
         mine = self._links.mine
         like = self._initial[0]
-        return Agents(table.detach()[mine.start : mine.stop].to(like.device, like.dtype))
+        return Agents(table.detach()[mine.start : mine.stop].to(like.device, torch.float64))
 
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
         check_table(table, rows=len(self._links.graph.receivers), of="edge")
         mine, like = self._links.edges, self._initial[0]
-        return Edges(table.detach()[mine.start : mine.stop].to(like.device, like.dtype))
+        return Edges(table.detach()[mine.start : mine.stop].to(like.device, torch.float64))
 
     @property
     def weight_table(self) -> Tensor:
@@ -209,7 +209,7 @@ class TensorRound(Operations):
             # In float64, because correlated noise cancels; and whole on every rank, because a
             # product of fewer rows rounds otherwise.
             mixed = factor.to(z.device, torch.float64) @ z.double()
-            z = mixed[here.start : here.stop].to(z.dtype)
+            return type(like)((mixed[here.start : here.stop] * std).to(z.dtype))
         return type(like)(z.mul_(std))
 
     def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> Message:
@@ -285,7 +285,7 @@ class TensorRound(Operations):
         """See `Round.sum_in`."""
         check_holder("sum_in", value, Edges)
         by = torch.ones_like(self._links.weights) if weights is None else weights.rows
-        return Agents(self._links.weighted_sums(value.base, by, value.pick))
+        return Agents(self._links.weighted_sums(value.base, by.to(value.base.dtype), value.pick))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
@@ -317,9 +317,10 @@ class TensorRound(Operations):
             check_holder("bounded", held, Agents)
         # For each agent its own row and what each of its neighbours released to it.
         others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
-        seen = [[rows[at] for at in others.split(counts)] for rows in [v.rows for v in released]]
+        rows_of = [self._as_given(value).rows for value in released]
+        seen = [[rows[at] for at in others.split(counts)] for rows in rows_of]
         own = _own_copies(secret)
-        held_fixed = [_own_copies(value) for value in private]
+        held_fixed = [_own_copies(self._as_given(value)) for value in private]
         rows = [
             self._called(fn, [own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)])
             for i in range(len(own))
@@ -334,12 +335,16 @@ class TensorRound(Operations):
         """See `Round.project`; a projection that gives another result each time is refused."""
         return self._postprocessed(projection(self._projection), value, block=block)
 
+    def _as_given(self, value: Any) -> Any:
+        """A value as a function gets it: public numbers, too, in the precision of the run."""
+        return type(value)(value.base.to(self._initial[0].dtype), value.pick)
+
     def _postprocessed(self, pure: PureFunction, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
         parts = [
             self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
-            for v in values
+            for v in map(self._as_given, values)
         ]
         rows = [self._called(pure, list(p)) for p in zip(*parts, strict=True)]
         return of_agents("postprocess", rows, width=self._checked_width(block))

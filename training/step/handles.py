@@ -84,16 +84,7 @@ class Handle:
         except Exception as error:
             script.give_up(error)
             raise
-        return type(self)._of(raw, script, number)
-
-    @classmethod
-    def _of(cls, value: Any, script: Script, number: Any, table: Tensor | None = None) -> Self:
-        made = object.__new__(cls)
-        _VALUE.__set__(made, value)
-        _SCRIPT.__set__(made, script)
-        _NUMBER.__set__(made, number)
-        _TABLE.__set__(made, table)
-        return made
+        return handle(raw, script, number)
 
     def _refuse(self, name: str, sentence: str | None = None) -> NoReturn:
         kind = type(self).__name__
@@ -110,6 +101,8 @@ class Handle:
         return self._do("-", self._same(other, "-"))
 
     def __radd__(self, other: object) -> Self:
+        if type(other) is int and other == 0:  # where `sum` begins
+            return self
         return self._same(other, "+")
 
     def __rsub__(self, other: object) -> Self:
@@ -277,12 +270,17 @@ def handle(value: values.Value, script: Script, number: Any, table: Tensor | Non
         number: of the operation in the script.
         table: the public numbers behind it, where there are any.
     """
-    return _KINDS[type(value)]._of(value, script, number, table)
+    made = object.__new__(_KINDS[type(value)])
+    _VALUE.__set__(made, value)
+    _SCRIPT.__set__(made, script)
+    _NUMBER.__set__(made, number)
+    _TABLE.__set__(made, table)
+    return made
 
 
 def shown(held: Handle, table: Tensor) -> Any:
     """The same handle with the public numbers behind it."""
-    return type(held)._of(value_of(held), script_of(held), number_of(held), table)
+    return handle(value_of(held), script_of(held), number_of(held), table)
 
 
 def value_of(held: Handle) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,42 +42,6 @@ class Round:
         table = operations.weight_table
         _WEIGHTS.__set__(self, handle(operations.weights, script, "weights", table))
 
-    def _do(self, operation: str, *values: object, **public: object) -> Any:
-        """Note an operation in the script, carry it out, and give the handles of what it made."""
-        script: Script = _SCRIPT.__get__(self)
-        operations: Operations = _OPERATIONS.__get__(self)
-        try:
-            given = {
-                name: argument(one, script, operation=operation, name=name)
-                for name, one in (
-                    *((f"value {i}", v) for i, v in enumerate(values)),
-                    *public.items(),
-                )
-            }
-            number = script.note(operation, given)
-            made = getattr(operations, operation)(
-                *map(_raw, values), **{name: _raw(one) for name, one in public.items()}
-            )
-        except Exception as error:
-            script.give_up(error)
-            raise
-        if isinstance(made, tuple):
-            return tuple(handle(one, script, (number, i)) for i, one in enumerate(made))
-        return handle(made, script, number) if isinstance(made, Value) else made
-
-    def _pure(self, fn: Callable[..., Tensor], operation: str) -> Any:
-        """The function without anything that it could carry along."""
-        try:
-            return purified(fn, operation)
-        except Exception as error:
-            _SCRIPT.__get__(self).give_up(error)
-            raise
-
-    def _with_table(self, operation: str, table: Tensor) -> Any:
-        """A value made of a public table, which shows its numbers."""
-        made = self._do(operation, table)
-        return shown(made, torch.as_tensor(table).detach().to("cpu", torch.float64, copy=True))
-
     @property
     def agents(self) -> int:
         """The number of agents, A."""
@@ -94,25 +59,25 @@ class Round:
 
     def initial(self, *, block: int = 0) -> Agents:
         """(A, D) the public initial model, equal on all agents; a block of it where it has some."""
-        return self._do("initial", block=block)
+        return _do(self, "initial", block=block)
 
     def of_agents(self, table: Tensor) -> Agents:
         """The rows of a public table (A, w), one an agent, such as step sizes of their own.
 
         A value that is scaled by it has a factor for each agent, wherever the agent runs.
         """
-        return self._with_table("of_agents", table)
+        return _with_table(self, "of_agents", table)
 
     def of_edges(self, table: Tensor) -> Edges:
         """The rows of a public table (E, w), one an edge, such as weights of the step's own.
 
         Edges are sorted by (receiver, sender), as the rows of `round.weights.public()` are.
         """
-        return self._with_table("of_edges", table)
+        return _with_table(self, "of_edges", table)
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """Draw a secret Poisson batch on every agent, at the run's rate unless one is given."""
-        return self._do("draw", sampling_rate=sampling_rate)
+        return _do(self, "draw", sampling_rate=sampling_rate)
 
     @overload
     def clipped_sums(
@@ -163,7 +128,7 @@ class Round:
                 different blocks, or a coefficient that is no public number.
             ValueError: coefficients that are not finite, or not one a point or block.
         """
-        return self._do("clipped_sums", *points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        return _do(self, "clipped_sums", *points, batch=batch, coefs=coefs, clip_norm=clip_norm)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
@@ -185,8 +150,8 @@ class Round:
             UndeclaredOperation: a batch of another round, or a value of another holder.
             ValueError: a batch_size that is not a positive number.
         """
-        return self._do(
-            "clipped_mean", point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
+        return _do(
+            self, "clipped_mean", point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
         )
 
     def noise(
@@ -203,46 +168,53 @@ class Round:
         agents whose rows it enters, unless `known_to` names the agents for each source; noise that
         the server makes is known to no agent.
         """
-        return self._do("noise", like, std=std, factor=factor, known_to=known_to)
+        return _do(self, "noise", like, std=std, factor=factor, known_to=known_to)
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """Send every agent's row along its out-edges; a self-loop does not cross a link."""
-        return self._do("broadcast", value, kind=kind)
+        return _do(self, "broadcast", value, kind=_named(self, kind))
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """Send the value held by d for the edge m -> d back to m; needs a symmetric graph."""
-        return self._do("reply", value, kind=kind)
+        return _do(self, "reply", value, kind=_named(self, kind))
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """Broadcast, and sum what arrives with the mixing weights."""
-        return self._do("mix", value, kind=kind)
+        return _do(self, "mix", value, kind=_named(self, kind))
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """Send every agent's row to the server, which takes their mean."""
-        return self._do("upload", value, kind=kind)
+        return _do(self, "upload", value, kind=_named(self, kind))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """Send the server's row to every agent."""
-        return self._do("download", value, kind=kind)
+        return _do(self, "download", value, kind=_named(self, kind))
 
     def average(self, value: Agents) -> Server:
         """The mean of the agents' rows by a trusted sum: nobody sees the rows.
 
         What the server does with the mean is seen by nobody either, until it is downloaded.
         """
-        return self._do("average", value)
+        return _do(self, "average", value)
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """Each holder's sum over its in-edges, times public (E, 1) weights."""
-        return self._do("sum_in", value, weights=weights)
+        if weights is not None and not isinstance(weights, Handle):
+            _SCRIPT.__get__(self).refuse(
+                UndeclaredOperation(
+                    f"round.sum_in with weights of {type(weights).__name__}: give round.weights, "
+                    "or a table of all edges by round.of_edges(table)"
+                )
+            )
+        return _do(self, "sum_in", value, weights=weights)
 
     def own(self, value: Edges) -> Agents:
         """The rows of the self-loops."""
-        return self._do("own", value)
+        return _do(self, "own", value)
 
     def spread(self, value: Agents) -> Edges:
         """Each holder's row on all its in-edges; nothing is sent."""
-        return self._do("spread", value)
+        return _do(self, "spread", value)
 
     def bounded(
         self,
@@ -261,8 +233,9 @@ class Round:
         fixed, although they are not released. The bound is lipschitz times the bound of the
         secret. The guarantee becomes heuristic and says `blame`.
         """
-        pure = self._pure(fn, "bounded")
-        return self._do(
+        pure = _pure(self, fn, "bounded")
+        return _do(
+            self,
             "bounded",
             pure,
             secret,
@@ -280,11 +253,11 @@ class Round:
         `fn` runs once per agent on its (D,) rows of Agents and (n_i, D) rows of Edges, and returns
         all coordinates of the block that is named.
         """
-        return self._do("postprocess", self._pure(fn, "postprocess"), *values, block=block)
+        return _do(self, "postprocess", _pure(self, fn, "postprocess"), *values, block=block)
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """The nearest feasible value of a block of the run's task; `value` counts as seen."""
-        return self._do("project", value, block=block)
+        return _do(self, "project", value, block=block)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -316,10 +289,63 @@ for _name in Round.__slots__:
 _PUBLIC = [name for name in vars(Round) if not name.startswith("_")]
 
 
+def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
+    """Note an operation in the script, carry it out, and give the handles of what it made."""
+    script: Script = _SCRIPT.__get__(held)
+    operations: Operations = _OPERATIONS.__get__(held)
+    try:
+        given = {
+            name: argument(one, script, operation=operation, name=name)
+            for name, one in (*((f"value {i}", v) for i, v in enumerate(values)), *public.items())
+        }
+        number = script.note(operation, given)
+        made = getattr(operations, operation)(
+            *map(_raw, values), **{name: _raw(one) for name, one in public.items()}
+        )
+    except Exception as error:
+        script.give_up(error)
+        raise
+    if isinstance(made, tuple):
+        return tuple(handle(one, script, (number, i)) for i, one in enumerate(made))
+    return handle(made, script, number) if isinstance(made, Value) else made
+
+
+def _pure(held: Round, fn: Callable[..., Tensor], operation: str) -> Any:
+    """The function without anything that it could carry along."""
+    try:
+        return purified(fn, operation)
+    except Exception as error:
+        _SCRIPT.__get__(held).give_up(error)
+        raise
+
+
+def _with_table(held: Round, operation: str, table: object) -> Any:
+    """A value made of a copy of a public table, which shows its numbers."""
+    try:
+        own = torch.as_tensor(table).detach().to("cpu", torch.float64, copy=True)
+    except (TypeError, ValueError, RuntimeError) as error:
+        _SCRIPT.__get__(held).refuse(
+            UndeclaredOperation(
+                f"round.{operation} takes a table of numbers, not {type(table).__name__}: {error}"
+            )
+        )
+        raise
+    return shown(_do(held, operation, own), own)
+
+
+def _named(held: Round, kind: object) -> str:
+    """The kind of a message, a plain name."""
+    if type(kind) is not str or not kind:
+        _SCRIPT.__get__(held).refuse(
+            UndeclaredOperation(f"kind={kind!r:.40} must be the name of the message, a string")
+        )
+    return str(kind)
+
+
 def _raw(one: object) -> Any:
     """An argument as whoever carries out the operation takes it."""
     if isinstance(one, Handle):
         return value_of(one)
     if isinstance(one, tuple | list):
         return tuple(map(_raw, one))
-    return one
+    return one.item() if isinstance(one, np.number | np.bool_) else one

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..functions.purity import PureFunction
 from .values import Batch, UndeclaredOperation
@@ -170,27 +171,24 @@ def frozen(value: Any, *, operation: str, name: str) -> Any:
     Raises:
         UndeclaredOperation: it is nothing public, or no number.
     """
-    if value is None or type(value) in (bool, int, str, bytes):
+    if value is None or type(value) in (bool, int, float, str, bytes):
         return value
-    if isinstance(value, float | np.floating):
-        return float(value)
-    if isinstance(value, bool | int | np.integer | np.bool_):
-        return int(value)
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, Tensor | np.ndarray):
+    if type(value).__module__ == "numpy" and isinstance(value, np.number | np.bool_):
+        return value.item()
+    if type(value) in (Tensor, Parameter, np.ndarray):
         return digest(value, operation=operation, name=name)
     if isinstance(value, Batch):
         return ("batch", value.call)
     if isinstance(value, PureFunction):
         return ("function", value.fingerprint)
-    if isinstance(value, frozenset | set):
+    if type(value) in (frozenset, set):
         return frozenset(frozen(one, operation=operation, name=name) for one in value)
-    if isinstance(value, tuple | list | range):
+    if type(value) in (tuple, list, range):
         return tuple(frozen(one, operation=operation, name=name) for one in value)
     raise UndeclaredOperation(
         f"round.{operation}: {name} is {type(value).__name__}, which is neither a value of this "
-        "round nor a public number, name or table"
+        "round nor a plain number, name, list or table; an object that stands for a number may be "
+        "another one each time it is asked"
     )
 
 

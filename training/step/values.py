@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError, UndeclaredOperation
@@ -78,7 +79,8 @@ class Value:
             public, private = self._same(factor, operation), self
             if not isinstance(public.base, Tensor) and isinstance(self.base, Tensor):
                 public, private = self, public  # the traced side is the private one
-            return type(self)(private.rows * public.rows)
+            mine, theirs = _alike(private.rows, public.rows)
+            return type(self)(mine * theirs)
         if isinstance(factor, int | float):
             return type(self)(self.base * factor, self.pick)
         if isinstance(factor, Tensor):
@@ -156,6 +158,14 @@ class Value:
             left, right = args
             return right * left if isinstance(right, Value) else left * right
         raise UndeclaredOperation(f"torch.{name} of {cls.__name__}: {REMEDY}")
+
+
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    """Rows of one precision: public numbers are kept in float64 until they meet a value."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor) or one.dtype == other.dtype:
+        return one, other
+    coarse = one.dtype if other.dtype == torch.float64 else other.dtype
+    return one.to(coarse), other.to(coarse)
 
 
 class Agents(Value):

@@ -194,6 +194,28 @@ class Columns:
                 "noise to the clipped sum first, before other terms, and scale both alike"
             )
 
+    def check_left(self, rows: csr_array, lost: csr_array) -> None:
+        """Refuse noise that rounding lost in terms that cancel, such as (b + z) - b of a large b.
+
+        Args:
+            rows: (rows, columns) what is left.
+            lost: (rows, columns) the terms that cancel, added up in absolute value.
+
+        Raises:
+            UndeclaredOperation: it did.
+        """
+        sources = self.is_noise[: rows.shape[1]].astype(float)
+        deviation = np.sqrt(np.asarray((rows * rows) @ sources))
+        size = self.sizes(lost)
+        gone = (deviation > 0) & np.isfinite(size) & (deviation < _ABSORBED * size)
+        if gone.any():
+            row = int(np.flatnonzero(gone)[0])
+            raise UndeclaredOperation(
+                f"row {row}: noise of deviation {deviation[row]:.3g} is left of terms of size "
+                f"{size[row]:.3g} that cancel, in whose float32 rounding it is lost; leave the "
+                "terms that cancel out of the step"
+            )
+
 
 def cancelled_terms(matrix: csr_array, size: csr_array) -> csr_array | None:
     """Entries of `size`, terms added up in absolute value, that the sum has an eighth of at most.

@@ -228,7 +228,10 @@ class LinearForms:
                 "coefficients cancel up to rounding, and a factor could bring the rest back: write "
                 "the step so that they cancel exactly or not at all"
             )
-        # In the run's own floats something may be left even so.
+        # In the run's own floats something may be left even so, or noise be lost.
+        if lost is not None and history.noise:
+            self.made_by.check_left(kept, lost)
+        self._check_range(kept, kept.data)
         if lost is not None and history.data:
             first = self.made_by.note(kept, lost, size, history, operands=operands)
             residue = _added(residue, _diagonal(first, lost), 1.0)
@@ -284,9 +287,16 @@ class LinearForms:
                 rows @ self.matrix, None if self.residue is None else rows @ self.residue
             )
         # Coefficients that leave the floats of a run are data or noise that it does not have.
-        used = np.abs(by[by != 0])
-        held = np.abs(scaled.matrix.data[scaled.matrix.data != 0])
-        for sizes in (used, held):
+        self._check_range(scaled.matrix, by)
+        return scaled
+
+    def _check_range(self, matrix: csr_array, factors: np.ndarray) -> None:
+        """Refuse coefficients, and what they make of their columns, that float32 does not hold."""
+        used = np.abs(factors[factors != 0])
+        held = np.abs(matrix.data)
+        units = self.made_by.units[matrix.indices]
+        units = np.where(np.isfinite(units) & (units > 0), units, 1.0)
+        for sizes in (used, held[held != 0], (held * units)[held != 0]):
             least, most = sizes.min(initial=math.inf), sizes.max(initial=0.0)
             if least < _COEFFICIENTS[0] or most > _COEFFICIENTS[1]:
                 wrong = least if least < _COEFFICIENTS[0] else most
@@ -295,7 +305,6 @@ class LinearForms:
                     f"overflows: they must lie in [{_COEFFICIENTS[0]:.3g}, {_COEFFICIENTS[1]:.3g}] "
                     "or be 0; choose other units"
                 )
-        return scaled
 
     def __getitem__(self, index: Any) -> LinearForms:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)

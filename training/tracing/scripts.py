@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, Topology
 from ..step.perform import perform
@@ -45,6 +46,10 @@ class Scripts(Protocol):
         """Of the start."""
         ...
 
+    def check_setting(self, graph: Topology, sampling_rate: float) -> None:
+        """Refuse a run that is not the planned one."""
+        ...
+
     def of(self, index: int, state: Any) -> Lines:
         """Of a round that begins with a state."""
         ...
@@ -56,11 +61,22 @@ class PlannedScripts:
     Args:
         start: of the start.
         rounds: of the rounds, in turn.
-        last: the last round that was traced; None where the rounds repeat for ever.
+        last: the last round that was planned.
+        graph: of the run.
+        sampling_rate: of the run; None where no figure was asked for.
     """
 
-    def __init__(self, start: Lines, rounds: Sequence[Lines], *, last: int | None = None) -> None:
+    def __init__(
+        self,
+        start: Lines,
+        rounds: Sequence[Lines],
+        *,
+        last: int,
+        graph: Topology,
+        sampling_rate: float | None = None,
+    ) -> None:
         self.start, self._last = start, last
+        self._graph, self._sampling_rate = graph, sampling_rate
         kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
         self._rounds = [kept.setdefault(one, one) for one in rounds]
 
@@ -71,11 +87,38 @@ class PlannedScripts:
             UnplannedOperation: no such round was traced.
         """
         del state
-        if self._last is not None and index > self._last:
+        if index > self._last:
             raise UnplannedOperation(
-                f"round {index} was not planned: {self._last} rounds that differ were; plan more"
+                f"round {index} was not planned: {self._last} rounds were; plan more"
             )
         return self._rounds[(index - 1) % len(self._rounds)]
+
+    def at_rate(self, sampling_rate: float) -> PlannedScripts:
+        """The same for batches that are drawn at a rate, for which there are figures."""
+        return PlannedScripts(
+            self.start,
+            self._rounds,
+            last=self._last,
+            graph=self._graph,
+            sampling_rate=sampling_rate,
+        )
+
+    def check_setting(self, graph: Topology, sampling_rate: float) -> None:
+        """Refuse a run on another graph, or of batches drawn at another rate.
+
+        Raises:
+            ValueError: the setting is not the planned one.
+        """
+        if not _same_links(graph, self._graph):
+            raise InputError(
+                f"graph {graph.name!r} of {graph.agents} agents is not the planned one, "
+                f"{self._graph.name!r} of {self._graph.agents}; plan the run that is to be done"
+            )
+        if self._sampling_rate is not None and sampling_rate != self._sampling_rate:
+            raise InputError(
+                f"sampling_rate={sampling_rate} is not the planned {self._sampling_rate}; plan the "
+                "run that is to be done"
+            )
 
 
 class ScriptsOnDemand:
@@ -100,6 +143,9 @@ class ScriptsOnDemand:
         traced.finish(begun.state)
         self._like = begun.state
         return begun.script
+
+    def check_setting(self, graph: Topology, sampling_rate: float) -> None:
+        """Any: each round is traced as it is done."""
 
     def of(self, index: int, state: Any) -> Lines:
         """The script of a round that begins with the public tensors of a state."""
@@ -180,6 +226,14 @@ def check_repeats(
                 "a run is not known: it keeps something from call to call, or uses what is not "
                 "given to it; keep what changes in the state, as a public tensor"
             )
+
+
+def _same_links(one: Topology, other: Topology) -> bool:
+    """Whether two topologies have the same weights in every round."""
+    pairs = zip(one.graphs, other.graphs, strict=False)
+    return len(one.graphs) == len(other.graphs) and all(
+        a is b or (a.agents == b.agents and np.array_equal(a.weights, b.weights)) for a, b in pairs
+    )
 
 
 def with_copies(function: Step) -> Step:

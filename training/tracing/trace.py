@@ -124,7 +124,9 @@ def trace(
             )
         turns.append(one)
     check_repeats(init, step, begun.script, calls, graph=graph)
-    scripts = PlannedScripts(begun.script, [call.script for call in calls[:period]])
+    scripts = PlannedScripts(
+        begun.script, [call.script for call in calls[:period]], last=rounds, graph=graph
+    )
 
     # The same round again and again, or the graphs in turn.
     if period == 1:
@@ -177,7 +179,9 @@ def _every_round(
         state = call.after
         found.append(earlier.matched(one, graph.at(index)))
     check_repeats(init, step, begun.script, calls, graph=graph)
-    scripts = PlannedScripts(begun.script, [call.script for call in calls], last=rounds)
+    scripts = PlannedScripts(
+        begun.script, [call.script for call in calls], last=rounds, graph=graph
+    )
     return [(round_, 1) for round_ in found], scripts
 
 
