@@ -120,7 +120,8 @@ KINDS: Mapping[Kind, str] = {
     Kind.NOT_CONFIRMED: (
         "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the "
         "same releases, and the upper bound lies more than {within} above the {ours} that is "
-        'stated. To state its figure, set `accountant = "dp-accounting"` in [privacy] and train again.'
+        'stated. To state its figure, set `accountant = "dp-accounting"` in [privacy] and train '
+        "again."
     ),
     Kind.CONFIRMED: (
         "{library} puts epsilon against {adversary} between {optimistic} and {pessimistic} for the "

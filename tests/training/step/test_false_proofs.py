@@ -599,7 +599,7 @@ def _to_its_end(engine):
 
 
 def test_a_round_that_was_stopped_is_not_tried_again():
-    found = trace(start, (step := late_counter()), graph=GRAPH, rounds=2, noise_multiplier=None)
+    found = trace(start, (step := late_counter()), graph=GRAPH, rounds=40, noise_multiplier=None)
     engine = Engine(setting(GRAPH), Bound(start, step), scripts=found.scripts)
     while engine.round < 3:
         engine.advance()
