@@ -280,7 +280,8 @@ def test_the_least_noise_meets_its_target_and_hardly_more(eps, rounds, rate, dlt
     assert epsilon(noise_multiplier=least, delta=dlt, **setting) <= eps * (1 + 1e-4)
     assert epsilon(noise_multiplier=least * (1 - 2e-3), delta=dlt, **setting) > eps
     reached = delta(noise_multiplier=least, epsilon=eps, **setting)
-    assert dlt * (1 - 1e-3) <= reached <= dlt * (1 + 2e-2)
+    # Of 1e-10 what transforms may displace is a share that shows.
+    assert dlt * (1 - 1e-3) <= reached <= dlt * (1 + 3e-2)
     true = None
     if rounds == 1:
         true = one_round_log_delta(least, rate, eps)
