@@ -86,11 +86,12 @@ def plan(
     from ...reports.judgement.advice import advise
     from ..terminal.tables import second_opinions
 
-    config = load_run_file(run, overrides or ())
+    config, ready = load_run_file(run, overrides or ()), None
+    begun = process_time()
     if check:
         from ...runs.readiness.readiness import check_ready
-    begun = process_time()
-    ready = check_ready(config, out=out) if check else None
+
+        ready = check_ready(config, out=out)
     planned = make_plan(config, every_agent=every_agent) if ready is None else ready.plan
     if ready is not None and every_agent:
         planned = make_plan(config, every_agent=True)

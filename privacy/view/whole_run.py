@@ -325,7 +325,7 @@ class StreamedView:
             shown = frozenset(np.flatnonzero(sure[row]).tolist())
             made = np.flatnonzero(abs(weight[:, row]) > CUT)[:8]
             if not any(shown <= leak.columns for leak in self._leaks):
-                messages = tuple(in_round(names[i], self.round) for i in made)
+                messages = tuple(in_round(str(names[int(i)]), self.round) for i in made)
                 self._leaks.append(_Leak(shown, messages))
 
     def _add(self, whitened: Array) -> None:

@@ -68,7 +68,7 @@ class Subject:
             )
         object.__setattr__(self, "sampling_rate", float(self.sampling_rate))
         for name in ("clip_norm", "learning_rate", "batch_size", "records"):
-            value = getattr(self, name)
+            value: Any = getattr(self, name)
             if value is None and name != "learning_rate":
                 continue
             check_real(name, value)

@@ -100,10 +100,11 @@ def purified(fn: Callable[..., Tensor], operation: str) -> PureFunction:
         text = repr((said, copy.said))
     except RecursionError:
         raise _too_deep(fn, operation) from None
-    if not callable(run):
+    called: Any = run
+    if not callable(called):
         raise UndeclaredOperation(f"round.{operation} takes a function, not {type(fn).__name__}")
     pure = PureFunction(
-        name=_name(fn), fingerprint=hashlib.sha256(text.encode()).hexdigest(), run=run
+        name=_name(fn), fingerprint=hashlib.sha256(text.encode()).hexdigest(), run=called
     )
     if len(_kept) >= _MOST_KEPT:
         _kept.clear()
@@ -122,7 +123,7 @@ def _too_deep(fn: object, operation: str) -> UndeclaredOperation:
     )
 
 
-def _code_of(fn: object) -> object:
+def _code_of(fn: Any) -> object:
     while type(fn) is functools.partial:
         fn = fn.func
     return fn.__code__ if type(fn) is types.FunctionType else fn

@@ -194,7 +194,8 @@ class Recorder:
             )
         end: dict[str, csr_array] = {}
         residues = list(self._closed_residues)
-        for name, value in state._asdict().items():
+        fields: dict[str, Any] = state._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+        for name, value in fields.items():
             if isinstance(value, Agents):
                 rows = self.rows(value, "state")
                 end[name] = rows.matrix
