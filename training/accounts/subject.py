@@ -68,11 +68,11 @@ class Subject:
             )
         object.__setattr__(self, "sampling_rate", float(self.sampling_rate))
         for name in ("clip_norm", "learning_rate", "batch_size", "records"):
-            value: Any = getattr(self, name)
+            value = getattr(self, name)
             if value is None and name != "learning_rate":
                 continue
             check_real(name, value)
-            if not _LEAST <= value <= _MOST:
+            if value is None or not _LEAST <= value <= _MOST:
                 raise InputError(
                     f"{name}={value!r:.40} must be a number from {_LEAST:g} to {_MOST:g}: rounding "
                     "would decide what a message shows"

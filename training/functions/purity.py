@@ -19,7 +19,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from torch import Tensor
 
@@ -100,12 +100,11 @@ def purified(fn: Callable[..., Tensor], operation: str) -> PureFunction:
         text = repr((said, copy.said))
     except RecursionError:
         raise _too_deep(fn, operation) from None
-    called: Any = run
-    if not callable(called):
+    if not callable(run):
         raise UndeclaredOperation(f"round.{operation} takes a function, not {type(fn).__name__}")
-    pure = PureFunction(
-        name=_name(fn), fingerprint=hashlib.sha256(text.encode()).hexdigest(), run=called
-    )
+    called = cast("Callable[..., Tensor]", run)
+    print_ = hashlib.sha256(text.encode()).hexdigest()
+    pure = PureFunction(name=_name(fn), fingerprint=print_, run=called)
     if len(_kept) >= _MOST_KEPT:
         _kept.clear()
     _kept[key] = [(seen, pure), *_kept.get(key, [])[: _MOST_OF_ONE - 1]]
