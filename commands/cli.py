@@ -9,11 +9,12 @@ inside the command, so that help costs nothing.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -56,13 +57,30 @@ def overhear(
         raise typer.Exit
 
 
+def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, where code that exits on its own account ends in a crash.
+
+    A command ends by returning or by typer.Exit. Any other exit comes from code that it runs, such
+    as a model of the user's, and an exit code of 0 would read as a policy that is met.
+    """
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except SystemExit as leave:
+            raise RuntimeError(f"the command was left by {leave!r} before its end") from leave
+
+    return run
+
+
 for command in (
     *(budget, plan),
     *(train, attack, invert, audit),
     *(report, check, compare, total, schema),
     demo,
 ):
-    app.command()(command)
+    app.command()(_without_exits(command))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

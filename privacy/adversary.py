@@ -11,6 +11,7 @@ adversary that exists, and its figure is never a guarantee.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from dataclasses import dataclass
 
 from .errors import InputError
@@ -76,7 +77,7 @@ def parse_adversary(text: str, agents: int) -> Adversary:
     """The adversary that a string asks for, in a network of `agents` agents.
 
     Raises:
-        ValueError: an unknown name, or an agent that does not exist.
+        ValueError: an unknown name, or an agent that does not exist or is named twice.
 
     >>> sorted(parse_adversary("coalition:1,9", 10).agents)
     [1, 9]
@@ -90,15 +91,21 @@ def parse_adversary(text: str, agents: int) -> Adversary:
             "neighbour:K, coalition:K,L"
         )
     try:
-        named = frozenset(int(member) for member in members.split(","))
+        listed = [int(member) for member in members.split(",")]
     except ValueError as error:
         raise InputError(
             f"adversary {text!r} must name agents by number, such as {kind}:1"
         ) from error
+    named = frozenset(listed)
     outside = sorted(a for a in named if not 0 <= a < agents)
     if outside:
         raise InputError(
             f"adversary {text!r} names agent {outside[0]}, which must lie in 0..{agents - 1}"
+        )
+    if len(listed) > len(named):
+        twice = next(a for a, count in Counter(listed).items() if count > 1)
+        raise InputError(
+            f"adversary {text!r} names agent {twice} more than once; name each agent once"
         )
     if kind != "coalition" and len(named) != 1:
         raise InputError(f"adversary {text!r} names several agents; did you mean coalition:?")

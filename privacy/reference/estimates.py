@@ -103,7 +103,7 @@ def epsilon_estimate(
     while True:
         interval = needs.interval(expected, pessimistic=pessimistic, seconds=seconds)
         composed = _composed(kinds, adjacency, interval, tails=tails, pessimistic=pessimistic)
-        with _quiet():
+        with _quiet(), _answered():
             epsilon = float(composed.get_epsilon_for_delta(at))
         if not epsilon <= _LARGEST:
             raise Unanswered(
@@ -142,7 +142,7 @@ def delta_estimate(
     needs = _needs(kinds, adjacency, delta=least, tails=tails)
     interval = needs.interval(max(epsilon, 1e-2 * needs.epsilon), pessimistic=True, seconds=seconds)
     composed = _composed(kinds, adjacency, interval, tails=tails, pessimistic=True)
-    with _quiet():
+    with _quiet(), _answered():
         delta = float(composed.get_delta_for_epsilon(epsilon))
     if not delta >= least:
         raise Unanswered(
@@ -294,25 +294,32 @@ def _composed(
     replace = adjacency == "replace-one"
     relation = NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
     total: PrivacyLossDistribution | None = None
-    with _quiet():
+    with _quiet(), _answered():
         for kind in kinds:
-            try:
-                one = pld.from_gaussian_mechanism(
-                    kind.multiplier,
-                    pessimistic_estimate=pessimistic,
-                    value_discretization_interval=interval,
-                    log_mass_truncation_bound=tails,
-                    sampling_prob=kind.rate,
-                    use_connect_dots=pessimistic,
-                    neighboring_relation=relation,
-                )
-                several = one.self_compose(kind.count) if kind.count > 1 else one
-                total = several if total is None else total.compose(several)
-            except (ValueError, ArithmeticError, MemoryError, IndexError) as error:
-                raise Unanswered(f"it fails: {error}") from error
+            one = pld.from_gaussian_mechanism(
+                kind.multiplier,
+                pessimistic_estimate=pessimistic,
+                value_discretization_interval=interval,
+                log_mass_truncation_bound=tails,
+                sampling_prob=kind.rate,
+                use_connect_dots=pessimistic,
+                neighboring_relation=relation,
+            )
+            several = one.self_compose(kind.count) if kind.count > 1 else one
+            total = several if total is None else total.compose(several)
     if total is None:
         raise Unanswered("there are no rounds")
     return total
+
+
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """Errors of dp-accounting as reasons; exp(loss) of a large grid is too large for it."""
+    try:
+        yield
+    except (ValueError, ArithmeticError, MemoryError, IndexError) as error:
+        # A MemoryError says nothing of itself.
+        raise Unanswered(f"it fails: {str(error) or type(error).__name__}") from error
 
 
 @contextlib.contextmanager

@@ -203,6 +203,12 @@ def decide_plan(facts: Facts) -> Decision:
                 findings=found,
             )
         )
+    if not requirements:
+        raise InputError(
+            "no figure is asked for, so there is nothing to decide: no adversary is limited to a "
+            "single message; name one in [privacy] adversaries, such as "
+            '["eavesdropper"], or set [privacy] adversary and epsilon as a target'
+        )
     return Decision(requirements=requirements)
 
 

@@ -9,7 +9,6 @@ Unknown keys are refused: a misspelt limit must not pass for no limit.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -21,6 +20,7 @@ from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
+from ...runs.run_file.toml import read_toml
 from ..plain_text import plain
 
 __all__ = ["Evidence", "Limit", "Policy", "load_policy", "policy_schema"]
@@ -105,10 +105,11 @@ def load_policy(path: str | Path) -> Policy:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no policy at {path}")
+    text = read_text(path)
     try:
-        values = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+        values = read_toml(text)
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
     try:
         return Policy.model_validate(values)
     except ValidationError as error:

@@ -20,6 +20,7 @@ from . import folder as run_folder
 from .records import LedgerHeader, header_of
 from .released import read_released
 from .resume import check_exposures, check_nothing_released
+from .same_records import check_records_file
 from .sums import check_sums
 
 __all__ = [
@@ -64,6 +65,7 @@ def read_run(folder: Path) -> AccountedRun:
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     check_sums(folder)
     spent = _spent(folder)
+    check_records_file(folder, header_of(spent))
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     check_ledger(folder, spent, plan)

@@ -9,17 +9,21 @@ be trained on these.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
 from ...training.data.dataset import Examples, digest_of_records
 from . import folder as run_folder
 from .records import LedgerHeader, RecordsFile
 
-__all__ = ["HeldRecords", "held_records", "write_records"]
+__all__ = ["HeldRecords", "check_records_file", "held_records", "write_records"]
+
+_LARGEST = 1 << 16  # bytes of records.json, which holds two strings
 
 
 class HeldRecords(NamedTuple):
@@ -46,6 +50,26 @@ def write_records(path: Path, shards: Sequence[Examples]) -> None:
     RecordsFile(salt=salt, digest=digest).write(path)
 
 
+def check_records_file(folder: Path, header: LedgerHeader) -> None:
+    """Refuse a records.json that is not the one of the ledger; a missing one says nothing false.
+
+    Args:
+        folder: of the run.
+        header: of its ledger.
+
+    Raises:
+        ValueError: it is another run's, was changed, or is no regular file.
+    """
+    path = folder / run_folder.RECORDS
+    if not os.path.lexists(path):
+        return
+    check_size(path, _LARGEST)
+    if run_folder.digest(path) != header.records:
+        raise InputError(
+            f"{path} is not the file that the ledger names; put it back as it was written"
+        )
+
+
 def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Examples]) -> HeldRecords:
     """The records of a run, found to be those that it was trained on.
 
@@ -59,10 +83,7 @@ def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Examples])
         ValueError: it is another run's, or the records are others today.
     """
     path = run_folder.require(folder, run_folder.RECORDS)
-    if run_folder.digest(path) != header.records:
-        raise InputError(
-            f"{path} is not the file that the ledger names; put it back as it was written"
-        )
+    check_records_file(folder, header)
     told = RecordsFile.read(path, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
     found = HeldRecords(*digest_of_records(shards))
     if _salted(told.salt, found) != told.digest:

@@ -16,7 +16,6 @@ relative to the working directory, as on the command line.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -47,7 +46,7 @@ from .tables import (
     Table,
     TrainingTable,
 )
-from .toml import merge_overrides, write_toml
+from .toml import merge_overrides, read_toml, write_toml
 
 __all__ = ["RunFile", "load_run_file", "run_file_schema"]
 
@@ -140,10 +139,11 @@ def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no run file at {path}")
+    text = read_text(path)
     try:
-        values = tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+        values = read_toml(text)
+    except InputError as error:
+        raise InputError(f"{path} {error}") from error
     merge_overrides(values, overrides)
     try:
         return RunFile.model_validate(values)

@@ -78,6 +78,35 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
     assert "Usage: overhear" in done.stdout
 
 
+@pytest.mark.parametrize("code", [0, None, 3])
+def test_an_exit_from_within_a_command_is_no_verdict(
+    code: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leaves(*_: object, **__: object) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr("overhear.commands.prepare.budget.print_json", leaves)
+    assert cli.main(["budget", "--epsilon", "4", *SETTING, "--json"]) == cli.CRASH
+    assert f"the command was left by SystemExit({code})" in capsys.readouterr().err
+
+
+def test_a_model_that_exits_passes_no_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model_that_exits.py").write_text("import sys; sys.exit(0)", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run.toml"
+    run.write_text(
+        '[data]\nname = "digits"\nagents = 3\n[model]\nname = "model_that_exits:f"\n'
+        '[algorithm]\nname = "dp-dpsgd"\n[privacy]\nnoise_multiplier = 1\ndelta = 1e-5\n'
+        "[training]\nrounds = 1\nsampling_rate = 0.05\n",
+        encoding="utf-8",
+    )
+    assert cli.main(["plan", str(run), "--strict", "--check"]) == cli.BAD_INPUT
+    assert "importing 'model_that_exits' raised SystemExit: 0;" in capsys.readouterr().err
+    assert cli.main(["train", str(run), "--out", str(tmp_path / "out")]) == cli.BAD_INPUT
+
+
 def test_budget_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["budget", "--epsilon", "4", *SETTING, "--json"]) == 0
     expected = noise_multiplier(epsilon=4, delta=1e-5, rounds=10, sampling_rate=1)

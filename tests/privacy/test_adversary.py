@@ -20,6 +20,9 @@ def test_names_come_back():
         ("neighbour:10", "0..9"),
         ("neighbour:1,2", "coalition"),
         ("coalition:one", "by number"),
+        ("coalition:1,1", "names agent 1 more than once; name each agent once"),
+        ("coalition:2,1,01", "names agent 1 more than once"),
+        ("neighbour:1,1", "names agent 1 more than once"),
         ("coalition:", "unknown"),
     ],
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["MODEL_NAMES", "build_model", "flatten", "unflatten", "validate_model"]
 
 MODEL_NAMES = tuple(NETWORKS)
+_LONGEST_ERROR = 300  # characters of what a network of your own raised
 
 
 def build_model(
@@ -46,7 +47,8 @@ def build_model(
 
     Raises:
         ValueError: If the name is unknown, the shape does not fit the network, or a network of
-            your own cannot be imported, is refused by `validate_model` or gives no logits.
+            your own cannot be imported, raises an error or exits, is refused by `validate_model`
+            or gives no logits.
         TypeError: If "module:function" is no function or does not return a network.
 
     Examples:
@@ -68,8 +70,11 @@ def build_model(
         )
     builder = _import_builder(name) if own else NETWORKS[name]
     with _global_randomness_from(generator):
-        model = builder(input_shape, classes)
-        if own:
+        if not own:
+            return builder(input_shape, classes)
+        with _stated(name, f"calling it with {input_shape} and {classes}"):
+            model = builder(input_shape, classes)
+        with _stated(name, f"its network, for 2 inputs {input_shape},", passing=InputError):
             _check_own(name, model, input_shape, classes=classes)
     return model
 
@@ -158,23 +163,55 @@ def unflatten(model: nn.Module, flat: Tensor) -> dict[str, Tensor]:
 
 def _import_builder(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
-    try:
-        builder = getattr(importlib.import_module(module_name), function_name)
-    except ImportError as error:
+    if not all((*module_name.split("."), function_name)):
         raise InputError(
-            f"model {name!r}: cannot import {module_name!r} ({error}); install it or put its "
-            "folder on PYTHONPATH"
-        ) from error
-    except (AttributeError, ValueError) as error:  # ValueError: an empty module name
+            f'model {name!r} must name "module:function", such as "my_models:build": an importable '
+            "module and a function of it"
+        )
+    try:
+        with _stated(name, f"importing {module_name!r}"):
+            module = importlib.import_module(module_name)
+    except _YourError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        raise InputError(
+            f"model {name!r}: cannot import {module_name!r} ({error.__cause__}); install it or put "
+            "its folder on PYTHONPATH"
+        ) from error.__cause__
+    with _stated(name, f"looking up {function_name!r} in {module_name!r}"):
+        builder = getattr(module, function_name, None)
+    if builder is None:
         raise InputError(
             f'model {name!r} must name "module:function", and {module_name!r} has no '
             f"{function_name!r}"
-        ) from error
+        )
     if not callable(builder):
         raise InputTypeError(
             f"model {name!r} must name a function (input_shape, classes) -> nn.Module"
         )
     return builder
+
+
+class _YourError(InputError):
+    """The code of a network of your own failed."""
+
+
+@contextmanager
+def _stated(name: str, doing: str, *, passing: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Whatever code of the user raises is told as such, but for errors that are `passing`.
+
+    A SystemExit above all: it would end the command, with the exit code that the module likes.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except (Exception, SystemExit) as error:
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
+        raise _YourError(
+            f"model {name!r}: {doing} raised {words}; mend the module so that it imports, and "
+            "builds and runs its network, without an error or an exit"
+        ) from error
 
 
 def _check_own(name: str, model: object, input_shape: Shape, *, classes: int) -> None:

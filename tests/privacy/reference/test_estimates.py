@@ -15,6 +15,7 @@ from overhear.privacy.accounting.request import Accountant
 from overhear.privacy.reference import estimates
 from overhear.privacy.reference.estimates import Unanswered, delta_estimate, epsilon_estimate
 from overhear.privacy.reference.losses import Kind, losses_of
+from overhear.privacy.reference.second_opinion import second_opinion
 
 
 def bracket(rounds, **how):
@@ -121,6 +122,38 @@ def test_an_error_of_the_library_is_a_reason(monkeypatch):
     monkeypatch.setattr(privacy_loss_distribution, "from_gaussian_mechanism", fails)
     with pytest.raises(Unanswered, match="it fails: deltas are not in order"):
         epsilon_estimate({(1.0, 0.01): 10}, delta=1e-5)
+
+
+@pytest.mark.parametrize("place", ["get_epsilon_for_delta", "self_compose"])
+@pytest.mark.parametrize("error", [OverflowError("math range error"), MemoryError(), IndexError()])
+def test_an_error_of_its_distribution_is_a_reason(place, error, monkeypatch):
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(PrivacyLossDistribution, place, fails)
+    with pytest.raises(Unanswered, match=f"it fails: {str(error) or type(error).__name__}"):
+        epsilon_estimate({(1.0, 0.01): 10}, delta=1e-5)
+
+
+def test_an_error_in_delta_is_a_reason(monkeypatch):
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    def fails(*_, **__):
+        raise OverflowError("math range error")
+
+    monkeypatch.setattr(PrivacyLossDistribution, "get_delta_for_epsilon", fails)
+    with pytest.raises(Unanswered, match="it fails: math range error"):
+        delta_estimate({(1.0, 0.01): 10}, epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "adjacency"), [(10**6, "add-or-remove-one"), (800_000, "replace-one")]
+)
+def test_losses_beyond_the_range_of_floats_are_a_reason_of_the_lower_bound(count, adjacency):
+    found = second_opinion({(1.0, 0.01): count}, ours=139.1, delta=1e-5, adjacency=adjacency)
+    assert found.because == "it fails: math range error"
 
 
 @pytest.mark.slow

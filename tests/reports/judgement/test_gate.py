@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from overhear.privacy.errors import InputError
 from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Kind, judge
-from overhear.reports.judgement.gate import Decision, Outcome, decide
+from overhear.reports.judgement.gate import Decision, Outcome, decide, decide_plan
 from overhear.reports.judgement.policy import Policy
 from overhear.reports.judgement.sentence import text_of
 from overhear.reports.judgement.verdict import verdict
@@ -445,6 +446,11 @@ def test_a_hostile_name_makes_one_harmless_line(facts: Facts) -> None:
 def test_a_policy_is_held_against_a_run_and_not_against_a_plan(facts: Facts) -> None:
     with pytest.raises(ValueError, match="facts are those of a plan"):
         decided(replace(facts, ran=None))
+
+
+def test_a_plan_without_a_figure_says_what_the_run_file_can_ask_for(facts: Facts) -> None:
+    with pytest.raises(InputError, match=r"name one in \[privacy\] adversaries, such as"):
+        decide_plan(replace(facts, claims=(), target=None))
 
 
 def test_a_decision_needs_a_requirement() -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import enum
 import math
+import time
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overhear.runs.run_file.toml import merge_overrides, write_toml
+from overhear.privacy.errors import InputError
+from overhear.reports.judgement.policy import load_policy
+from overhear.runs.run_file.run_file import load_run_file
+from overhear.runs.run_file.toml import merge_overrides, read_toml, write_toml
 
 KEYS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -78,3 +83,108 @@ def test_two_overrides_that_are_alternatives_are_both_kept_for_the_check() -> No
     values: dict[str, Any] = {"training": {}}
     merge_overrides(values, ["training.sampling_rate=0.1", "training.batch_size=8"])
     assert values["training"].keys() == {"sampling_rate", "batch_size"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{} = 1",
+        "[{}]",
+        "[[{}]]",
+        "x = {{a = 1, {} = 1}}",
+        "x = [1, {{{} = 1}}]",
+        'x = """a""""\n{} = 1',
+        "x = '''a'''''\n{} = 1",
+        'x = "\\"" # "\n{} = 1',
+        "{}",
+        "{} = '",
+    ],
+)
+@pytest.mark.parametrize("part", ["a", '"a"', "'a'", " a\t", '"."', "1"])
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
+    text: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tomllib, "loads", None)  # it takes gigabytes
+    key = ".".join([part] * (200_000 // (len(part) + 1)))
+    with pytest.raises(InputError, match="has a key of more than 32 parts in line [12]; write"):
+        read_toml(text.format(key))
+
+
+def test_a_key_of_32_parts_is_read_and_one_of_33_is_not() -> None:
+    assert read_toml(".".join("a" * 32) + " = 1")
+    with pytest.raises(InputError, match="more than 32 parts"):
+        read_toml(".".join("a" * 33) + " = 1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'x = "{}"',
+        "x = '{}'",
+        'x = """\n{}\n"" {}"""',
+        "x = '''\n{}\n'' {}'''",
+        "# {}",
+        'x = "a" # {}',
+        "[a] # {}",
+        'x = "\\"{}"',
+        'x = """\\"""{}"""',
+        "x = [\"{}\", '{}']",
+        '"{}" = 1',
+    ],
+)
+def test_points_in_strings_and_comments_are_no_parts(text: str) -> None:
+    text = text.replace("{}", "." * 1000)
+    assert read_toml(text) == tomllib.loads(text)
+    assert read_toml("x = [" + "1.5, " * 1000 + "]")
+
+
+@pytest.mark.parametrize("opening", ['"', "'", '"""', "'''", '\\"""', '"""\\', "''' \n", '""" \n'])
+def test_what_is_never_closed_is_looked_at_in_bounded_time(opening: str) -> None:
+    before = time.process_time()
+    with pytest.raises(InputError, match="is not TOML"):
+        read_toml("x = " + opening * (300_001 // len(opening)) + "=")
+    assert time.process_time() - before < 10
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 5000, "0x" + "f" * 5000])
+def test_an_integer_of_thousands_of_digits_is_a_sentence(number: str, tmp_path: Path) -> None:
+    run = tmp_path / "run.toml"
+    run.write_text(f"[training]\nrounds = {number}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"run\.toml has .*; give a smaller one"):
+        load_run_file(run)
+    run.write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="override .* has .*; give a smaller one") as told:
+        load_run_file(run, [f"training.rounds=[{number}]"])
+    assert len(str(told.value)) < 500
+    run.write_text(f"schema = {number}", encoding="utf-8")
+    with pytest.raises(InputError, match=r"run\.toml has .*; give a smaller one"):
+        load_policy(run)
+
+
+def test_a_policy_and_a_run_file_with_a_long_key_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(".".join("a" * 100_000) + " = 1\n", encoding="utf-8")
+    for load in (load_run_file, load_policy):
+        with pytest.raises(InputError, match=r"long\.toml has a key of more than 32 parts"):
+            load(path)
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match=r"override .* has a key of more than 32 parts"):
+        load_run_file(path, ["graph.name={" + ".".join("a" * 50_000) + "=1}"])
+
+
+def test_a_bare_word_of_many_parts_is_a_string() -> None:
+    values: dict[str, Any] = {}
+    merge_overrides(values, ["model.name=" + ".".join("a" * 40) + ":build"])
+    assert values["model"]["name"].endswith("a:build")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(".01", "0.01"), ("5.", "5.0"), ("-.5", "-0.5"), (".1e-3", "0.1e-3"), ("1.e5", "1.0e5")],
+)
+def test_a_number_that_begins_or_ends_with_a_point_is_told_in_full(
+    value: str, written: str
+) -> None:
+    with pytest.raises(InputError, match=f"is no TOML value; write {written}$"):
+        merge_overrides({}, [f"t.a={value}"])
+    assert isinstance(read_toml(f"a = {written}")["a"], float)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import dropout
 
+from overhear.privacy.errors import InputError
 from overhear.training.models.parameters import (
     MODEL_NAMES,
     build_model,
@@ -66,7 +67,7 @@ def test_the_global_generator_is_restored_after_a_failure(monkeypatch):
         raise RuntimeError("no")
 
     before = torch.get_rng_state()
-    with pytest.raises(RuntimeError, match="no"):
+    with pytest.raises(InputError, match="raised RuntimeError: no;"):
         _build(_own(monkeypatch, broken), (4,))
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -182,6 +183,45 @@ def test_a_network_of_your_own_must_fit(monkeypatch, function, error, message):
         _build(_own(monkeypatch, function), (4,), 3)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise SystemExit(0)",
+        "import sys; sys.exit('no')",
+        "def build(:",
+        "{}['missing']",
+        "raise MemoryError",
+        "def __getattr__(name): raise SystemExit(0)",
+        "def build(*a): raise SystemExit(0)",
+        "def build(*a): raise RuntimeError('boom')",
+        "def build(*a): raise ValueError('x' * 10_000)",
+        "def build(shape, classes):\n"
+        "    from torch import nn\n"
+        "    class M(nn.Linear):\n"
+        "        def forward(self, x): raise SystemExit(0)\n"
+        "    return M(shape[0], classes)",
+    ],
+)
+def test_whatever_a_network_of_your_own_raises_is_told(source, monkeypatch, tmp_path):
+    (tmp_path / "network_that_fails.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"network_that_fails.*; mend the module") as told:
+        _build("network_that_fails:build", (4,))
+    assert " raised " in str(told.value)
+    assert len(str(told.value)) < 700
+    sys.modules.pop("network_that_fails", None)
+
+
+@pytest.mark.parametrize("place", ["import", "build"])
+def test_an_interrupt_in_a_network_of_your_own_passes(place, monkeypatch, tmp_path):
+    body = {"import": "raise KeyboardInterrupt", "build": "def build(*a): raise KeyboardInterrupt"}
+    (tmp_path / "network_that_waits.py").write_text(body[place], encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        _build("network_that_waits:build", (4,))
+    sys.modules.pop("network_that_waits", None)
+
+
 class _Functional(nn.Module):
     def __init__(self, function):
         super().__init__()
@@ -212,6 +252,8 @@ def test_mixing_and_chance_without_a_layer_are_found_by_running(monkeypatch, fun
         ("no_such_module_here:build", "cannot import .*PYTHONPATH"),
         ("math:build", "'math' has no 'build'"),
         (":build", 'must name "module:function"'),
+        ("..:build", 'must name "module:function"'),
+        ("math:", 'must name "module:function"'),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_remedy(name, message):
