@@ -95,6 +95,8 @@ def test_two_overrides_that_are_alternatives_are_both_kept_for_the_check() -> No
         "x = [1, {{{} = 1}}]",
         'x = """a""""\n{} = 1',
         "x = '''a'''''\n{} = 1",
+        'x = ["""a"""", {{{} = 1}}]',
+        "x = ['''a'''', {{{} = 1}}]",
         'x = "\\"" # "\n{} = 1',
         "{}",
         "{} = '",
@@ -106,7 +108,7 @@ def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(
 ) -> None:
     monkeypatch.setattr(tomllib, "loads", None)  # it takes gigabytes
     key = ".".join([part] * (200_000 // (len(part) + 1)))
-    with pytest.raises(InputError, match="has a key of more than 32 parts in line [12]; write"):
+    with pytest.raises(InputError, match=r"has a key of more than 32 parts in line [12]; write"):
         read_toml(text.format(key))
 
 
@@ -153,7 +155,7 @@ def test_an_integer_of_thousands_of_digits_is_a_sentence(number: str, tmp_path: 
     with pytest.raises(InputError, match=r"run\.toml has .*; give a smaller one"):
         load_run_file(run)
     run.write_text("", encoding="utf-8")
-    with pytest.raises(InputError, match="override .* has .*; give a smaller one") as told:
+    with pytest.raises(InputError, match=r"override .* has .*; give a smaller one") as told:
         load_run_file(run, [f"training.rounds=[{number}]"])
     assert len(str(told.value)) < 500
     assert "sys." not in str(told.value)
