@@ -54,7 +54,8 @@ def read_toml(text: str) -> dict[str, object]:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _NotToml(f"is not TOML: {error}") from error
     except ValueError as error:  # a date that is none, or an integer that Python does not read
-        raise InputError(f"has a value that cannot be read: {error}; give a smaller one") from error
+        words = str(error).partition(";")[0]  # after it Python says how to lift its limit
+        raise InputError(f"has a value that is not read: {words}; give a smaller one") from error
     _check_integers(values)
     return values
 
