@@ -74,7 +74,11 @@ def build_model(
             return builder(input_shape, classes)
         with _stated(name, f"calling it with {input_shape} and {classes}"):
             model = builder(input_shape, classes)
-        with _stated(name, f"its network, for 2 inputs {input_shape},", passing=InputError):
+        with _stated(
+            name,
+            f"its network, for input_shape={input_shape} (does it take records of that shape?)",
+            passing=InputError,
+        ):
             _check_own(name, model, input_shape, classes=classes)
     return model
 

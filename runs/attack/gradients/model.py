@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from ....attacks.problem.observation import Observation, sent_gradients
 from ....privacy.errors import InputError
 from ....training.models.parameters import build_model, flatten
-from ...errors import STATED
 from .batch import BatchFacts
 from .file import TensorFile, check_tensors, gradients_of, read_tensors
 
@@ -126,27 +125,14 @@ def _fitting(
 
 
 def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.Module:
-    try:
-        with _current_folder_importable():
-            network = build_model(
-                name,
-                input_shape=facts.input_shape,
-                classes=classes,
-                generator=torch.Generator().manual_seed(seed),
-            )
-    except STATED:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"model {name!r}, called with input_shape={facts.input_shape} and classes={classes}, "
-            f"fails with {type(error).__name__}: {_first_line(error)}; is it a function of these "
-            "two, and does it take records of that shape?"
-        ) from error
+    with _current_folder_importable():
+        network = build_model(
+            name,
+            input_shape=facts.input_shape,
+            classes=classes,
+            generator=torch.Generator().manual_seed(seed),
+        )
     return network.eval()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
 
 
 @contextmanager
@@ -258,3 +244,7 @@ def doubts(posed: Posed) -> list[str]:
             "do; the attack explains no other loss"
         )
     return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
