@@ -1,7 +1,7 @@
 """Functions that carry nothing in: what `postprocess` and `bounded` may be given.
 
 They do not run in a trace. What such a function holds, or finds in a global, never counts as seen,
-so that a secret in it would leave with the result and be accounted for nowhere. Hence
+so that a secret in it would leave with the result and not be counted. Hence
 
 - what it reads from outside is looked at before it runs: constants, functions written in Python of
   which the same holds, and functions of torch, numpy and Python that only compute;

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError, UndeclaredOperation
+from .refusals import REMEDY
 
 __all__ = [
     "REMEDY",
@@ -38,12 +39,6 @@ SERVER = -1  # the server among the senders and receivers of messages
 
 _EXPECTED_SIZE = (
     "its records and their number are secret; divide a sum by batch_size, the public expected size"
-)
-
-
-REMEDY = (
-    "declare it: round.postprocess(fn, ...) for a function of released values, "
-    "round.bounded(fn, secret, ...) for one of a secret"
 )
 
 

@@ -49,12 +49,15 @@ class History(NamedTuple):
         added: whether they were rounded, as sums are.
         early: whether some sum with data in it was rounded before the last of their data and noise
             came in.
+        bare: whether some sum with data and without noise was rounded: its low digits are a
+            function of clean data, whatever noise comes in later.
     """
 
     data: bool = False
     noise: bool = False
     added: bool = False
     early: bool = False
+    bare: bool = False
 
     @property
     def private(self) -> bool:
@@ -65,11 +68,13 @@ class History(NamedTuple):
         """That of a sum."""
         late = self.private and other.private
         rounded = (self.data and self.added) or (other.data and other.added)
+        data = self.data or other.data
         return History(
-            self.data or other.data,
+            data,
             self.noise or other.noise,
             True,
             self.early or other.early or (late and rounded),
+            self.bare or other.bare or (data and not (self.noise or other.noise)),
         )
 
 
@@ -150,7 +155,7 @@ class Columns:
             lost: (rows, columns) the terms that cancel, added up in absolute value.
             size: the same of all terms.
             history: of the sum.
-            operands: the rows that were added up.
+            operands: the rows that were added up; of no use where clean data was rounded first.
         """
         from scipy.sparse import csr_array
 
@@ -166,7 +171,7 @@ class Columns:
                 UNIT_ROUNDING * self.sizes(lost),
                 size,
                 covered if is_late and has_noise[touched].all() else None,
-                operands,
+                () if history.bare else operands,
             )
         )
         self.residues += matrix.shape[0]
@@ -182,17 +187,12 @@ class Columns:
         Raises:
             UndeclaredOperation: it does.
         """
-        sources = self.is_noise[: noise.shape[1]].astype(float)
-        deviation = np.sqrt(np.asarray((noise * noise) @ sources))
-        size = self.sizes(other)
-        lost = (deviation > 0) & np.isfinite(size) & (deviation < _ABSORBED * size)
-        if lost.any():
-            row = int(np.flatnonzero(lost)[0])
-            raise UndeclaredOperation(
-                f"row {row}: noise of deviation {deviation[row]:.3g} is added to data and known "
-                f"values of size {size[row]:.3g}, in whose float32 rounding it is lost; add the "
-                "noise to the clipped sum first, before other terms, and scale both alike"
-            )
+        self._check_hidden(
+            noise,
+            other,
+            "is added to data and known values of size {:.3g}, in whose float32 rounding it is "
+            "lost; add the noise to the clipped sum first, before other terms, and scale both alike",
+        )
 
     def check_left(self, rows: csr_array, lost: csr_array) -> None:
         """Refuse noise that rounding lost in terms that cancel, such as (b + z) - b of a large b.
@@ -204,16 +204,23 @@ class Columns:
         Raises:
             UndeclaredOperation: it did.
         """
-        sources = self.is_noise[: rows.shape[1]].astype(float)
-        deviation = np.sqrt(np.asarray((rows * rows) @ sources))
-        size = self.sizes(lost)
-        gone = (deviation > 0) & np.isfinite(size) & (deviation < _ABSORBED * size)
-        if gone.any():
-            row = int(np.flatnonzero(gone)[0])
+        self._check_hidden(
+            rows,
+            lost,
+            "is left of terms of size {:.3g} that cancel, in whose float32 rounding it is lost; "
+            "leave the terms that cancel out of the step",
+        )
+
+    def _check_hidden(self, noise: csr_array, beside: csr_array, said: str) -> None:
+        """Refuse rows whose noise is below the rounding of the terms beside it."""
+        sources = self.is_noise[: noise.shape[1]].astype(float)
+        deviation = np.sqrt(np.asarray((noise * noise) @ sources))
+        size = self.sizes(beside)
+        lost = (deviation > 0) & np.isfinite(size) & (deviation < _ABSORBED * size)
+        if lost.any():
+            row = int(np.flatnonzero(lost)[0])
             raise UndeclaredOperation(
-                f"row {row}: noise of deviation {deviation[row]:.3g} is left of terms of size "
-                f"{size[row]:.3g} that cancel, in whose float32 rounding it is lost; leave the "
-                "terms that cancel out of the step"
+                f"row {row}: noise of deviation {deviation[row]:.3g} {said.format(size[row])}"
             )
 
 

@@ -108,7 +108,7 @@ class Recorder:
             self.columns.add(np.ones(group.size), known=True)
             return History()
         self.columns.add(self.columns.sizes(group.rows))
-        return History(data=sent.data, noise=sent.noise)
+        return History(data=sent.data, noise=sent.noise, early=sent.early, bare=sent.bare)
 
     def rows(self, value: Value, operation: str) -> LinearForms:
         """The rows of a value that this round's operations made.

@@ -148,6 +148,23 @@ def test_rounding_of_what_is_noised_already_is_no_release():
     assert _largest(step) == pytest.approx(1.0, rel=1e-12)
 
 
+@pytest.mark.parametrize("halves", [1, 2])
+def test_clean_data_that_is_rounded_before_its_noise_comes_is_refused(halves):
+    """((s + x) + n) - x less the s + n that is sent is rounding of s alone: no noise is in it."""
+
+    def step(state, round):
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
+        n, large, total = round.noise(s, std=1.0), 1e5 * state.x, 1e5 * state.x
+        for _ in range(halves):
+            total = total + (1.0 / halves) * s
+        round.broadcast((total + n) - large, kind="first")
+        round.broadcast(s + n, kind="second")
+        return state
+
+    with pytest.raises(UnsupportedView, match="rounding error"):
+        _largest(step)
+
+
 def test_a_victim_without_any_noise_is_infinitely_exposed_and_nothing_is_refused():
     def step(state, round):
         s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
