@@ -191,7 +191,8 @@ class Columns:
             noise,
             other,
             "is added to data and known values of size {:.3g}, in whose float32 rounding it is "
-            "lost; add the noise to the clipped sum first, before other terms, and scale both alike",
+            "lost; add the noise to the clipped sum first, before other terms, and scale both "
+            "alike",
         )
 
     def check_left(self, rows: csr_array, lost: csr_array) -> None:
