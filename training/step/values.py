@@ -1,4 +1,4 @@
-"""Values of a step: rows with a holder, the arithmetic that a step may do on them, and batches.
+"""Values behind the handles of a step: rows with a holder, their arithmetic, and batches.
 
 A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
 
@@ -10,7 +10,7 @@ Batch    a token of secret records, which only the round that drew it can use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -133,26 +133,6 @@ class Value:
         if isinstance(divisor, int | float | Tensor):
             return self * (1.0 / divisor)
         raise UndeclaredOperation(f"/ by {type(divisor).__name__}: {REMEDY}")
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise UndeclaredOperation(
-            f"a step may not read, compare or iterate over {type(self).__name__}: {REMEDY}"
-        )
-
-    __bool__ = __float__ = __int__ = __iter__ = __len__ = __getitem__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __pow__ = __matmul__ = __abs__ = _refuse
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Let a public tensor scale a value; refuse every other torch function."""
-        del types, kwargs
-        name = getattr(func, "__name__", str(func))
-        if name in ("mul", "__mul__", "__rmul__") and len(args) == 2:
-            left, right = args
-            return right * left if isinstance(right, Value) else left * right
-        raise UndeclaredOperation(f"torch.{name} of {cls.__name__}: {REMEDY}")
 
 
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:
