@@ -20,15 +20,15 @@ import torch
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # for what the tests have beside them
 
-from overhear.attacks.audit.guesses import Guesses  # noqa: E402
-from overhear.attacks.audit.mechanism import Claim, epsilon  # noqa: E402
+from overhear.attacks.bounds.guesses import Guesses  # noqa: E402
+from overhear.attacks.bounds.mechanism import Claim, epsilon  # noqa: E402
 from overhear.privacy.guarantee import Statement  # noqa: E402
 from overhear.privacy.noise.schedule import Schedule  # noqa: E402
 from overhear.privacy.published.dyn_d2p import dyn_d2p_clt  # noqa: E402
 from overhear.runs.audit.audit import audit_config  # noqa: E402
 from overhear.runs.run_file.run_file import load_run_file  # noqa: E402
-from tests.attacks.audit.simulated_scores import simulated_scores  # noqa: E402
-from tests.attacks.audit.tail_bound import tail  # noqa: E402
+from tests.attacks.bounds.simulated_scores import simulated_scores  # noqa: E402
+from tests.attacks.bounds.tail_bound import tail  # noqa: E402
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 THRESHOLD = 1.25  # log ratio, fixed in advance

@@ -30,18 +30,18 @@ from scipy.stats import binom
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # for what the tests have beside them
 
-from overhear.attacks.audit.guesses import Guesses, errors_at_zero, surest  # noqa: E402
-from overhear.attacks.audit.lower_bounds import (  # noqa: E402
+from overhear.attacks.bounds.guesses import Guesses, errors_at_zero, surest  # noqa: E402
+from overhear.attacks.bounds.lower_bounds import (  # noqa: E402
     LowerBound,
     ideal,
     total_error,
     two_sided,
     upper_limit,
 )
-from overhear.attacks.audit.mechanism import Claim, Family, family  # noqa: E402
-from overhear.attacks.audit.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure  # noqa: E402
+from overhear.attacks.bounds.mechanism import Claim, Family, family  # noqa: E402
+from overhear.attacks.bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure  # noqa: E402
 from overhear.privacy import mu_from, noise_multiplier  # noqa: E402
-from tests.attacks.audit.simulated_scores import simulated_scores  # noqa: E402
+from tests.attacks.bounds.simulated_scores import simulated_scores  # noqa: E402
 
 CANARIES = 5000
 DELTA = 1e-5

@@ -1,1 +1,1 @@
-"""Canaries, their scores, and lower bounds on epsilon."""
+"""Canaries and their scores: what the audit plays."""

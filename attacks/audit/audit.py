@@ -27,11 +27,11 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.sensitivity import JointSensitivity
+from ..bounds.lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
+from ..bounds.mechanism import Claim
+from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
 from .game import MOST, CanaryGame, Progress, play
-from .lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
-from .mechanism import Claim
 from .message_bounds import LinkBound, link_bounds
-from .one_run_bounds import one_run_f_dp, one_run_pure
 
 __all__ = ["Audited", "Proven", "Verdict", "audit", "claim_of", "hosts_of", "not_measured"]
 

@@ -25,8 +25,8 @@ from ...training.engine.engine import Engine, Setting
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.tracing.trace import AlgorithmTrace
+from ..bounds.guesses import Guesses
 from .canaries import CanaryTask, Directions, PlantedGradients
-from .guesses import Guesses
 from .observed_rows import ObservedRows
 from .scores import HappenedRound, Scorer
 

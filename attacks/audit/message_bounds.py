@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...privacy.guarantee import Statement
+from ..bounds.lower_bounds import total_error
+from ..bounds.mechanism import Claim, epsilon
 from .game import LinkGuesses
-from .lower_bounds import total_error
-from .mechanism import Claim, epsilon
 
 __all__ = ["LinkBound", "link_bounds"]
 

@@ -29,7 +29,7 @@ from ...training.engine.transcript import Message
 from ...training.models.tasks import Task
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
-from ..checks.reference_sums import Oracle
+from ..watching.reference_sums import Oracle
 from .canaries import LENGTH, Directions, Released
 from .observed_rows import ObservedRows
 

@@ -1,1 +1,1 @@
-"""Checks of a run that need no canaries: messages, residuals, sampler, knowledge, functions."""
+"""Checks of a run that need no canaries, each against its trace."""

@@ -9,13 +9,13 @@ import torch
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import Setting
 from ...training.engine.randomness import SecretRandomness
+from ..watching.result import Check
+from ..watching.watched_run import watch
 from .functions import function_check
 from .knowledge import knowledge_check
 from .messages import message_check
-from .residuals import residual_check
-from .result import Check
+from .noise.residuals import residual_check
 from .sampler import sampler_check
-from .watched_run import watch
 
 __all__ = ["engine_checks"]
 

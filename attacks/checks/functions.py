@@ -16,8 +16,8 @@ from torch import Tensor
 from ...training.engine.engine import Engine
 from ...training.engine.function_calls import ReplayedCalls
 from ...training.engine.recording import Recorded
-from .result import Check
-from .watched_run import WatchedRun
+from ..watching.result import Check
+from ..watching.watched_run import WatchedRun
 
 __all__ = ["function_check"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 
 from ...training.tracing.linear_forms import NoiseSources
-from .result import Check
-from .watched_run import WatchedRun
+from ..watching.result import Check
+from ..watching.watched_run import WatchedRun
 
 __all__ = ["knowledge_check"]
 

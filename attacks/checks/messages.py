@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .result import Check
-from .watched_run import WatchedRun
+from ..watching.result import Check
+from ..watching.watched_run import WatchedRun
 
 __all__ = ["message_check"]
 

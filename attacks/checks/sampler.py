@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ...training.tracing.linear_forms import Contributions
-from .result import TOTAL_FALSE_ALARM, Check, Finding
-from .watched_run import WatchedRound, WatchedRun
+from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
+from ..watching.watched_run import WatchedRound, WatchedRun
 
 __all__ = ["sampler_check"]
 

@@ -11,7 +11,7 @@ from ...attacks.audit.audit import AGAIN, Audited, Verdict, audit, not_measured
 from ...attacks.audit.game import CanaryGame
 from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
-from ...attacks.checks.result import Check
+from ...attacks.watching.result import Check
 from ...privacy.errors import InputError
 from ..described import status_word
 from ..errors import ContradictedProof

@@ -9,8 +9,8 @@ import pytest
 from overhear.attacks.audit import audit as module
 from overhear.attacks.audit.audit import Proven, Verdict, audit, claim_of, hosts_of
 from overhear.attacks.audit.game import CanaryGame, LinkGuesses, Played
-from overhear.attacks.audit.guesses import Guesses
-from overhear.attacks.audit.mechanism import Claim, epsilon
+from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER, Sees
 from overhear.privacy.guarantee import Statement, Status
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities_by_victim

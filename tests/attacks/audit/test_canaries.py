@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from overhear.attacks.audit.canaries import LENGTH, CanaryTask, Directions, PlantedGradients
-from overhear.attacks.checks.reference_sums import Oracle
+from overhear.attacks.watching.reference_sums import Oracle
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.tasks import ClassWeights
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from overhear.attacks.checks.functions import function_check
-from overhear.attacks.checks.watched_run import watch
+from overhear.attacks.watching.watched_run import watch
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.functions.purity import PureFunction

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from overhear.attacks.checks.watched_run import WatchedRun, watch
+from overhear.attacks.watching.watched_run import WatchedRun, watch
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Setting

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc
 
-from .result import Finding
+from ...watching.result import Finding
 
 __all__ = ["note_coordinates"]
 

@@ -6,8 +6,8 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from overhear.attacks.audit.guesses import Errors, Guesses
-from overhear.attacks.audit.lower_bounds import (
+from overhear.attacks.bounds.guesses import Errors, Guesses
+from overhear.attacks.bounds.lower_bounds import (
     LowerBound,
     from_errors,
     from_total,
@@ -16,9 +16,9 @@ from overhear.attacks.audit.lower_bounds import (
     two_sided,
     upper_limit,
 )
-from overhear.attacks.audit.mechanism import Claim, at_scale, epsilon, total_variation
+from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_variation
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
-from tests.attacks.audit.simulated_scores import simulated_scores
+from tests.attacks.bounds.simulated_scores import simulated_scores
 
 DELTA = 1e-5
 HOW = {"delta": DELTA, "confidence": 0.95}

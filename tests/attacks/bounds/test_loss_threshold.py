@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.audit.guesses import Guesses
-from overhear.attacks.audit.loss_threshold import loss_canaries
-from overhear.attacks.audit.lower_bounds import total_error
-from overhear.attacks.audit.mechanism import Claim
+from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.loss_threshold import loss_canaries
+from overhear.attacks.bounds.lower_bounds import total_error
+from overhear.attacks.bounds.mechanism import Claim
 
 CLAIM = Claim(rounds={(1.39, 1.0): 1})
 HOW = {"claim": CLAIM, "delta": 1e-5, "confidence": 0.95}

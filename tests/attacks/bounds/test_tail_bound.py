@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.audit.guesses import Guesses
-from overhear.attacks.audit.mechanism import Claim, epsilon
-from tests.attacks.audit.simulated_scores import simulated_scores
-from tests.attacks.audit.tail_bound import tail
+from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.mechanism import Claim, epsilon
+from tests.attacks.bounds.simulated_scores import simulated_scores
+from tests.attacks.bounds.tail_bound import tail
 
 
 def _guesses(claim: Claim, canaries: int, seed: int) -> Guesses:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 
-from overhear.attacks.audit.guesses import Guesses
-from overhear.attacks.audit.lower_bounds import LowerBound, check_confidence, upper_limit
+from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.lower_bounds import LowerBound, check_confidence, upper_limit
 from overhear.privacy.accounting.request import check_delta
 from overhear.privacy.errors import InputError
 

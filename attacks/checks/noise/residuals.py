@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import chdtr, chdtrc
 
+from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
+from ...watching.watched_run import Residual, WatchedRun
 from .coordinates import note_coordinates
-from .result import TOTAL_FALSE_ALARM, Check, Finding
-from .watched_run import Residual, WatchedRun
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

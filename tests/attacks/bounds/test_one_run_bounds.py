@@ -5,16 +5,16 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from overhear.attacks.audit.guesses import Guesses
-from overhear.attacks.audit.mechanism import Claim, at_scale, epsilon
-from overhear.attacks.audit.one_run_bounds import (
+from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon
+from overhear.attacks.bounds.one_run_bounds import (
     guesses_made,
     largest_rejected_epsilon,
     one_run_f_dp,
     one_run_pure,
 )
 from overhear.privacy import epsilon_from_mu, mu_from
-from tests.attacks.audit.simulated_scores import simulated_scores
+from tests.attacks.bounds.simulated_scores import simulated_scores
 
 DELTA = 1e-5
 HOW = {"delta": DELTA, "confidence": 0.95}

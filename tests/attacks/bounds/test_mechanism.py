@@ -4,7 +4,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from overhear.attacks.audit.mechanism import (
+from overhear.attacks.bounds.mechanism import (
     Claim,
     Family,
     at_scale,

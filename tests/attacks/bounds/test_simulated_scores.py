@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.audit.mechanism import Claim, total_variation
-from tests.attacks.audit.simulated_scores import simulated_scores
+from overhear.attacks.bounds.mechanism import Claim, total_variation
+from tests.attacks.bounds.simulated_scores import simulated_scores
 
 CLAIMS = [
     Claim(rounds={(0.8, 1.0): 1}),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from overhear.attacks.checks.messages import message_check
-from overhear.attacks.checks.watched_run import watch
+from overhear.attacks.watching.watched_run import watch
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from overhear.attacks.audit.mechanism import Claim
+from overhear.attacks.bounds.mechanism import Claim
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.errors import InputError
 

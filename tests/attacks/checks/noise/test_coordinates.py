@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.coordinates import note_coordinates
-from overhear.attacks.checks.result import Finding
+from overhear.attacks.checks.noise.coordinates import note_coordinates
+from overhear.attacks.watching.result import Finding
 
 
 def _noted(values: np.ndarray) -> Finding:

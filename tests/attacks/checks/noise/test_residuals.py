@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.residuals import residual_check
+from overhear.attacks.checks.noise.residuals import residual_check
 from overhear.training.algorithms.correlated import decor, whisper
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import star
