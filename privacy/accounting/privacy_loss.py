@@ -146,7 +146,11 @@ def tilt_for_delta(pairs: Sequence[DiscretisedPair], delta: float) -> float:
 
 
 def compose(
-    pairs: Sequence[DiscretisedPair], *, tilt: float, cells: Sequence[Cell] = ()
+    pairs: Sequence[DiscretisedPair],
+    *,
+    tilt: float,
+    cells: Sequence[Cell] = (),
+    looseness: float = 1.0,
 ) -> LossDistribution:
     """Compose independent rounds, each `count` times.
 
@@ -154,6 +158,7 @@ def compose(
         pairs: one entry per distinct round, or per corner of `cells`.
         cells: all rounds as mixtures of `pairs`, whose own counts are then ignored.
         tilt: where to be precise, >= 0; `tilt_for_epsilon` or `tilt_for_delta`. Any is safe.
+        looseness: share of what the grid usually adds to log delta, in (0, 1].
 
     Returns:
         The composed loss: `delta` and `epsilon` of it are upper bounds.
@@ -167,11 +172,16 @@ def compose(
     """
     if not tilt >= 0.0:
         raise InputError(f"tilt={tilt} must be at least 0: the upper tail is what delta is made of")
-    return _compose(pairs, tilt, cells)
+    return _compose(pairs, tilt, cells, looseness=looseness)
 
 
 def _compose(
-    pairs: Sequence[DiscretisedPair], tilt: float, cells: Sequence[Cell] = (), *, repeats: int = 1
+    pairs: Sequence[DiscretisedPair],
+    tilt: float,
+    cells: Sequence[Cell] = (),
+    *,
+    repeats: int = 1,
+    looseness: float,
 ) -> LossDistribution:
     """Compose on one grid; the result is to be composed `repeats` times again."""
     # How wide the tilted loss is: sums over rounds, as rounds are independent.
@@ -197,10 +207,12 @@ def _compose(
     low, high = _window(np.sum([c.rises for c in chunks], axis=0), offsets, limits, outside)
     # The grid: as coarse as delta allows, with as many points as memory does. Splitting on h adds
     # about h^2/6 per round to the variance, and t (t + 1) / 2 times that to log delta.
-    parts = list(pairs) if cells else [b for p in pairs for b in _blocks(p, tilt, repeats)]
+    parts = list(pairs)
+    if not cells:
+        parts = [b for p in pairs for b in _blocks(p, tilt, repeats, looseness)]
     here = float(counts.sum() if cells else sum(part.count for part in parts))
     splits = here * repeats
-    looser = _MIXTURES_ADD if cells else 1.0
+    looser = looseness * (_MIXTURES_ADD if cells else 1.0)
     grid = deviation * math.sqrt(6.0 * looser * _VARIANCE_ADDED * repeats / splits)
     if tilt > 0.0:
         added = looser * _LOG_DELTA_ADDED
@@ -278,25 +290,27 @@ def _chunks(
     return found
 
 
-def _blocks(pair: DiscretisedPair, tilt: float, repeats: int) -> list[DiscretisedPair]:
+def _blocks(
+    pair: DiscretisedPair, tilt: float, repeats: int, looseness: float
+) -> list[DiscretisedPair]:
     """Many equal rounds as blocks of about sqrt(count), which need a grid that much coarser."""
     if pair.count <= _BLOCK:
         return [pair]
     size = math.isqrt(pair.count)
     count, rest = divmod(pair.count, size)
-    block = _block(pair, tilt, size=size, count=count, repeats=repeats)
+    block = _block(pair, tilt, size=size, count=count, repeats=repeats, looseness=looseness)
     return [block, replace(pair, count=rest)] if rest else [block]
 
 
 def _block(
-    pair: DiscretisedPair, tilt: float, *, size: int, count: int, repeats: int
+    pair: DiscretisedPair, tilt: float, *, size: int, count: int, repeats: int, looseness: float
 ) -> DiscretisedPair:
     """`size` rounds composed to one pair, of which there are `count`, and that `repeats` times.
 
     What lies above the window comes back at its lower end: it is displaced, not missing.
     """
     repeats *= count
-    composed = _compose([replace(pair, count=size)], tilt, repeats=repeats)
+    composed = _compose([replace(pair, count=size)], tilt, repeats=repeats, looseness=looseness)
     losses = composed.grid * np.arange(composed.start, composed.start + composed.tilted.size)
     kept = composed.tilted > 0.0
     log_masses = np.log(composed.tilted[kept]) + composed.log_scale - tilt * losses[kept]
@@ -309,7 +323,9 @@ def _block(
     )
 
 
-def cell_step(pairs: Sequence[DiscretisedPair], *, tilt: float, step: float) -> float:
+def cell_step(
+    pairs: Sequence[DiscretisedPair], *, tilt: float, step: float, looseness: float = 1.0
+) -> float:
     """Cell width that adds little to log delta, from pairs made with cells of `step`."""
     squares = 0.0  # sum over rounds of the tilted mean square of d loss / d noise
     for p in pairs:
@@ -317,7 +333,11 @@ def cell_step(pairs: Sequence[DiscretisedPair], *, tilt: float, step: float) -> 
         weights = np.exp(exponents - exponents.max())
         squares += p.count * float(weights @ np.diff(p.losses) ** 2) / float(weights.sum())
     added = tilt * (tilt + 1.0) * squares / step**2 / 12.0
-    return min(max(math.sqrt(_LOG_DELTA_ADDED / added), 1e-3), 0.01) if added > 0.0 else 0.01
+    return (
+        min(max(math.sqrt(looseness * _LOG_DELTA_ADDED / added), 1e-3), 0.01)
+        if added > 0.0
+        else 0.01
+    )
 
 
 def _tilt(pairs: Sequence[DiscretisedPair], slope: Callable[[float, float, float], float]) -> float:

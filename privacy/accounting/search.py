@@ -39,6 +39,8 @@ _COARSE = 0.05  # cell width, in noise stds, where only a tilt or a first guess 
 FEW_ROUNDS = 64  # more distinct rounds than this are composed as mixtures of fewer
 _LEAST_MISSING = 1e-307  # a smaller probability has no logarithm in floating point
 _TOLERANCE = 2e-6  # relative, on a noise multiplier
+_SHALLOW = 1.0  # tilt * epsilon below which the usual 2e-4 of log delta may be 1e-3 of epsilon
+_LEAST_LOOSE = 0.01  # share of the usual, below which time grows and epsilon does not move
 
 
 def composed_epsilon_bound(
@@ -70,7 +72,25 @@ def _epsilon_bound(rounds: Sequence[Round], delta: float, pairs: Sequence[Pair])
         prepared = _prepare(rounds, worst, missing, lambda found: tilt_for_epsilon(found, known))
         again = prepared.composed().epsilon(delta)
         bounds[worst] = known if again is None else min(known, again)
+        # d log delta / d epsilon is about -tilt: where both are small, what the discretisation adds
+        # to log delta is much of epsilon.
+        loose = prepared.tilt * known
+        if loose < _SHALLOW:
+            for pair in pairs:
+                bounds[pair] = min(bounds[pair], _finer(rounds, pair, missing, delta, known, loose))
     return max(bounds.values())
+
+
+def _finer(
+    rounds: Sequence[Round], pair: Pair, missing: float, delta: float, near: float, loose: float
+) -> float:
+    """Epsilon of a pair on a grid and cells that add less to log delta than is usual."""
+    looseness = max(0.1 * loose, _LEAST_LOOSE)
+    prepared = _prepare(
+        rounds, pair, missing, lambda found: tilt_for_epsilon(found, near), looseness=looseness
+    )
+    found = prepared.composed().epsilon(delta)
+    return math.inf if found is None else found
 
 
 # A report asks for the same figures as its plan, its ledger and its remedies.
@@ -190,9 +210,15 @@ class _Prepared:
     pairs: Sequence[DiscretisedPair]
     cells: Sequence[Cell]
     tilt: float
+    looseness: float
 
     def composed(self, *, weaker: float = 1.0) -> LossDistribution:
-        return compose(self.pairs, tilt=weaker * self.tilt, cells=self.cells)
+        return compose(
+            self.pairs,
+            tilt=weaker * self.tilt,
+            cells=self.cells,
+            looseness=self.looseness,
+        )
 
 
 def _delta_of_pair(rounds: Sequence[Round], epsilon: float, pair: Pair, missing: float) -> float:
@@ -205,6 +231,8 @@ def _prepare(
     pair: Pair,
     missing: float,
     find_tilt: Callable[[Sequence[DiscretisedPair]], float],
+    *,
+    looseness: float = 1.0,
 ) -> _Prepared:
     """Pairs as fine as the tilt asks for; the tilt itself is found on coarse ones."""
     mixed = mixtures(rounds, pair) if len(rounds) > FEW_ROUNDS else None
@@ -214,9 +242,9 @@ def _prepare(
     ]
     tilt = find_tilt(coarse)
     few = mixed is not None or len(rounds) <= FEW_ROUNDS
-    step = cell_step(coarse, tilt=tilt, step=_COARSE) if few else 0.01
+    step = cell_step(coarse, tilt=tilt, step=_COARSE, looseness=looseness) if few else 0.01
     fine = [discretised_pair(r, pair, missing=missing, step=step) for r in kinds]
-    return _Prepared(pairs=fine, cells=cells, tilt=tilt)
+    return _Prepared(pairs=fine, cells=cells, tilt=tilt, looseness=looseness)
 
 
 def _where_known(

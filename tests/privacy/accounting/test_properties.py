@@ -147,7 +147,7 @@ def test_the_trade_off_falls_lies_under_the_diagonal_and_is_convex_if_both_ways_
 def test_delta_of_mu_rises_with_mu_and_falls_with_epsilon(mu, eps):
     here = delta_from_mu(mu, eps)
     assert delta_from_mu(1.01 * mu, eps) >= here
-    assert delta_from_mu(mu, 1.01 * eps) <= here
+    assert delta_from_mu(mu, 1.01 * eps) <= here * (1 + 1e-12)  # rounding, where eps is 0 nearly
     assert here <= 2 * risk_of_mu(mu).advantage  # delta(0), the largest of all
     assert delta_from_mu(mu, 0.0) == pytest.approx(risk_of_mu(mu).advantage, rel=1e-12)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from overhear.privacy import SecondOpinion, epsilon, second_opinion
+from overhear.privacy import SecondOpinion, composed_epsilon, epsilon, second_opinion
 from overhear.privacy.reference import second_opinion as module
 
 ROUNDS = {(1.0, 0.01): 1000}
@@ -86,3 +86,18 @@ def test_an_opinion_has_a_bracket_or_a_reason():
         SecondOpinion(by="x", ours=1.0)
     with pytest.raises(ValueError, match="either a bracket or a reason"):
         SecondOpinion(by="x", ours=1.0, optimistic=0.5, pessimistic=1.0, because="no")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "delta"),
+    [
+        ({(1.082048505819729, 3.2173706586004284e-05): 16, (5.594, 0.00056425): 7}, 9.22e-7),
+        ({(0.757, 3.6e-4): 453}, 9.1e-4),
+        ({(0.7857939, 4.5791e-5): 1163}, 5.85e-7),
+    ],
+)
+def test_small_epsilons_are_within_a_thousandth_of_the_pessimistic_estimate(rounds, delta):
+    ours = composed_epsilon(rounds, delta=delta)
+    found = second_opinion(rounds, ours=ours, delta=delta)
+    assert 0 < ours < 0.03
+    assert found.optimistic <= ours <= 1.001 * found.pessimistic
