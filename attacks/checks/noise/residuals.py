@@ -85,7 +85,8 @@ def residual_check(run: WatchedRun) -> Check:
     thinned = note_pairs_of_rounds(pairs, blocks)
     pools = pooled(blocks, white, parts_of(run.setting))
     # The plainest words come first.
-    whole = Finding.of([exact, rows, combined, *_of_pools(pools), pairs, within, _numbers(run)])
+    parts, others = _of_pools(pools)
+    whole = Finding.of([exact, rows, combined, *parts, pairs, _numbers(run), within, *others])
     words = (
         f"{sum(len(of.names) for of in blocks)} rows with declared noise "
         f"({sum(of.values.size for of in blocks)} values) of rounds {run.told_rounds} and the "
@@ -104,8 +105,8 @@ def residual_check(run: WatchedRun) -> Check:
     return Check(name=_NAME, passed=passed, p=whole.p, tests=whole.tests, words=f"{words}.")
 
 
-def _of_pools(pools: Sequence[Pool]) -> list[Finding]:
-    """Tests of values over all rows and rounds, each kind of test with a share of its own."""
+def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
+    """Tests of values over all rows and rounds: of single coordinates, and of several together."""
     subsets, means, repeats, spans, together, shapes = (Finding() for _ in range(6))
     for pool in pools:
         note_subsets(subsets, pool)
@@ -117,7 +118,7 @@ def _of_pools(pools: Sequence[Pool]) -> list[Finding]:
         for part in pool.parts if len(pool.parts) > 1 else ():
             words = f"the noise on {part.name} in every {pool.kind}"
             note_shape(shapes, pool.values[:, part.start : part.stop], words)
-    return [subsets, means, repeats, spans, together, shapes]
+    return [subsets, means], [repeats, shapes, together, spans]
 
 
 def _numbers(run: WatchedRun) -> Finding:

@@ -42,7 +42,7 @@ from .values import note_values
 __all__ = ["stream_check"]
 
 _NAME = "streams"
-_WIDTH = 16  # numbers of a source that are drawn
+_WIDTH = 64  # numbers of a source that are drawn
 _SECONDS = 2.0  # that the bare run may take
 _MOST_ROWS = 200_000  # sources that are drawn one by one beyond it
 _SHAPE_VALUES = 2_000_000  # numbers whose shape is looked at
@@ -97,8 +97,8 @@ def stream_check(
         f"the first {every.values.shape[1]} numbers of {len(every.places):,} sources of noise "
         f"were drawn, of {rounds:,} of {planned:,} planned rounds ({len(ran - {0}):,} by running "
         f"them without records), and compared up to sign and scale; {looked_at:,} numbers "
-        f"were looked at for their shape, and {_ENGINES} engines and {_ROOTS:,} roots for being new: "
-        f"{whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+        f"were looked at for their shape, and {_ENGINES} engines and {_ROOTS:,} roots for being "
+        f"new: {whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
     )
     words += (
         f"; none fails, the least p is {whole.p:.2g} times their number"

@@ -53,18 +53,18 @@ def note_subsets(found: Finding, pool: Pool) -> None:
 
     for part in pool.parts:
         _note_tensor(note, s, part)
-    note(s, np.ones(D, dtype=int), lambda at: f"{named(pool, at, at + 1)}")
+    note(s, np.ones(D, dtype=int), lambda at: _named(pool, at, at + 1))
     below = np.concatenate([[0.0], np.cumsum(s)])
     for length in [2**k for k in range(1, max(D - 1, 1).bit_length())]:
         first = np.arange(0, D - length + 1, max(1, length // 2))
         note(
             below[first + length] - below[first],
             np.full(len(first), length),
-            lambda at, first=first, length=length: named(pool, first[at], first[at] + length),
+            lambda at, first=first, length=length: _named(pool, first[at], first[at] + length),
         )
     ends = np.arange(1, D)
-    note(below[ends], ends, lambda at: named(pool, 0, ends[at]))
-    note(below[D] - below[ends], D - ends, lambda at: named(pool, ends[at], D))
+    note(below[ends], ends, lambda at: _named(pool, 0, ends[at]))
+    note(below[D] - below[ends], D - ends, lambda at: _named(pool, ends[at], D))
     for stride in range(2, min(_STRIDES, D // 2) + 1):
         of = np.arange(D) % stride
         note(
@@ -101,12 +101,13 @@ def _tails(s: NDArray[np.float64], n: int) -> tuple[NDArray[np.float64], NDArray
     return np.asarray(chdtr(n, s)), np.asarray(chdtrc(n, s))
 
 
-def named(pool: Pool, first: int, stop: int) -> str:
+def _named(pool: Pool, first: int, stop: int) -> str:
     """Coordinates of a pool in words."""
-    if stop == first + 1:
-        part = next((p for p in pool.parts if p.start <= first < p.stop), None)
-        return f"coordinate {first}" + (f" (of {part.name})" if part else "")
-    return f"coordinates {first} to {stop - 1}"
+    held = [part for part in pool.parts if part.start <= first and stop <= part.stop]
+    if held and (held[0].start, held[0].stop) == (first, stop):
+        return f"coordinates of {held[0].name}"
+    of = f" (of {held[0].name})" if held else ""
+    return f"coordinate{f' {first}' if stop == first + 1 else f's {first} to {stop - 1}'}{of}"
 
 
 def note_means(found: Finding, pool: Pool) -> None:
@@ -116,7 +117,7 @@ def note_means(found: Finding, pool: Pool) -> None:
     p = two_sided(np.square(sums) / n, 1)
     at = int(np.argmin(p))
     what = (
-        f"the noise on {named(pool, at, at + 1)} in every {pool.kind} has mean {sums[at] / n:.3g}"
+        f"the noise on {_named(pool, at, at + 1)} in every {pool.kind} has mean {sums[at] / n:.3g}"
     )
     found.note(float(p[at]), tests=D, what=f"{what} deviations, not 0 (n = {n})")
     for part in pool.parts:
