@@ -20,6 +20,8 @@ from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import AddedNoise, Recorded
+from ...training.gradients.clipping import Coefficient
+from ...training.gradients.gradients import Indices
 from ...training.tracing.scripts import Scripts
 
 __all__ = ["BareRound", "bare_engine", "bare_rounds"]
@@ -58,11 +60,14 @@ def bare_engine(
     """
     device, blocks = setting.device, len(setting.task.dimensions) if setting.task else 1
     empty = Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
+    # Made without a global generator, which belongs to the caller.
+    model = nn.utils.skip_init(nn.Linear, 1, width, bias=False)
+    nn.init.zeros_(model.weight)
     bare = replace(
         setting,
-        model=nn.Linear(1, width, bias=False),
+        model=model,
         shards=[empty] * setting.graph.agents,
-        task=_Blank(width, blocks, setting.task.project) if setting.task else None,
+        task=_Blank(width, blocks) if setting.task else None,
     )
     nothing = _NoGradients(width * blocks, device=device, dtype=setting.dtype)
     return Engine(bare, bound, randomness=randomness, gradients=nothing, scripts=scripts)
@@ -81,7 +86,8 @@ def bare_rounds(
         seconds: after which no further round begins.
 
     Returns:
-        The rounds that were run, and a sentence for an error that ended them early; else "".
+        The rounds that were run, and words for an error that ended them early, such as that of a
+        function that needs the width of the run's own model; else "".
     """
     found, until = list[BareRound](), time.perf_counter() + seconds
     try:
@@ -100,7 +106,7 @@ def bare_rounds(
                 break
             found.append(BareRound(number, recorded.noise, recorded.added))
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
-        return found, f"round {engine.round + 1} fails without records: {error}"
+        return found, f"round {engine.round + 1} fails without records and model: {error}"
     return found, ""
 
 
@@ -123,18 +129,30 @@ class _NoGradients:
         self._like = torch.zeros(0, width, device=device, dtype=dtype)
 
     def clipped_sums(
-        self, models: Tensor, pairs: tuple[Sequence[int], Sequence[int]], *_: object, **__: object
+        self,
+        models: Tensor,
+        pairs: tuple[Indices, Indices],
+        batches: Sequence[tuple[Tensor, Tensor]],
+        *,
+        clip_norm: float | None,
+        coefficients: Sequence[Coefficient] = (1.0,),
+        pairs_of_run: int | None = None,
     ) -> Tensor:
         """(E, D) zeros."""
-        del models
+        del models, batches, clip_norm, coefficients, pairs_of_run
         return self._like.new_zeros(len(pairs[0]), self._like.shape[1])
 
 
 class _Blank:
     """A task of blocks without a loss."""
 
-    def __init__(self, width: int, blocks: int, project: object) -> None:
-        self.dimensions, self._project = (width,) * blocks, project
+    def __init__(self, width: int, blocks: int) -> None:
+        self._dimensions = (width,) * blocks
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """As many blocks as the run's task has."""
+        return self._dimensions
 
     def initial(self) -> Tensor:
         """(D,) zeros."""
@@ -146,5 +164,5 @@ class _Blank:
         return 0.0 * point.sum()
 
     def project(self, value: Tensor) -> Tensor:
-        """As of the run: what is projected is public."""
+        """The same."""
         return value

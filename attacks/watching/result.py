@@ -80,7 +80,7 @@ class Finding:
     @property
     def p(self) -> float:
         """Of all tests together, by Bonferroni."""
-        return min(1.0, self._least * self.tests)
+        return min(1.0, self._least * max(self.tests, 1))
 
     @property
     def passed(self) -> bool:

@@ -18,6 +18,7 @@ covariance: noise that leaves a subspace alone is more alike from row to row tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,9 @@ def note_subsets(found: Finding, pool: Pool) -> None:
     n, D = pool.values.shape
     s = np.einsum("ij,ij->j", pool.values, pool.values)
 
-    def note(sums: NDArray[np.float64], counts: NDArray[np.int64], what: Callable[[int], str]):
+    def note(
+        sums: NDArray[np.float64], counts: NDArray[np.int64], what: Callable[[int], str]
+    ) -> None:
         if not len(sums):
             return
         p = two_sided(sums, n * counts)
@@ -57,21 +60,15 @@ def note_subsets(found: Finding, pool: Pool) -> None:
     below = np.concatenate([[0.0], np.cumsum(s)])
     for length in [2**k for k in range(1, max(D - 1, 1).bit_length())]:
         first = np.arange(0, D - length + 1, max(1, length // 2))
-        note(
-            below[first + length] - below[first],
-            np.full(len(first), length),
-            lambda at, first=first, length=length: _named(pool, first[at], first[at] + length),
-        )
+        name = partial(_window, pool, first, length)
+        note(below[first + length] - below[first], np.full(len(first), length), name)
     ends = np.arange(1, D)
     note(below[ends], ends, lambda at: _named(pool, 0, ends[at]))
     note(below[D] - below[ends], D - ends, lambda at: _named(pool, ends[at], D))
     for stride in range(2, min(_STRIDES, D // 2) + 1):
         of = np.arange(D) % stride
-        note(
-            np.bincount(of, s),
-            np.bincount(of),
-            lambda at, stride=stride: f"every {stride}th coordinate from {at} on",
-        )
+        sums = np.bincount(of, s).astype(np.float64)
+        note(sums, np.bincount(of), f"every {stride}th coordinate from {{}} on".format)
     low, high = _tails(s, n)
     for share in _BEYOND:
         for tail, more in ((low, "less"), (high, "more")):
@@ -99,6 +96,10 @@ def _tails(s: NDArray[np.float64], n: int) -> tuple[NDArray[np.float64], NDArray
     from scipy.special import chdtr, chdtrc
 
     return np.asarray(chdtr(n, s)), np.asarray(chdtrc(n, s))
+
+
+def _window(pool: Pool, first: NDArray[np.int64], length: int, at: int) -> str:
+    return _named(pool, int(first[at]), int(first[at]) + length)
 
 
 def _named(pool: Pool, first: int, stop: int) -> str:
