@@ -20,20 +20,23 @@ from tests.training.contract import bound_to
 ROUNDS = 60
 
 
-def _check(name="dpdl", rounds=ROUNDS, dtype=torch.float32, **how):
+def _of(name, rounds=ROUNDS, dtype=torch.float32, **how):
     graph = ring(5)
     bound = bound_to(name, graph, rounds=rounds, **how)
     setting = a_setting(graph, min_max=bound.blocks == 2, dtype=dtype)
     traces = trace(
         bound.init, bound.step, graph=graph, rounds=rounds, noise_multiplier=bound.noise_multiplier
     )
-    return stream_check(
-        setting,
-        bound,
-        traces,
-        randomness=SecretRandomness(7),
-        generator=np.random.default_rng(3),
-    )
+    return setting, bound, traces
+
+
+def _check(name="dpdl", **how):
+    return _checked(_of(name, **how))
+
+
+def _checked(of):
+    generator = np.random.default_rng(3)
+    return stream_check(*of, randomness=SecretRandomness(7), generator=generator)
 
 
 @pytest.mark.some_quick(4)
@@ -150,7 +153,8 @@ def test_a_root_that_every_engine_has_is_found():
 
 
 def test_the_global_generators_are_left_as_they_were():
+    of = _of("dpdl", rounds=1)
     before = random.getstate(), torch.get_rng_state()
-    _check(rounds=1)
+    _checked(of)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
