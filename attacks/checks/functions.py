@@ -74,6 +74,7 @@ def _fault(run: WatchedRun) -> str:
         recorded = Recorded(functions=replayed)
         try:
             if watched.number:
+                watched.put(engine)
                 engine.advance(recorded=recorded)
             else:
                 engine.start(recorded=recorded)

@@ -63,19 +63,24 @@ class Finding:
 
     @classmethod
     def of(cls, parts: Sequence[Finding]) -> Finding:
-        """All tests of several findings; of those that fail, the words of the first."""
-        whole = cls()
-        for part in parts:
-            whole.tests += part.tests
-            whole._least = min(whole._least, part._least)
-        failing = [one for one in parts if one._least * whole.tests < TOTAL_FALSE_ALARM]
+        """All tests of several findings; of those that fail, the words of the first.
+
+        Findings that hold tests share the false alarms equally, whatever the number of their tests.
+        """
+        whole, held = cls(), [one for one in parts if one.tests]
+        whole.tests = sum(one.tests for one in held)
+        shares = [one._least * one.tests * len(held) for one in held]
+        whole._least = min([1.0, *(share / whole.tests for share in shares)])
+        failing = [
+            one for one, p in zip(held, shares, strict=True) if min(1.0, p) < TOTAL_FALSE_ALARM
+        ]
         whole.what = failing[0].what if failing else ""
         return whole
 
     @property
     def p(self) -> float:
         """Of all tests together, by Bonferroni."""
-        return min(1.0, self._least * self.tests)
+        return min(1.0, self._least * max(self.tests, 1))
 
     @property
     def passed(self) -> bool:

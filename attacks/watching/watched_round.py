@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
 
 from ...training.data.dataset import Examples
-from ...training.engine.engine import Setting
+from ...training.engine.engine import Engine, Setting
 from ...training.engine.function_calls import FunctionCall
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
@@ -32,6 +32,7 @@ class WatchedRound:
         after: those of the state that it returned.
         planted: the batches that were given instead of drawn.
         calls: of the functions that the step gave, one an agent.
+        public: the public tensors of the state that it began with.
     """
 
     number: int
@@ -42,6 +43,15 @@ class WatchedRound:
     after: Mapping[str, Tensor]
     planted: Mapping[int, Examples]
     calls: Sequence[FunctionCall] = ()
+    public: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def put(self, engine: Engine) -> None:
+        """Make this round the next of an engine that has begun, with its own models as they are."""
+        engine.round = self.number - 1
+        if self.public:
+            engine.state = engine.state._replace(
+                **{name: value.to(engine.setting.device) for name, value in self.public.items()}
+            )
 
     @property
     def noise_columns(self) -> np.ndarray:

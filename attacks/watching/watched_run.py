@@ -1,10 +1,12 @@
-"""A run of the real engine from its start, with all that it drew and sent."""
+"""A run of the real engine from its start, with all that some of its rounds drew and sent."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError
@@ -16,11 +18,14 @@ from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.step.values import Agents
-from ...training.tracing.trace import trace
+from ...training.tracing.trace import AlgorithmTrace, trace
+from .bare_run import has_public_state, nobody
 from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound
 
-__all__ = ["Residual", "WatchedRound", "WatchedRun", "watch"]
+__all__ = ["SECONDS_BETWEEN", "Residual", "WatchedRound", "WatchedRun", "chosen_rounds", "watch"]
+
+SECONDS_BETWEEN = 1.0  # for rounds that run without being kept
 
 
 class WatchedRun:
@@ -28,7 +33,7 @@ class WatchedRun:
 
     Args:
         engine: after the run.
-        rounds: the rounds from the start on.
+        rounds: the start, and the rounds that were kept, in their order.
         bound: the algorithm that the engine runs.
         randomness: that of the engine.
 
@@ -71,6 +76,13 @@ class WatchedRun:
         return next((watched.mismatch for watched in self.rounds if watched.mismatch), "")
 
     @property
+    def told_rounds(self) -> str:
+        """The watched rounds in words."""
+        numbers = [str(watched.number) for watched in self.rounds[1:]]
+        consecutive = len(numbers) > 2 and self.rounds[-1].number == len(numbers)
+        return f"1 to {numbers[-1]}" if consecutive else ", ".join(numbers)
+
+    @property
     def bounded_contributions(self) -> int:
         """How many calls of `bounded` were taken as recorded."""
         return sum(call is None for watched in self.rounds for call in watched.recorded.calls)
@@ -81,15 +93,27 @@ def watch(
     bound: Bound,
     *,
     rounds: int,
+    planned: int | None = None,
+    generator: np.random.Generator | None = None,
+    traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
     planted: Callable[[int], Mapping[int, Examples]] | None = None,
 ) -> WatchedRun:
-    """Run the start and the first rounds, and keep everything.
+    """Run the start and some rounds, and keep everything.
+
+    Rounds between those that are kept run without being kept, for `SECONDS_BETWEEN` in all. Once
+    these are used up, rounds are passed over: the next that is kept has its own number, noise and
+    batches, and the models that the last one left. Where the step carries public tensors from round
+    to round, which no round can do without, those between run without records instead.
 
     Args:
         setting: graph, model and data.
         bound: the algorithm with its numbers; its noise is that of the run.
-        rounds: how many to run, at most those that it was bound for.
+        rounds: how many to keep, at most those that it was bound for.
+        planned: of how many; as many as are kept when None, and then they follow one another.
+        generator: chooses which; of the system's entropy when None. The first two and the last are
+            among them wherever there are so many.
+        traces: of the planned rounds; made here when None.
         randomness: of the system's entropy when None.
         planted: for a round the agents whose batch is given instead of drawn.
 
@@ -99,45 +123,89 @@ def watch(
     Raises:
         ValueError: no round to watch.
     """
-    traces = trace(
-        bound.init,
-        bound.step,
-        graph=setting.graph,
-        rounds=rounds,
-        noise_multiplier=bound.noise_multiplier,
-    )
+    last = max(rounds, planned or rounds)
+    if traces is None:
+        traces = trace(
+            bound.init,
+            bound.step,
+            graph=setting.graph,
+            rounds=last,
+            noise_multiplier=bound.noise_multiplier,
+        )
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
-    transcript, own = Transcript(), randomness or SecretRandomness()
+    kept = [0, *chosen_rounds(rounds, planned=last, generator=generator)]
+    transcript, own = Transcript(rounds=kept), randomness or SecretRandomness()
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
-    found, before = list[WatchedRound](), dict[str, Tensor]()
-    for number, one in enumerate(by_round):
+    found, left = list[WatchedRound](), SECONDS_BETWEEN
+    for number in kept:
+        if number:
+            left -= _reach(engine, number, seconds=left)
         functions = KeptCalls()
         recorded = Recorded(functions=functions)
         batches = planted(number) if planted and number else {}
+        before, public = _parts_of_state(engine) if number else ({}, {})
         if number:
             engine.advance(planted=batches, recorded=recorded)
         else:
             engine.start(recorded=recorded)
-        after = _agents_of(engine)
+        after, _ = _parts_of_state(engine)
         found.append(
             WatchedRound(
                 number=number,
-                trace=one,
+                trace=by_round[number],
                 recorded=recorded,
                 messages=transcript.of(round=number),
                 before=before,
                 after=after,
                 planted=batches,
                 calls=functions.calls,
+                public=public,
             )
         )
-        before = after
     return WatchedRun(engine, found, bound=bound, randomness=own)
 
 
-def _agents_of(engine: Engine) -> dict[str, Tensor]:
-    """The (A, D) fields of the state; public tensors are columns of no trace."""
-    held = engine.state._asdict()
-    return {
-        name: value for name, value in engine.snapshot().items() if isinstance(held[name], Agents)
-    }
+def chosen_rounds(
+    rounds: int, *, planned: int, generator: np.random.Generator | None = None
+) -> list[int]:
+    """Which rounds are watched: the first two and the last, and others by chance.
+
+    Args:
+        rounds: how many.
+        planned: of how many, numbered from 1.
+        generator: of the system's entropy when None.
+
+    >>> found = chosen_rounds(4, planned=1000, generator=np.random.default_rng(0))
+    >>> found[0], found[1], found[-1], len(found)
+    (1, 2, 1000, 4)
+    """
+    if rounds < 1:
+        raise InputError(f"rounds={rounds} must be at least 1")
+    if rounds >= planned:
+        return list(range(1, planned + 1))
+    kept = [planned, 1, 2][:rounds]
+    others = (generator or np.random.default_rng()).choice(
+        np.arange(3, planned), size=rounds - len(kept), replace=False
+    )
+    return sorted([*kept, *others.tolist()])
+
+
+def _reach(engine: Engine, number: int, *, seconds: float) -> float:
+    """Bring an engine to where a round is the next; the seconds that it took."""
+    begun = time.perf_counter()
+    while engine.round < number - 1 and time.perf_counter() - begun < seconds:
+        engine.advance()
+    took = time.perf_counter() - begun
+    if not has_public_state(engine):
+        engine.round = number - 1
+    nothing = nobody(engine.setting)
+    while engine.round < number - 1:
+        engine.advance(planted=nothing)
+    return took
+
+
+def _parts_of_state(engine: Engine) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The (A, D) fields of the state, and public tensors, which are columns of no trace."""
+    held, every = engine.state._asdict(), engine.snapshot()
+    agents = {name: value for name, value in every.items() if isinstance(held[name], Agents)}
+    return agents, {name: value for name, value in every.items() if name not in agents}

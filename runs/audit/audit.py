@@ -153,7 +153,13 @@ def audit_config(
     # Checks of the engine, which need no canaries; then the game.
     watched = min(config.audit.checked_rounds, config.training.rounds)
     show(0, watched, "checks")
-    checks = engine_checks(built.setting, built.bound(multiplier), rounds=watched)
+    checks = engine_checks(
+        built.setting,
+        built.bound(multiplier),
+        rounds=watched,
+        planned=config.training.rounds,
+        traces=None if game is None else game.traces,
+    )
     measured = (
         [not_measured(one, ()) for one in against]
         if game is None

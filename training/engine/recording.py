@@ -20,7 +20,7 @@ from .function_calls import Calls
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
 
-__all__ = ["GradientCall", "KeptNoise", "Recorded", "Recording", "makers"]
+__all__ = ["AddedNoise", "GradientCall", "KeptNoise", "Recorded", "Recording", "makers"]
 
 
 class GradientCall(NamedTuple):
@@ -45,6 +45,20 @@ class GradientCall(NamedTuple):
     mean_of: float | None = None
 
 
+class AddedNoise(NamedTuple):
+    """What one call of `noise` gave, and what it was asked for.
+
+    Attributes:
+        rows: (rows, D) the noise as the step adds it.
+        std: standard deviation of a source.
+        factor: (rows, sources) how much of each source enters each row; None is one source a row.
+    """
+
+    rows: Tensor
+    std: float
+    factor: Tensor | None
+
+
 @dataclass
 class Recorded:
     """What a round drew and computed, in the order of the trace's columns; for checks and attacks.
@@ -53,6 +67,7 @@ class Recorded:
         contributions: the rows of each part that `clipped_sums`, `clipped_mean` or `bounded` gave.
         calls: for each of `contributions` the call that made it; None for what `bounded` made.
         noise: the standard normal rows of each call of `noise`, before any factor.
+        added: what each call of `noise` gave, after any factor.
         makers: for each row of `noise` the agents that must make it in a deployment: those that
             hold a row which it enters; nobody where the server does.
         batches: for each call of `draw` and each agent the positions drawn from its shard, None
@@ -65,6 +80,7 @@ class Recorded:
     contributions: list[Tensor] = field(default_factory=list)
     calls: list[GradientCall | None] = field(default_factory=list)
     noise: list[Tensor] = field(default_factory=list)
+    added: list[AddedNoise] = field(default_factory=list)
     makers: list[list[frozenset[int]]] = field(default_factory=list)
     batches: list[list[Tensor | None]] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
@@ -224,7 +240,9 @@ class Recording(Operations):
     ) -> V:
         """See `Round.noise`; its rows are kept where they are made."""
         self._recorded.makers.append(makers(self._holders(like), factor))
-        return self._inner.noise(like, std=std, factor=factor, known_to=known_to)
+        made = self._inner.noise(like, std=std, factor=factor, known_to=known_to)
+        self._recorded.added.append(AddedNoise(made.rows.clone(), std, factor))
+        return made
 
     # Operations of which nothing is kept: messages are heard by taps, and the rest is arithmetic.
 

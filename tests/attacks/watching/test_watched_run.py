@@ -1,10 +1,13 @@
 """A watched run keeps every round as it was, and residuals that hold the noise alone."""
 
+import numpy as np
 import pytest
 import torch
 
+from overhear.attacks.checks.functions import function_check
 from overhear.attacks.checks.messages import message_check
-from overhear.attacks.watching.watched_run import watch
+from overhear.attacks.watching import watched_run
+from overhear.attacks.watching.watched_run import chosen_rounds, watch
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
@@ -66,3 +69,43 @@ def test_residuals_of_a_run_that_was_not_traced_are_refused():
         ValueError, match="the run is not what was traced: round 1 has NoiseSources"
     ):
         _ = run.residuals
+
+
+@pytest.mark.parametrize(("rounds", "planned"), [(1, 9), (2, 9), (3, 9), (4, 9), (8, 9), (9, 9)])
+def test_the_first_rounds_and_the_last_are_watched(rounds, planned):
+    found = chosen_rounds(rounds, planned=planned, generator=np.random.default_rng(1))
+    assert found == sorted(set(found))
+    assert len(found) == rounds
+    assert found[-1] == planned
+    assert found[: rounds - 1][:2] == [1, 2][: rounds - 1]
+
+
+def test_no_round_to_watch_is_refused():
+    with pytest.raises(ValueError, match="rounds=0 must be at least 1"):
+        chosen_rounds(0, planned=3)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 9.0])
+@pytest.mark.parametrize("name", ["dpdl", "dyn-d2p"])
+def test_late_rounds_are_those_of_the_run(name, seconds, monkeypatch):
+    """With time the run reaches them; without it they are passed over to, noise and all."""
+    monkeypatch.setattr(watched_run, "SECONDS_BETWEEN", seconds)
+    setting, bound = a_setting(ring(5)), bound_to(name, ring(5), rounds=20)
+    run = watch(
+        setting,
+        bound,
+        rounds=4,
+        planned=20,
+        generator=np.random.default_rng(2),
+        randomness=SecretRandomness(3),
+    )
+    whole = watch(setting, bound, rounds=20, randomness=SecretRandomness(3))
+    for watched in run.rounds:
+        same = whole.rounds[watched.number]
+        drawn = zip(watched.recorded.noise, same.recorded.noise, strict=True)
+        assert all(torch.equal(z, again) for z, again in drawn)
+        if seconds:
+            assert all(torch.equal(rows, same.after[n]) for n, rows in watched.after.items())
+    assert run.rounds[-1].number == 20
+    assert message_check(run).passed
+    assert function_check(run).passed

@@ -1,0 +1,370 @@
+"""Streams: every source of noise of every planned round is new, and no two runs share any.
+
+The noise of all planned rounds is drawn without training, by a bare run of the real engine (see
+`watching.bare_run`) and, where that would take too long, by the randomness itself, a few numbers of
+each source. Then
+
+    no two sources are equal, up to sign and scale      exact, but for the rounding of a ratio
+    what is added is std times its factor times them    exact, to rounding
+    sums of squares of a round, a call, a row, and      chi-square
+    of every window of rounds
+    numbers are normal far into the tails, and new      `shape`, `values`
+    no two new engines or roots share a first source    exact
+
+Roots that are new only 2^b times in all are found with probability 1 - exp(-R^2 / 2^(b+1)) among
+R = 500: for sure up to b = 12, by half at 17. Before each, Python's, NumPy's and torch's global
+generators are put into the same state.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ....training.algorithms.algorithm import Bound
+from ....training.engine.engine import Engine, Setting
+from ....training.engine.randomness import SecretRandomness
+from ....training.tracing.linear_forms import NoiseSources
+from ....training.tracing.trace import AlgorithmTrace
+from ...watching.bare_run import BareRound, bare_engine, bare_rounds
+from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
+from .chances import two_sided
+from .pools import Part
+from .shape import note_shape
+from .values import note_values
+
+__all__ = ["stream_check"]
+
+_NAME = "streams"
+_WIDTH = 64  # numbers of a source that are drawn
+_SECONDS = 2.0  # that the bare run may take
+_MOST_ROWS = 80_000  # sources that are drawn one by one beyond it
+_SOME = 8  # sources of a call in rounds of which not all are drawn
+_SHAPE_VALUES = 2_000_000  # numbers whose shape is looked at
+_ROOTS, _ENGINES = 500, 8
+_COMPARED = 8  # of the numbers of a source, as ratios to the first
+_DIGITS = 4  # of a ratio
+
+
+class _Sources(NamedTuple):
+    """Sources with their places: (n, 3) round, call and row, and (n, width) numbers."""
+
+    places: NDArray[np.int64]
+    values: NDArray[np.floating]
+
+
+def stream_check(
+    setting: Setting,
+    bound: Bound,
+    traces: AlgorithmTrace,
+    *,
+    randomness: SecretRandomness,
+    generator: np.random.Generator,
+) -> Check:
+    """Draw the noise of the planned rounds, and look for noise that is not new or not right.
+
+    Args:
+        setting: graph, model and data of the run.
+        bound: the algorithm with its numbers.
+        traces: of all planned rounds, at the noise of the run.
+        randomness: of the run.
+        generator: chooses rounds where not all are run.
+    """
+    planned = sum(count for _, count in traces.rounds)
+    made, broken = _bare(setting, bound, traces, planned, randomness, generator)
+    ran = {one.number for one in made}
+    exact, spread, shapes, fresh = Finding(), Finding(), Finding(), Finding()
+    sources = [_drawn(made)]
+    sources.append(_by_hand(setting, traces, ran, randomness, width=sources[0].values.shape[1]))
+    every = _Sources(
+        np.concatenate([of.places for of in sources]), np.concatenate([of.values for of in sources])
+    )
+    _note_added(exact, made)
+    _note_equal(exact, every)
+    _note_spread(spread, every)
+    looked_at = _note_shapes(shapes, setting, bound, traces, planned, randomness)
+    _note_roots(fresh, setting, bound, traces)
+    whole = Finding.of([exact, fresh, spread, shapes])
+    rounds = len(set(every.places[:, 0].tolist()) - {0})
+    words = (
+        f"the first {every.values.shape[1]} numbers of {len(every.places):,} sources of noise "
+        f"were drawn, of {rounds:,} of {planned:,} planned rounds ({len(ran - {0}):,} by running "
+        f"them without records), and compared up to sign and scale; {looked_at:,} numbers "
+        f"were looked at for their shape, and {_ENGINES} engines and {_ROOTS:,} roots for being "
+        f"new: {whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+    )
+    if broken:  # a function of the step may need the width of the run's own model
+        words += f"; the rest was drawn from the seeds alone, as {broken}"
+    words += (
+        f"; none fails, the least p is {whole.p:.2g} times their number"
+        if whole.passed
+        else f"; it fails with p = {whole.p:.1g}: {whole.what}"
+    )
+    return Check(name=_NAME, passed=whole.passed, p=whole.p, tests=whole.tests, words=f"{words}.")
+
+
+def _bare(
+    setting: Setting,
+    bound: Bound,
+    traces: AlgorithmTrace,
+    planned: int,
+    randomness: SecretRandomness,
+    generator: np.random.Generator,
+) -> tuple[list[BareRound], str]:
+    """Half of the time from the first round on, the rest in rounds that are drawn, and the last."""
+
+    def engine() -> Engine:
+        return bare_engine(
+            setting, bound, width=_WIDTH, randomness=randomness, scripts=traces.scripts
+        )
+
+    made, broken = bare_rounds(engine(), rounds=range(1, planned + 1), seconds=_SECONDS / 2.0)
+    left = np.arange(made[-1].number + 1 if made else 1, planned + 1)
+    if broken or not len(left):
+        return made, broken
+    # So many more as half of the time allows, the last ones among them.
+    more = min(len(left), max(2, len(made)))
+    chosen = set(generator.choice(left, size=more, replace=False).tolist())
+    chosen |= set(range(max(int(left[0]), planned - more // 4), planned + 1))
+    later, broken = bare_rounds(
+        engine(), rounds=sorted(chosen), start=False, seconds=_SECONDS / 2.0
+    )
+    return made + later, broken
+
+
+def _drawn(made: Iterable[BareRound]) -> _Sources:
+    places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
+    for one in made:
+        for call, z in enumerate(one.sources):
+            at = np.empty((len(z), 3), dtype=np.int64)
+            at[:, 0], at[:, 1], at[:, 2] = one.number, call, np.arange(len(z))
+            places.append(at)
+            values.append(z.cpu().numpy())
+    return _joined(places, values)
+
+
+def _by_hand(
+    setting: Setting,
+    traces: AlgorithmTrace,
+    ran: set[int],
+    randomness: SecretRandomness,
+    *,
+    width: int,
+) -> _Sources:
+    """Sources of rounds that did not run, drawn as a round draws them.
+
+    A few of every round, and all of as many rounds, evenly over the run, as the work allows.
+    """
+    by_round = [one for one, count in traces.rounds for _ in range(count)]
+    left = [number for number in range(1, len(by_round) + 1) if number not in ran]
+    sizes = [
+        [group.size for group in one.groups if isinstance(group, NoiseSources)] for one in by_round
+    ]
+    step = max(1, -(-sum(sum(sizes[number - 1]) for number in left) // _MOST_ROWS))
+    whole = set(left[::-1][::step])  # the last one is among them
+    places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
+    for number in left[:: max(1, -(-len(left) // (_MOST_ROWS // _SOME)))]:
+        whole_ = number in whole
+        for call, size in enumerate(sizes[number - 1]):
+            rows = list(range(size)) if whole_ else list(range(0, size, max(1, size // _SOME)))
+            z = randomness.normal(
+                round=number,
+                call=call,
+                rows=rows,
+                width=width,
+                dtype=setting.dtype,
+                device=setting.device,
+            )
+            places.append(np.array([(number, call, row) for row in rows]).reshape(-1, 3))
+            values.append(z.cpu().numpy())
+    return _joined(places, values)
+
+
+def _joined(
+    places: Sequence[NDArray[np.int64]], values: Sequence[NDArray[np.floating]]
+) -> _Sources:
+    if not places:
+        return _Sources(np.zeros((0, 3), dtype=np.int64), np.zeros((0, _WIDTH)))
+    return _Sources(np.concatenate(places), np.concatenate(values))
+
+
+def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
+    """What is added is std times the factor times the sources."""
+    what, worst = "", 0
+    for one in made:
+        pairs = zip(one.sources, one.added, strict=False)
+        if len(one.sources) != len(one.added):
+            what = what or f"round {one.number} adds noise that does not come from its randomness"
+        for call, (z, added) in enumerate(pairs):
+            sources = z.cpu().double()
+            mixed = (
+                sources if added.factor is None else added.factor.cpu().double() @ sources
+            ) * added.std
+            size = (
+                sources.abs()
+                if added.factor is None
+                else added.factor.cpu().double().abs() @ sources.abs()
+            ) * abs(added.std)
+            rows = added.rows.cpu().double()
+            worst += len(rows)
+            if rows.shape != mixed.shape:
+                what = what or f"noise call {call} of round {one.number} has another shape"
+                continue
+            wrong = ~((rows - mixed).abs() <= 16.0 * torch.finfo(added.rows.dtype).eps * size)
+            if wrong.any() and not what:
+                row = int(wrong.any(dim=1).nonzero()[0])
+                share = float(rows[row].norm() / mixed[row].norm().clamp(min=1e-300))
+                what = (
+                    f"row {row} of noise call {call} in round {one.number} is not what was asked "
+                    f"for: it is {share:.3g} times as long as its sources at the declared deviation"
+                )
+    found.note(0.0 if what else 1.0, tests=max(worst, 1), what=what)
+
+
+def _note_equal(found: Finding, of: _Sources) -> None:
+    """No two sources are equal, up to sign and scale."""
+    values = of.values[:, :_COMPARED].astype(np.float64)
+    if len(values) < 2 or values.shape[1] < _COMPARED:
+        return
+    at_first = np.argmax(np.abs(values), axis=1)  # the largest, which no other divides badly
+    ratios = values / values[np.arange(len(values)), at_first][:, None]
+    kept = np.isfinite(ratios).all(axis=1)
+    keys = np.round(ratios[kept] * 10.0**_DIGITS).astype(np.int32)
+    places = of.places[kept]
+    _, first, counts = np.unique(
+        np.ascontiguousarray(keys).view([("", keys.dtype)] * keys.shape[1]).ravel(),
+        return_index=True,
+        return_counts=True,
+    )
+    again, what = int((counts - 1).sum()), ""
+    if not kept.all():
+        round_, call, row = of.places[np.flatnonzero(~kept)[0]]
+        what = f"source {row} of noise call {call} in round {round_} is 0 or no number"
+    elif again:
+        key = keys[first[np.flatnonzero(counts > 1)[0]]]
+        one, other = places[np.flatnonzero((keys == key).all(axis=1))[:2]]
+        what = (
+            f"{again:,} sources are others again: source {other[2]} of noise call {other[1]} in "
+            f"round {other[0]} is source {one[2]} of call {one[1]} in round {one[0]}, up to sign "
+            "and scale"
+        )
+    found.note(0.0 if what else 1.0, tests=len(values), what=what)
+
+
+def _note_spread(found: Finding, of: _Sources) -> None:
+    """Variance of the sources of each round and call, of each row, and of windows of rounds."""
+    if not len(of.places):
+        return
+    squares = np.square(of.values.astype(np.float64)).sum(axis=1)
+    width = of.values.shape[1]
+    total, degrees = float(squares.sum()), width * len(squares)
+    _note_sums(found, np.array([total]), np.array([degrees]), ["all sources"])
+    for columns, words in (
+        ((0, 1), "noise call {1} in round {0}"),
+        ((1, 2), "source {1} of noise call {0} over all rounds"),
+        ((0,), "round {0}"),
+    ):
+        keys, at = np.unique(of.places[:, columns], axis=0, return_inverse=True)
+        sums = np.bincount(at.ravel(), squares)
+        counts = width * np.bincount(at.ravel())
+        names = [words.format(*key) for key in keys.tolist()]
+        _note_sums(found, sums, counts, names)
+    # `sums` are of rounds in their order: all beginnings, ends and windows of powers of two.
+    number = keys[:, 0]
+    below = np.concatenate([[0.0], np.cumsum(sums)])
+    many = np.concatenate([[0], np.cumsum(counts)])
+    T = len(number)
+    lengths = [2**k for k in range(1, T.bit_length())]
+    spans = [(first, first + n) for n in lengths for first in range(0, T - n + 1, max(1, n // 2))]
+    spans += [(0, k) for k in range(1, T)] + [(k, T) for k in range(1, T)]
+    if spans:
+        first, stop = np.array(spans).T
+        names = [f"rounds {number[i]} to {number[j - 1]}" for i, j in spans]
+        _note_sums(found, below[stop] - below[first], many[stop] - many[first], names)
+
+
+def _note_sums(
+    found: Finding, sums: NDArray[Any], degrees: NDArray[np.int64], names: Sequence[str]
+) -> None:
+    p = two_sided(sums, degrees)
+    at = int(np.argmin(p))
+    ratio = sums[at] / degrees[at]
+    what = (
+        f"the sources of {names[at]} have {ratio:.3g} times the variance of standard normal noise"
+    )
+    found.note(float(p[at]), tests=len(p), what=f"{what} (n = {int(degrees[at]):,})")
+
+
+def _note_shapes(
+    found: Finding,
+    setting: Setting,
+    bound: Bound,
+    traces: AlgorithmTrace,
+    planned: int,
+    randomness: SecretRandomness,
+) -> int:
+    """Shape and sameness of many numbers of one more bare run; how many there were."""
+    rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
+    if not rows:
+        return 0
+    count = min(planned, 4)
+    width = max(_WIDTH, min(2**15, _SHAPE_VALUES // (rows * count)))
+    engine = bare_engine(setting, bound, width=width, randomness=randomness, scripts=traces.scripts)
+    made, _ = bare_rounds(engine, rounds=range(1, count + 1), start=False, seconds=_SECONDS)
+    drawn = _drawn(made)
+    if not len(drawn.values):
+        return 0
+    names = [
+        f"source {row} of noise call {call} in round {round_}"
+        for round_, call, row in drawn.places.tolist()
+    ]
+    whole = [Part("all coordinates", 0, (drawn.values.shape[1],))]
+    note_shape(found, drawn.values.astype(np.float64), "the sources of noise")
+    note_values(found, drawn.values, names, whole[:0], "the sources of noise")
+    return int(drawn.values.size)
+
+
+def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: AlgorithmTrace) -> None:
+    """No two new engines, and no two new roots, begin with the same source."""
+    held = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    firsts = set[bytes]()
+    same = 0
+    rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
+    engines = _ENGINES if rows else 0
+    try:
+        for _ in range(engines):
+            _set_global_generators()
+            engine = bare_engine(setting, bound, width=_WIDTH, scripts=traces.scripts)
+            made, _ = bare_rounds(engine, rounds=[1], start=False, seconds=math.inf)
+            if made and made[0].sources:
+                first = made[0].sources[0][0].cpu().numpy().tobytes()
+                same += first in firsts
+                firsts.add(first)
+        what = f"{same} of {engines} new engines draw the noise of another" if same else ""
+        found.note(0.0 if same else 1.0, tests=engines, what=what)
+        firsts.clear()
+        for _ in range(_ROOTS):
+            _set_global_generators()
+            z = SecretRandomness().normal(
+                round=1, call=0, rows=[0], width=4, dtype=torch.float64, device="cpu"
+            )
+            firsts.add(z.numpy().tobytes())
+    finally:
+        random.setstate(held[0])
+        np.random.set_state(held[1])  # noqa: NPY002
+        torch.set_rng_state(held[2])
+    same = _ROOTS - len(firsts)
+    what = f"{same} of {_ROOTS:,} new roots draw the noise of another" if same else ""
+    found.note(0.0 if same else 1.0, tests=_ROOTS, what=what)
+
+
+def _set_global_generators() -> None:
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
