@@ -275,12 +275,16 @@ class RoundNoise:
         Raises:
             NoiseTestFailed: the noise is not that of the run.
         """
-        here = all(one.measured.values.device.type == "cpu" for one in self._noted)
-        if self._noted and (at_end or here):
+        if self._noted and (at_end or all(_is_here(one.measured) for one in self._noted)):
             self._tests.decide(self._number, self._noted)
             self._noted = []
         if at_end:
             self._tests.rounds += 1
+
+
+def _is_here(measured: Measured) -> bool:
+    """Whether reading it waits for no device."""
+    return measured.values.device.type == "cpu"
 
 
 def _read(measured: Sequence[Measured]) -> list[Reading]:
