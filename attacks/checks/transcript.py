@@ -95,7 +95,8 @@ def transcript_check(
     by_number = [traces.start, *rounds]
     rows, left_out, seen = list[_Row](), 0, set[int]()
     for release, transcript in enumerate(transcripts):
-        for number in sorted({message.round for message in transcript}):
+        kept = {message.round for message in transcript}
+        for number in sorted(kept.union(states or ()) if release == 0 else kept):
             messages = transcript.of(round=number)
             if number >= len(by_number) or not _fits(messages, by_number[number]):
                 return _failed(f"The messages of round {number} are not those of its trace.")
@@ -112,14 +113,14 @@ def transcript_check(
             passed=True,
             p=None,
             tests=0,
-            words="Nothing was looked at: no message or state with noise of its own was kept; name rounds "
-            "in [intercept] to keep theirs.",
+            words="Nothing was looked at: no message or state with noise of its own was kept; name "
+            "rounds in [intercept] to keep theirs.",
         )
     whole = Finding.of(_findings(rows, dict(parts or {})))
     what = (
-        f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the run "
-        f"itself ({sum(one.values.size for one in rows)} values) were held against the noise that "
-        "the ledger names, one-sided, since gradients can only enlarge them: "
+        f"{len(rows)} messages and end states of {len(seen)} round{'s' * (len(seen) > 1)} of the "
+        f"run itself ({sum(one.values.size for one in rows)} values) were held against the noise "
+        "that the ledger names, one-sided, since gradients can only enlarge them: "
         f"{whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
     )
     found_ = (
@@ -352,21 +353,21 @@ def _note_pairs(found: Finding, rows: Sequence[_Row]) -> None:
     values = np.stack([row.values for row in rows])
     width = values.shape[1]
     gram = values @ values.T
-    first, second = np.triu_indices(len(rows), 1)
-    kept = [not rows[i].sources & rows[j].sources for i, j in zip(first, second, strict=True)]
-    first, second = first[kept], second[kept]
-    if not len(first):
+    every = [(i, j) for j in range(len(rows)) for i in range(j)]
+    pairs = [(i, j) for i, j in every if not rows[i].sources & rows[j].sources]
+    if not pairs:
         return
+    first, second = np.array(pairs).T
     squares, rounding = np.diag(gram), np.array([row.rounding for row in rows])
-    at_once = np.array([rows[i].drawn == rows[j].drawn for i, j in zip(first, second, strict=True)])
+    at_once = np.array([rows[i].drawn == rows[j].drawn for i, j in pairs])
     variance = np.where(at_once, 2.0, 1.0)
     more = np.sqrt(width) * (rounding[first] + rounding[second])
     for sign, word in ((-1, "difference"), (1, "sum")):
         norms = squares[first] + squares[second] + sign * 2 * gram[first, second]
         p = laws.smaller((np.sqrt(np.maximum(norms, 0.0)) + more) ** 2 / variance, width)
-        at = int(p.argmin())
-        what = f"the {word} of the {rows[first[at]].name} and the {rows[second[at]].name}"
-        found.note(float(p[at]), tests=len(p), what=what)
+        i, j = pairs[int(p.argmin())]
+        what = f"the {word} of the {rows[i].name} and the {rows[j].name}"
+        found.note(float(p.min()), tests=len(p), what=what)
 
 
 def _largest_fitting(rows: Sequence[_Row]) -> float:

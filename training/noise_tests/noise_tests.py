@@ -186,7 +186,7 @@ class NoiseTests:
         if (held := self._pooled.get("sums")) is not None:
             yield "sum", np.atleast_1d(laws.beyond(abs(held[0]) / np.sqrt(held[1])))
         if (held := self._pooled.get("zeros")) is not None:
-            yield "zeros", np.atleast_1d(laws.at_least(*held, laws.ATOM))
+            yield "zeros", np.atleast_1d(laws.at_least(held[0], held[1], laws.ATOM))
         if (held := self._pooled.get("beyond")) is not None:
             yield "values beyond its deviation", _counts(held[:-1], held[-1])
 
