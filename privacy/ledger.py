@@ -3,17 +3,21 @@
 One JSON object a line. The first line says what the run is; every other line is one round whose
 messages are about to leave. A crash between the two can only over-count.
 
-    {"schema": 2, ..., "chain": ...}                   the header, there as soon as the file is
+    {"schema": 3, ..., "chain": ...}                   the header, there as soon as the file is
     {"round": 41, "releases": [...], "chain": ...}     round 41 is about to be released; 0: start
      {"resumed_after": 40, "chain": ...}               the run went on from its state after round 40
+     {"noise_tested": {...}, "chain": ...}             the noise of so many rounds passed its tests
+
+A round's line says in `noise_tested`, too, what passed before it, since the run last went on: how
+many rounds and how many numbers, and no figure of theirs, which would help to take noise off.
 
 `chain` is a digest of all of the file before it (`ledger_lines`), so no line but the last can be
 changed, moved or taken away unseen. Nothing is ever rewritten. What an interruption cut off stays
 as a damaged line, and whoever goes on starts a new line with where it goes on from. The line that
 was cut off is the announcement of the round that was next, since rounds are announced in order: it
-counts as a release of that round, or, at the end of the file, of any round. An entry of where the
-run went on begins with a blank, so that it is known for what it is wherever it is cut off: it
-announces nothing. Other damage is refused.
+counts as a release of that round, or, at the end of the file, of any round. An entry that announces
+nothing begins with a blank, so that it is known for what it is wherever it is cut off. Other
+damage is refused.
 
 One process at a time has the file open for appending. The lock is the system's, and goes with the
 process however that ends; where the system has none (Windows) nothing keeps a second one out.
@@ -33,16 +37,19 @@ from .errors import InputError
 from .ledger_lines import (
     LONGEST_HEADER,
     LONGEST_LINE,
+    READABLE,
     SCHEMA,
     Chain,
     check_release,
+    check_tested,
     damaged,
     is_complete_object,
     parsed,
     round_number,
 )
 
-_MARK = b' {"resumed_after": '
+_MARKS = (b' {"resumed_after": ', b' {"noise_tested": ')
+_OLD = b'{"schema": 2,'
 _BLOCK = 1 << 20
 _WENT_ON = "it is cut off, and lines follow that no interruption leaves"
 
@@ -95,6 +102,8 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger._open(path, path, 0)
         try:
+            ledger._schema = _schema_of(os.read(ledger._file, len(_OLD)))
+            os.lseek(ledger._file, 0, os.SEEK_SET)
             while block := os.read(ledger._file, _BLOCK):
                 ledger._chain.add(block)
         except OSError as error:
@@ -103,7 +112,7 @@ class Ledger:
         return ledger
 
     def _open(self, file: Path, path: Path, flags: int) -> None:
-        self._path, self._broken, self._chain = path, False, Chain()
+        self._path, self._broken, self._chain, self._schema = path, False, Chain(), SCHEMA
         try:
             self._file = os.open(file, os.O_RDWR | os.O_APPEND | BINARY | flags, 0o666)
         except OSError as error:
@@ -114,12 +123,20 @@ class Ledger:
             self.close()
             raise
 
-    def append(self, round: int, releases: Sequence[Mapping[str, Any]]) -> None:
+    def append(
+        self,
+        round: int,
+        releases: Sequence[Mapping[str, Any]],
+        *,
+        noise_tested: Mapping[str, int] | None = None,
+    ) -> None:
         """Record the releases of a round; returns only when they are on the disk.
 
         Args:
             round: the number of the round; 0 is the start.
             releases: an object {"kind": ...} for each kind of message.
+            noise_tested: the rounds and numbers of noise that passed their tests so far, since the
+                run last went on; None says nothing of it.
 
         Raises:
             ValueError: they are none that a reader takes; nothing was written.
@@ -129,7 +146,24 @@ class Ledger:
             raise InputError(f"round={round!r} must be a whole number of at least 0")
         for release in releases:
             check_release(release)
-        self._write({"round": round, "releases": [dict(one) for one in releases]})
+        entry: dict[str, Any] = {"round": round, "releases": [dict(one) for one in releases]}
+        self._write(entry | self._tested(noise_tested))
+
+    def conclude(self, noise_tested: Mapping[str, int]) -> None:
+        """Record what of the noise was tested, after the last round.
+
+        Raises:
+            OSError: as for `append`.
+        """
+        if said := self._tested(noise_tested):
+            self._write(said, before=self._before_mark())
+
+    def _tested(self, noise_tested: Mapping[str, int] | None) -> dict[str, Any]:
+        """What an entry says of it; nothing in a ledger that was begun without."""
+        if noise_tested is None or self._schema < SCHEMA:
+            return {}
+        check_tested(noise_tested)
+        return {"noise_tested": dict(noise_tested)}
 
     def resume(self, after: int) -> None:
         """Record that the run goes on from its state after a round; -1 is before the start.
@@ -137,9 +171,12 @@ class Ledger:
         Raises:
             OSError: as for `append`.
         """
+        self._write({"resumed_after": after}, before=self._before_mark())
+
+    def _before_mark(self) -> str:
         size = os.fstat(self._file).st_size
         cut_off = size > 0 and _last_byte(self._file, size) != b"\n"
-        self._write({"resumed_after": after}, before="\n " if cut_off else " ")
+        return "\n " if cut_off else " "
 
     def _write(
         self, entry: Mapping[str, Any], before: str = "", *, most: int = LONGEST_LINE
@@ -160,6 +197,11 @@ class Ledger:
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
+
+
+def _schema_of(start: bytes) -> int:
+    """The schema of a ledger that begins so; a reader checks the rest."""
+    return 2 if start == _OLD else SCHEMA
 
 
 def _last_byte(file: int, size: int) -> bytes:
@@ -196,6 +238,8 @@ class Spent:
         torn: whether the last line was cut off, and nobody has gone on since.
         torn_round: the round that this line was about to announce, as told by its place.
         resumed_after: the rounds after which the run went on, in order; -1 is before the start.
+        tested_rounds, tested_numbers: of which the noise passed its tests, the start among the
+            rounds; a round that was released again counts again.
     """
 
     header: Mapping[str, Any]
@@ -203,6 +247,8 @@ class Spent:
     torn: bool
     torn_round: int | None = None
     resumed_after: Sequence[int] = ()
+    tested_rounds: int = 0
+    tested_numbers: int = 0
 
     @property
     def rounds(self) -> int:
@@ -244,6 +290,7 @@ def _read(file: BinaryIO, path: Path) -> Spent:
     header = _header(file, path, chain)
     entries: list[Mapping[str, Any]] = []
     resumed: list[int] = []
+    tested = [{"rounds": 0, "numbers": 0}]  # each time that the run went on
     cut_off: int | None = None  # a damaged line that announced a round
     open_end = False  # whether the last line is damaged, so only an entry of going on may follow
     following, at = 0, 1  # the round that is announced next, and the line that was read last
@@ -268,18 +315,23 @@ def _read(file: BinaryIO, path: Path) -> Spent:
             if cut_off is not None:
                 entries.append({"round": following, "releases": [], "torn": True})
             resumed.append(after)
+            tested.append({"rounds": 0, "numbers": 0})
             cut_off, open_end, following = None, False, after + 1
         elif open_end:
             raise damaged(path, cut_off or at - 1, _WENT_ON)
         else:
-            following = _check_entry(found, path, at) + 1
-            entries.append(found)
+            tested[-1] = _check_tested(found, tested[-1], path, at)
+            if found:
+                following = _check_entry(found, path, at) + 1
+                entries.append(found)
     return Spent(
         header=header,
         entries=entries,
         torn=cut_off is not None,
         torn_round=following if cut_off is not None else None,
         resumed_after=tuple(resumed),
+        tested_rounds=sum(one["rounds"] for one in tested),
+        tested_numbers=sum(one["numbers"] for one in tested),
     )
 
 
@@ -294,7 +346,7 @@ def _header(file: BinaryIO, path: Path, chain: Chain) -> Mapping[str, Any]:
     chain.add(line)
     header = parsed(body, path=path, at=1)
     schema = header.pop("schema", None)
-    if schema != SCHEMA or isinstance(schema, bool | float):
+    if schema not in READABLE or isinstance(schema, bool | float):
         raise InputError(
             f"{path} does not start with a header of schema {SCHEMA}, but of {str(schema)[:20]}; "
             "use the version that wrote it"
@@ -324,7 +376,25 @@ def _check_entry(found: Mapping[str, Any], path: Path, at: int) -> int:
     return number
 
 
+def _check_tested(
+    found: dict[str, Any], before: dict[str, int], path: Path, at: int
+) -> dict[str, int]:
+    """Take out of an entry what it says of tested noise; it never grows less."""
+    tested = found.pop("noise_tested", None)
+    if tested is None:
+        if not found:
+            raise damaged(path, at, "it says nothing")
+        return before
+    try:
+        check_tested(tested)
+    except InputError as error:
+        raise damaged(path, at, str(error)) from error
+    if any(tested[name] < before[name] for name in before):
+        raise damaged(path, at, "less noise was tested than before")
+    return dict(tested)
+
+
 def _is_mark(line: bytes) -> bool:
-    """Whether a damaged line is what is left of an entry of where the run went on."""
+    """Whether a damaged line is what is left of an entry that announces nothing."""
     left = line.removesuffix(b"\n")
-    return left.startswith(_MARK) or (left != b"" and _MARK.startswith(left))
+    return left != b"" and any(left.startswith(m) or m.startswith(left) for m in _MARKS)

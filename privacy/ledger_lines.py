@@ -1,11 +1,12 @@
 """Lines of a ledger: each carries a digest of all of the file before it, and has closed keys.
 
-    {"round": 41, "releases": [], "chain": "d0..."}
+    {"round": 41, "releases": [], "noise_tested": {"rounds": 41, "numbers": 799500}, "chain": ...}
 
-The digest is SHA-256 over every byte of the file up to the comma before `chain`: over the line's
-own content, over all lines before it with their digests, and over what an interruption left. It
-begins with the header, which names the run, so a line of another run does not fit either. It has
-no key: who rewrites every line after a change is not found out by it.
+`noise_tested` may be missing: then nothing is said of the noise. The digest is SHA-256 over every
+byte of the file up to the comma before `chain`: over the line's own content, over all lines before
+it with their digests, and over what an interruption left. It begins with the header, which names
+the run, so a line of another run does not fit either. It has no key: who rewrites every line after
+a change is not found out by it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from .errors import InputError
 __all__ = [
     "LONGEST_HEADER",
     "LONGEST_LINE",
+    "READABLE",
     "SCHEMA",
     "Chain",
     "check_release",
+    "check_tested",
     "damaged",
     "is_complete_object",
     "parsed",
     "round_number",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
+READABLE = (2, 3)  # of schema 2 no line says which noise was tested
 LONGEST_LINE = 1 << 20  # bytes
 LONGEST_HEADER = 32 << 20  # it names every release where all rounds differ
 _MOST_ROUND = 10**9
@@ -183,3 +187,20 @@ def check_release(release: Any) -> None:
         or not isinstance(release["kind"], str)
     ):
         raise InputError(f'a release must be {{"kind": words}}, not {str(release)[:60]}')
+
+
+def check_tested(tested: Any) -> None:
+    """Refuse what does not say how much noise was tested: {"rounds": number, "numbers": number}.
+
+    Raises:
+        ValueError: other keys, or no whole numbers of at least 0.
+    """
+    if not isinstance(tested, Mapping) or tested.keys() != {"rounds", "numbers"}:
+        raise InputError(
+            f'noise_tested must be {{"rounds": n, "numbers": n}}, not {str(tested)[:60]}'
+        )
+    for name, value in tested.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InputError(
+                f"{name}={value!r:.20} of noise_tested must be a whole number, 0 or more"
+            )

@@ -134,6 +134,10 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         encrypted=run.links == "encrypted",
         server=run.server,
         changing=run.graphs_in_turn > 1,
+        announced=len(spent.entries) + spent.torn,
+        tested=spent.tested_rounds,
+        numbers=spent.tested_numbers,
+        test_rate=header_of(spent).noise_test_rate,
     )
 
 

@@ -35,6 +35,7 @@ from ..plan.plan import make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
+from .folder_checks import folder_checks
 from .game import game_of
 
 __all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
@@ -75,7 +76,9 @@ def audit_folder(
     held = folder / run_folder.AUDIT
     if held.exists() and not again:
         raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
-    found = audit_config(config, noise_multiplier=header.noise_multiplier, progress=progress)
+    found = audit_config(
+        config, noise_multiplier=header.noise_multiplier, folder=folder, progress=progress
+    )
     # What was found before stays beside it, and a suspicion stands until a closer look clears it.
     earlier = _put_aside(folder, rounds=config.training.rounds)
     verdict = found.verdict
@@ -123,6 +126,7 @@ def audit_config(
     *,
     noise_multiplier: float | None = None,
     generator: np.random.Generator | None = None,
+    folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """Audit what a run file describes.
@@ -131,6 +135,7 @@ def audit_config(
         config: the run file; its [audit] says how many canaries.
         noise_multiplier: of the run; that of its plan by default.
         generator: of coins and canaries; from the system's entropy by default.
+        folder: of the run, whose transcripts are checked as well; None where there is none.
         progress: called with (done, total, what).
 
     Returns:
@@ -160,6 +165,9 @@ def audit_config(
         planned=config.training.rounds,
         traces=None if game is None else game.traces,
     )
+    if folder is not None:
+        seed = config.training.evaluation_noise_seed
+        checks += folder_checks(folder, built, multiplier=multiplier, noise_seed=seed)
     measured = (
         [not_measured(one, ()) for one in against]
         if game is None

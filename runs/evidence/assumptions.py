@@ -27,6 +27,7 @@ class Declared:
         name: a word for machines.
         text: what must hold.
         check: the check of audit.json that verifies it; None where none does.
+        compares: whether that check must have compared something.
         status: without such a check.
         how: why that status, where there is no check.
     """
@@ -34,6 +35,7 @@ class Declared:
     name: str
     text: str
     check: str | None = None
+    compares: bool = False
     status: _Status = "assumed"
     how: str = ""
 
@@ -53,6 +55,10 @@ class Facts:
         encrypted: whether links are taken to be encrypted.
         server: whether a server sums what agents send.
         changing: whether the graph changes from round to round.
+        announced: how often a round, the start among them, is announced in the ledger.
+        tested: of how many of these the noise passed its tests while it was trained.
+        numbers: how many numbers of noise these tests looked at.
+        test_rate: their false-alarm rate each time that the run went on; None without tests.
     """
 
     planned: int
@@ -66,6 +72,10 @@ class Facts:
     encrypted: bool
     server: bool
     changing: bool
+    announced: int = 0
+    tested: int = 0
+    numbers: int = 0
+    test_rate: float | None = None
 
 
 # Verified by checks of the audit, else assumed.
@@ -97,6 +107,12 @@ DECLARED: tuple[Declared, ...] = (
         text="Functions of released values, and bounded functions of a secret, depend on nothing "
         "but what they are given.",
         check="functions",
+    ),
+    Declared(
+        name="transcript",
+        text="The messages that this very run sent are no smaller than their declared noise alone.",
+        check="transcript",
+        compares=True,
     ),
 )
 _ALWAYS: tuple[Declared, ...] = (
@@ -183,6 +199,8 @@ def _from_check(
     check = checks[of.check]
     if not check.passed:
         return "gap", f"the audit's check of {of.check} FAILED: {check.words}"
+    if of.compares and not check.tests:
+        return "assumed", f"the audit's check of {of.check} compared nothing"
     tests = f", {check.tests} comparisons" if check.tests else ""
     return "verified", f"the audit's check of {of.check} passed{tests}"
 
@@ -222,6 +240,7 @@ def _from_ledger(facts: Facts) -> Sequence[Assumption]:
             if facts.torn
             else "every line is whole, and its header has the digest of run.toml",
         ),
+        _tested(facts),
         Assumption(
             name="duplicates",
             text="No record is held by several agents, or twice by one.",
@@ -230,6 +249,25 @@ def _from_ledger(facts: Facts) -> Sequence[Assumption]:
             if facts.duplicates
             else f"all {facts.records} records were compared byte by byte",
         ),
+    )
+
+
+def _tested(facts: Facts) -> Assumption:
+    """What the ledger says of the noise; where a round was cut off, it can say nothing of that."""
+    every = facts.test_rate is not None and 0 < facts.announced <= facts.tested
+    how = "the ledger does not say that noise was tested"
+    if facts.test_rate is not None:
+        how = (
+            f"the noise of {facts.tested} of {facts.announced} announced rounds, the start among "
+            f"them, was tested while training: {facts.numbers} numbers at false-alarm rate "
+            f"{facts.test_rate:.0e}, and passed"
+        )
+    return Assumption(
+        name="noise-tested",
+        text="The noise of every round had its declared deviation and shape, and was there once, "
+        "before anything that holds it was sent.",
+        status="verified" if every else "assumed",
+        how=how,
     )
 
 

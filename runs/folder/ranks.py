@@ -53,7 +53,7 @@ from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
-from ..errors import STATED, sentence
+from ..errors import STATED, ContradictedProof, sentence
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
@@ -62,7 +62,7 @@ from .launch import CLOSED, STORE_PREFIX, Place
 
 __all__ = ["Group", "Start", "check_same_facts", "facts_of", "joined", "take_device"]
 
-_CRASH, _FAILED, _INTERRUPTED = 1, 2, 130  # exit codes
+_CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
 _POLL = 0.1
@@ -259,6 +259,7 @@ class Group:
         code = _INTERRUPTED
         if isinstance(error, Exception):
             code = _FAILED if isinstance(error, STATED) else _CRASH
+            code = _CONTRADICTED if isinstance(error, ContradictedProof) else code
         mine = json.dumps([self.place.rank, code])
         held = _ask(lambda: self._store.compare_set("first", "", mine).decode())
         if held in (None, mine):
@@ -276,7 +277,7 @@ class Group:
             print(f"rank {self.place.rank} of {self.place.size} crashed:", file=sys.stderr)
         if code == _CRASH or (code == _FAILED and os.environ.get("OVERHEAR_DEBUG") == "1"):
             traceback.print_exception(error)
-        if code == _FAILED and isinstance(error, Exception):
+        if code in (_FAILED, _CONTRADICTED) and isinstance(error, Exception):
             print(f"error: {sentence(error)}", file=sys.stderr)
         sys.stderr.flush()
 

@@ -112,6 +112,9 @@ class LedgerHeader(Described):
     noise_multiplier: NotNegative
     sampling_rate: Fraction
     planned_rounds: Count
+    noise_test_rate: Fraction | None = None
+    """At which false-alarm rate noise is tested while it trains, each time that the run goes on;
+    None where it is not."""
     exposures: dict[str, ExposureFacts] | None = None
     """By adversary. The run file names the graph and the data, but does not hold them; what they
     cost is here."""

@@ -46,12 +46,12 @@ from .run import (
     agreed,
     exposure_facts,
     first_session,
-    forget_half_saved,
     plan_session,
     run_session,
     summary,
 )
 from .sums import check_sums
+from .transcripts import forget_half_saved
 
 Notice = Callable[[str], None]
 

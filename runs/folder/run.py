@@ -14,7 +14,6 @@ writes; all meet between the line in the ledger and the round.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -24,8 +23,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
-
-import safetensors
 
 from ...privacy.durable import sync_folder, write_durably
 from ...privacy.ledger import Ledger
@@ -46,11 +43,12 @@ from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
 from .same_records import write_records
 from .sums import write_sums
+from .tested_noise import TestedNoise, noise_test_rate, stopped_by_noise
+from .transcripts import save_transcript
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
 _PERIODIC = 2  # checkpoints that are kept beside those of intercepted rounds
-_HALF_SAVED = "part"  # in the folder of transcripts
 
 
 def snapshot_round(intercepted: int) -> int:
@@ -164,6 +162,7 @@ def first_session(session: Session) -> TrainSummary:
         noise_multiplier=plan.noise_multiplier,
         sampling_rate=plan.sampling_rate,
         planned_rounds=plan.rounds,
+        noise_test_rate=noise_test_rate(plan),
         exposures=exposure_facts(plan),
     )
     ledger = Ledger(out / run_folder.LEDGER, header.dump())
@@ -216,16 +215,19 @@ def summary(session: Session, metrics: MetricsLine) -> TrainSummary:
     )
 
 
+@stopped_by_noise()
 def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None) -> Metrics:
     """The rounds, on every rank; rank 0, which alone has a ledger, writes what they leave."""
     config, built, out = session.config, session.built, session.out
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
     layout = config.training.layout if start is None else _layout_of(start, config)
-    engine = engine_of(session, layout=layout, transcript=transcript)
+    ranks = 1 if session.group is None else session.group.place.size
+    noise = TestedNoise(built, session.plan, ranks=ranks)
+    engine = engine_of(session, layout=layout, transcript=transcript, noise=noise)
     released = list(session.released)
     if start is None:
-        _announce(session, ledger, 0, [])
+        _announce(session, ledger, 0, [], noise)
         engine.start()
         released.append(0)
     else:
@@ -251,24 +253,31 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
             if at == session.last and metrics is not None:
                 if session.group is not None:
                     session.group.barrier()  # no rank has failed
+                noise.meet()
                 if ledger is not None:
-                    _tell_layout(session, engine)
+                    ledger.conclude(noise.known())
+                    _tell_layout(session, engine, ranks=ranks)
                 return metrics
-            _announce(session, ledger, at + 1, releases)
+            _announce(session, ledger, at + 1, releases, noise)
             released.append(at + 1)
             engine.advance()
             if engine.round in config.intercept.rounds and ledger is not None:
-                _save_transcript(transcript, out / run_folder.TRANSCRIPT)
+                save_transcript(transcript, out / run_folder.TRANSCRIPT)
 
 
 def _announce(
-    session: Session, ledger: Ledger | None, round: int, releases: Sequence[Mapping[str, str]]
+    session: Session,
+    ledger: Ledger | None,
+    round: int,
+    releases: Sequence[Mapping[str, str]],
+    noise: TestedNoise,
 ) -> None:
     """Put a round on the disk, on rank 0, before anything of it leaves, on any rank."""
     if ledger is not None:
-        ledger.append(round, releases)
+        ledger.append(round, releases, noise_tested=noise.known())
     if session.group is not None:
         session.group.barrier()
+    noise.meet()
 
 
 @contextmanager
@@ -279,7 +288,9 @@ def _metrics_file(out: Path) -> Iterator[TextIO]:
         yield lines
 
 
-def engine_of(session: Session, *, layout: str, transcript: Transcript) -> Engine:
+def engine_of(
+    session: Session, *, layout: str, transcript: Transcript, noise: TestedNoise | None = None
+) -> Engine:
     """The engine, or this rank's part of it, with a tap that keeps what is to be intercepted.
 
     Over ranks the root is given to `SecretRandomness`, which therefore would not renew it if the
@@ -298,6 +309,7 @@ def engine_of(session: Session, *, layout: str, transcript: Transcript) -> Engin
         gathered=Gathered(session.config.intercept.rounds, [transcript]) if ranks else None,
         ranks=ranks,
         scripts=session.plan.scripts,
+        noise_tests=None if noise is None else noise.tests,
     )
 
 
@@ -310,11 +322,10 @@ def _layout_of(start: Checkpoint, config: RunFile) -> str:
     return config.training.layout if held is None else held
 
 
-def _tell_layout(session: Session, engine: Engine) -> None:
+def _tell_layout(session: Session, engine: Engine, *, ranks: int) -> None:
     """Complete the facts of the environment by what the rounds have settled."""
     path = session.out / run_folder.ENVIRONMENT
     told = read_environment(path)
-    ranks = 1 if session.group is None else session.group.place.size
     told.model_copy(update={"layout": engine.layout, "ranks": ranks}).write(path)
 
 
@@ -362,33 +373,3 @@ def _prune(session: Session, *, newest: int) -> None:
     periodic = [p for p in paths if not _is_kept(session, int(p.stem.removeprefix("round-")))]
     for path in periodic[: len(periodic) - newest]:
         path.unlink()
-
-
-def forget_half_saved(transcripts: Path) -> None:
-    """Remove what a process left that died while it saved a transcript."""
-    half = transcripts / _HALF_SAVED
-    if half.is_dir():
-        for path in half.iterdir():
-            path.unlink()
-        half.rmdir()
-
-
-def _save_transcript(transcript: Transcript, folder: Path) -> None:
-    """Put what was intercepted into its place when it is whole, and forget it."""
-    half = folder / _HALF_SAVED
-    forget_half_saved(folder)
-    try:
-        written = transcript.save(half)
-    except safetensors.SafetensorError as error:
-        reason = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
-        raise OSError(reason, os.strerror(reason), str(half)) from error
-    for path in written:
-        if (folder / path.name).exists():
-            raise FileExistsError(f"{folder / path.name} exists; a transcript is never overwritten")
-        with path.open("r+b") as file:
-            os.fsync(file.fileno())
-        path.replace(folder / path.name)
-    half.rmdir()
-    sync_folder(folder)
-    sync_folder(folder.parent)
-    transcript.clear()

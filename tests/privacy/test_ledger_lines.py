@@ -15,7 +15,7 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.ledger_lines import LONGEST_LINE
 from tests.privacy.ledgers import chained
 
-HEADER: dict[str, Any] = {"schema": 2, "run": "a"}
+HEADER: dict[str, Any] = {"schema": 3, "run": "a"}
 ROUNDS: list[dict[str, Any]] = [{"round": n, "releases": [{"kind": "model"}]} for n in range(4)]
 MARK = {"resumed_after": 1}
 
@@ -155,15 +155,15 @@ def test_a_line_with_a_right_digest_is_held_to_its_form(text: str, tmp_path: Pat
         read_ledger(put(tmp_path, whole + entry(text)))
 
 
-@pytest.mark.parametrize("schema", [1, 3, "2", 2.0, True, None])
+@pytest.mark.parametrize("schema", [1, 4, "3", 3.0, True, None])
 def test_another_schema_is_refused(schema: object, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not start with a header of schema 2"):
+    with pytest.raises(InputError, match="does not start with a header of schema 3"):
         read_ledger(put(tmp_path, chained(HEADER | {"schema": schema}, *ROUNDS)))
 
 
 def test_a_ledger_without_digests_is_refused(tmp_path: Path) -> None:
     old = b"".join(json.dumps(line).encode() + b"\n" for line in [{"schema": 1}, *ROUNDS])
-    with pytest.raises(InputError, match="schema 2 that carries its digest; put the ledger back"):
+    with pytest.raises(InputError, match="schema 3 that carries its digest; put the ledger back"):
         read_ledger(put(tmp_path, old))
 
 

@@ -19,6 +19,7 @@ from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
 from ..models.parameters import flatten
 from ..models.tasks import Task
+from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..step.operations import Operations
 from ..step.perform import perform
 from ..step.values import Agents
@@ -88,6 +89,7 @@ class Engine:
             give their lengths alone and stay where they are.
         scripts: what every round has to follow, those of a plan's trace; without them each round
             is traced before it is carried out.
+        noise_tests: tests the noise of every round before it is sent; none when None.
 
     Raises:
         ValueError: weights or a task that do not fit the algorithm, ranks of other agents, a device
@@ -106,13 +108,14 @@ class Engine:
         gradients: ClippedSums | None = None,
         ranks: Ranks | None = None,
         scripts: Scripts | None = None,
+        noise_tests: NoiseTests | None = None,
     ) -> None:
         _check_fit(setting, bound, ranks)
         if ranks is not None:
             warm_up(ranks, device=setting.device)
 
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
-        self.ranks, self._bound = ranks, bound
+        self.ranks, self._bound, self._noise_tests = ranks, bound, noise_tests
         self._scripts = scripts or ScriptsOnDemand(bound.init, bound.step, graph=setting.graph)
         self._scripts.check_setting(setting.graph, setting.sampling_rate)
 
@@ -205,6 +208,12 @@ class Engine:
             return made
         return Recording(made, recorded=recorded, links=links, sizes=sizes)
 
+    def _noise_of_round(self, index: int) -> RoundNoise | None:
+        """Who tests the noise of a round, where it is tested."""
+        if self._noise_tests is None:
+            return None
+        return self._noise_tests.of_round(index, self._links[self.setting.graph.at(index)].places)
+
     def _batch(
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
     ) -> Examples:
@@ -249,7 +258,10 @@ class Engine:
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
         current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
-        done = perform(self._bound.init, current, number=0, planned=self._scripts.start)
+        watch = self._noise_of_round(0) if to_taps else None
+        done = perform(
+            self._bound.init, current, number=0, planned=self._scripts.start, watch=watch
+        )
         self.state = self._checked_for_overflow(done.state)
         self._failed = False
         self.round = 0
@@ -285,7 +297,14 @@ class Engine:
         current = self._make_round(number, planted=planted or {}, recorded=recorded)
         script = self._scripts.of(number, self.state)
         self._failed = True
-        done = perform(self._bound.step, current, number=number, state=self.state, planned=script)
+        done = perform(
+            self._bound.step,
+            current,
+            number=number,
+            state=self.state,
+            planned=script,
+            watch=self._noise_of_round(number),
+        )
         self.state = self._checked_for_overflow(done.state)
         self._failed = False
         self.round += 1

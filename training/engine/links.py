@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..graphs.graph import Graph
+from ..noise_tests.noise_tests import Place
 from ..step.operations import Coef, reply_order
 from ..step.values import SERVER, Agents, Edges, UndeclaredOperation, Value
 from .exchange import Arrivals
@@ -117,6 +118,15 @@ class Links:
             self.replies, self.reply_rows = (
                 (None, None) if back is None else self._arriving(back, self.edge_shares)
             )
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """By kind of value which of the rows of all agents are here."""
+        return {
+            "Agents": Place(self.mine.start, self.agents),
+            "Edges": Place(self.edges.start, self.edge_shares[-1].stop),
+            "Server": Place(0, 1),
+        }
 
     def _keep(self, positions: NDArray[np.int64]) -> Tensor:
         """Positions on the device, and on the host as well."""

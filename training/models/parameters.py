@@ -125,6 +125,11 @@ def validate_model(model: nn.Module) -> None:
             raise InputError(f"layer {name!r} ({kind}) is not supported: {error}")
 
 
+def sizes_of(model: nn.Module) -> tuple[int, ...]:
+    """Number of values of each parameter tensor, in the order of ``named_parameters``."""
+    return tuple(parameter.numel() for _, parameter in model.named_parameters())
+
+
 def flatten(model: nn.Module) -> Tensor:
     """All parameters as one vector (D,), in the order of ``named_parameters``, row-major.
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import values
 from .handles import Agents, Handle, handle, number_of, script_of, value_of
+from .noise_watch import NoiseWatch
 from .operations import Operations
 from .round import Round
 from .script import Entry, Script, digest
@@ -44,6 +45,7 @@ def perform(
     number: int,
     state: Any = None,
     planned: Sequence[Entry] | None = None,
+    watch: NoiseWatch | None = None,
 ) -> Performed:
     """Carry out `init(round)`, or `step(state, round)` where there is a state.
 
@@ -53,16 +55,20 @@ def perform(
         number: of the round, for sentences.
         state: of values and public tensors; None for a start.
         planned: the script of the round's trace; None where nothing is compared.
+        watch: is shown the noise, and may stop the round.
 
     Raises:
         UnplannedOperation: the round does another thing than its trace did.
         UndeclaredOperation: it does what no operation declares, or returns no state.
     """
     script = Script(round=number, planned=planned)
-    held = Round(operations, script)
+    held = Round(operations, script, watch)
     returned = function(held) if state is None else function(_opened(state, script), held)
     end = _closed(returned, script, state)
-    return Performed(end, script.finished())
+    entries = script.finished()
+    if watch is not None:
+        watch.settle(at_end=True)
+    return Performed(end, entries)
 
 
 def fields_of(state: Any) -> dict[str, Any]:

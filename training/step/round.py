@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..functions.purity import purified
 from .handles import Agents, Edges, Handle, Server, argument, handle, shown, value_of
+from .noise_watch import NoiseWatch
 from .operations import Coef, Operations
 from .script import Script
 from .values import Batch, UndeclaredOperation, Value
@@ -34,10 +35,13 @@ P = TypeVar("P", Agents, Edges)
 class Round:
     """One round, as a step sees it. Everything but the values is public."""
 
-    __slots__ = ("_operations", "_script", "_weights")
+    __slots__ = ("_operations", "_script", "_watch", "_weights")
 
-    def __init__(self, operations: Operations, script: Script) -> None:
+    def __init__(
+        self, operations: Operations, script: Script, watch: NoiseWatch | None = None
+    ) -> None:
         _OPERATIONS.__set__(self, operations)
+        _WATCH.__set__(self, watch)
         _SCRIPT.__set__(self, script)
         table = operations.weight_table
         _WEIGHTS.__set__(self, handle(operations.weights, script, "weights", table))
@@ -283,25 +287,31 @@ class Round:
 # The slots are taken off the class, so that no attribute of a round leads to what it works with.
 _OPERATIONS = Round.__dict__["_operations"]
 _SCRIPT = Round.__dict__["_script"]
+_WATCH = Round.__dict__["_watch"]
 _WEIGHTS = Round.__dict__["_weights"]
 for _name in Round.__slots__:
     delattr(Round, _name)
 _PUBLIC = [name for name in vars(Round) if not name.startswith("_")]
+_SENDING = frozenset({"broadcast", "reply", "mix", "upload", "download"})
 
 
 def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
     """Note an operation in the script, carry it out, and give the handles of what it made."""
     script: Script = _SCRIPT.__get__(held)
     operations: Operations = _OPERATIONS.__get__(held)
+    watch: NoiseWatch | None = _WATCH.__get__(held)
     try:
         given = {
             name: argument(one, script, operation=operation, name=name)
             for name, one in (*((f"value {i}", v) for i, v in enumerate(values)), *public.items())
         }
         number = script.note(operation, given)
-        made = getattr(operations, operation)(
-            *map(_raw, values), **{name: _raw(one) for name, one in public.items()}
-        )
+        if watch is not None and operation in _SENDING:
+            watch.settle(at_end=False)
+        taken = {name: _raw(one) for name, one in public.items()}
+        made = getattr(operations, operation)(*map(_raw, values), **taken)
+        if watch is not None and operation == "noise":
+            watch.note(made, std=taken["std"], factor=taken["factor"])
     except Exception as error:
         script.give_up(error)
         raise
