@@ -43,6 +43,7 @@ VARIANTS = {
     "dpmixsgd": ("algorithm.form=published",),
     "muffliato": ("algorithm.gossip_steps=2",),
 }
+_ALARMS = ("suspicious", "contradicted", "failed checks")
 _DIGITS_EVERY = 5  # audits, one of which is of digits: D = 650
 _RUN = """\
 [model]
@@ -195,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             verdicts[found.verdict] += 1
             failed = [check for check in found.checks if not check.passed]
             checks.update(check.name for check in failed)
-            alarm = found.verdict not in ("consistent", "nothing proven")
+            alarm = bool(failed) or found.verdict in _ALARMS
             if alarm or asked.verbose:
                 print(f"{found.verdict}: {case} (seed {asked.seed + number}, {spent:.1f} s)")
                 for line in _said(found) if alarm else []:
