@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.evidence.evidence import read_audit
 from overhear.runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
-from tests.attacks.planted.planted import CONTRADICTED, Planted
+from tests.attacks.planted.planted import CONTRADICTED, TRAINING, Planted
 from tests.attacks.planted.seams import ROUNDS
 
 RUN = f"""\
@@ -60,19 +58,23 @@ class Caught:
     Attributes:
         audit: its object; None where it ended in an error.
         error: which, by its class and its words.
+        stopped: why training ended by itself; empty where it did not.
         fault: what was planted; None of a sound run.
         cpu_seconds: of this process, training included.
     """
 
     audit: Audit | None
     error: str = ""
+    stopped: str = ""
     fault: Planted | None
     cpu_seconds: float
 
     @property
     def verdict(self) -> str:
-        """Of the audit; the error where it has none."""
-        return self.error if self.audit is None else self.audit.verdict
+        """Of the audit; what happened where there was none."""
+        if self.audit is None:
+            return f"not trained: {self.stopped}" if self.stopped else self.error
+        return self.audit.verdict
 
     @property
     def measured(self) -> tuple[float | None, float | None]:
@@ -94,10 +96,11 @@ class Caught:
 
     @property
     def named(self) -> list[str]:
-        """What found something: the names of checks, and `CONTRADICTED`."""
+        """What found something: the names of checks, `CONTRADICTED`, `TRAINING`."""
         names = [check.name for check in self.failed]
         contradicted = any(one.verdict == "contradicted" for one in self._adversaries)
-        return [*names, *([CONTRADICTED] if contradicted else [])]
+        names += [CONTRADICTED] if contradicted else []
+        return [*names, *([TRAINING] if self.stopped else [])]
 
     @property
     def is_caught(self) -> bool:
@@ -107,6 +110,8 @@ class Caught:
     @property
     def shown_by(self) -> str:
         """The smallest p of the checks that have to name it, or the bound that contradicts."""
+        if self.stopped:
+            return "stopped"
         wanted = frozenset[str]() if self.fault is None else self.fault.named_by
         p = [check.p for check in self.failed if check.name in wanted]
         if p:
@@ -121,15 +126,16 @@ class Caught:
         )
 
 
-def audited(fault: Planted | None, *, seed: int = 0, overrides: Sequence[str] = ()) -> Caught:
+def audited(fault: Planted | None, *, overrides: Sequence[str] = ()) -> Caught:
     """Audit a run file, or train a folder and audit it, with a fault in it.
+
+    Noise, coins and canaries are of the system's entropy, so that every call is another audit.
 
     Args:
         fault: what is planted; None for the sound engine.
-        seed: of coins and canaries of a run file's audit; noise is of the system's entropy.
         overrides: of the run file, after the fault's own.
     """
-    started, audit, error = time.process_time(), None, ""
+    started, audit, error, stopped = time.process_time(), None, "", ""
     with tempfile.TemporaryDirectory() as held:
         path = Path(held) / "run.toml"
         own = fault.settings if fault is not None else ()
@@ -140,11 +146,13 @@ def audited(fault: Planted | None, *, seed: int = 0, overrides: Sequence[str] = 
                 audit = _of_folder(config, Path(held) / "run", fault)
             else:
                 with contextlib.nullcontext() if fault is None else fault.plant():
-                    audit = audit_config(config, generator=np.random.default_rng(seed))
+                    audit = audit_config(config)
+        except ContradictedProof as raised:
+            stopped = str(raised)
         except Exception as raised:  # noqa: BLE001 - an audit that breaks names no fault
             error = f"{type(raised).__name__}: {raised}"
     spent = time.process_time() - started
-    return Caught(audit=audit, error=error, fault=fault, cpu_seconds=spent)
+    return Caught(audit=audit, error=error, stopped=stopped, fault=fault, cpu_seconds=spent)
 
 
 def _audit_rows(fault: Planted | None) -> list[str]:

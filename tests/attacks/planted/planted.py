@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 CONTRADICTED = "contradicted"  # named by an adversary whose bound is above the proof, by no check
+TRAINING = "training"  # that ended by itself before anything was released
 
 
 class Origin(enum.Enum):
@@ -35,16 +36,16 @@ class Kind(enum.Enum):
 
 # Names of checks, of which one has to fail; a fault of a kind may be seen from several sides.
 NAMED_BY: Mapping[Kind, frozenset[str]] = {
-    Kind.NOISE_SIZE: frozenset({"residuals", "messages", "noise", "moments", CONTRADICTED}),
-    Kind.NOISE_SHAPE: frozenset({"residuals", "noise", "shape"}),
-    Kind.STREAMS: frozenset({"residuals", "noise", "streams", "roots"}),
-    Kind.CLIPPING: frozenset({"messages", "replay", "neighbours", "clipping", CONTRADICTED}),
+    Kind.NOISE_SIZE: frozenset({"residuals", "messages", "absent canaries", CONTRADICTED}),
+    Kind.NOISE_SHAPE: frozenset({"residuals", "absent canaries"}),
+    Kind.STREAMS: frozenset({"residuals", "streams"}),
+    Kind.CLIPPING: frozenset({"messages", "sensitivity", "clipping", "layout", CONTRADICTED}),
     Kind.SAMPLING: frozenset({"sampler"}),
-    Kind.RECORDS: frozenset({"sampler", "messages", "records", "replay", "neighbours"}),
-    Kind.VALUES: frozenset({"messages", "functions", "replay", "neighbours", "residuals"}),
+    Kind.RECORDS: frozenset({"sampler", "records", "sensitivity"}),
+    Kind.VALUES: frozenset({"messages", "values", "functions"}),
     Kind.KNOWLEDGE: frozenset({"knowledge"}),
-    Kind.TRAINED: frozenset({"moments", "trained", "transcript", "ledger"}),
-    Kind.MEASURED: frozenset({CONTRADICTED, "canaries", "scores", "absent canaries"}),
+    Kind.TRAINED: frozenset({TRAINING, "transcript"}),
+    Kind.MEASURED: frozenset({"absent canaries", CONTRADICTED}),
 }
 
 
