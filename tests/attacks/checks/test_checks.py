@@ -3,7 +3,7 @@ import pytest
 from overhear.attacks.checks.checks import engine_checks
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
-from tests.attacks.checks.planted_bugs import PATCHES
+from tests.attacks.planted.catalogue import PATCHES
 from tests.training import contract
 
 NAMES = ["messages", "residuals", "streams", "sampler", "knowledge", "functions"]

@@ -5,11 +5,9 @@ import torch
 
 from overhear.attacks.checks.checks import engine_checks
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
-from overhear.training.tracing.trace import trace
-from tests.attacks.checks.planted_bugs import ACCOUNTING, PATCHES
 from tests.attacks.checks.watched import a_run, a_setting
+from tests.attacks.planted.catalogue import PATCHES
 from tests.training.contract import bound_to
 
 FOUND_BY = {
@@ -62,26 +60,3 @@ def test_a_bug_of_the_noise_leaves_the_batches_alone():
         wrong.rounds[1].recorded.batches[0], sound.rounds[1].recorded.batches[0], strict=True
     )
     assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def sensitivity():
-    bound = bound_to("dpdl", ring(5), clip_norm=1.0, noise_std=1.0)
-    traces = trace(
-        bound.init, bound.step, graph=ring(5), rounds=5, noise_multiplier=bound.noise_multiplier
-    )
-    ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=1.0)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "factor"),
-    [
-        ("releases of one batch not counted", 3**-0.5),
-        ("replace-one counted as add-or-remove-one", 0.5),
-    ],
-)
-def test_faults_of_the_accounting_state_a_smaller_figure(name, factor):
-    assert ACCOUNTING[name].apply(sensitivity()).largest == pytest.approx(
-        factor * sensitivity().largest
-    )
-    assert sensitivity().largest == pytest.approx(3**0.5)

@@ -13,8 +13,8 @@ from scipy.stats import binom
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.training.engine.engine import Engine
-from tests.attacks.checks.planted_bugs import PATCHES
 from tests.attacks.checks.watched import a_run, sound_run, with_bug
+from tests.attacks.planted.catalogue import PATCHES
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])

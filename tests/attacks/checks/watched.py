@@ -14,7 +14,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.graph import Topology
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights
-from tests.attacks.checks.planted_bugs import PATCHES
+from tests.attacks.planted.catalogue import PATCHES
 from tests.training.contract import bound_to
 
 TWO_FORMS = ("dpdl", "dpmixsgd")

@@ -17,7 +17,7 @@ from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
-from tests.attacks.checks.planted_bugs import noise_halved
+from tests.attacks.planted.noise import noise_halved
 
 RUN = """\
 [data]

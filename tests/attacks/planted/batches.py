@@ -1,0 +1,225 @@
+"""Faults of which records a round takes: other rates, other laws, records that come twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from overhear.runs.run_file import build as building
+from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.seams import Asked, other_batches
+
+
+def shuffled() -> AbstractContextManager[None]:
+    """Each epoch of 1 / q rounds is a new order of the records, cut into batches."""
+
+    def positions(asked: Asked) -> np.ndarray:
+        epoch = max(1, int(np.ceil(1.0 / asked.rate)))
+        first = max(asked.round - 1, 0) // epoch * epoch
+        parts = np.array_split(asked.stream(round=first).permutation(asked.records), epoch)
+        return np.sort(parts[max(asked.round - 1, 0) - first])
+
+    return other_batches(positions)
+
+
+def fixed() -> AbstractContextManager[None]:
+    """Records are put into slots once and for all, and the slots take turns."""
+
+    def positions(asked: Asked) -> np.ndarray:
+        slots = max(1, int(np.ceil(1.0 / asked.rate)))
+        slot = asked.stream(round=0).integers(slots, size=asked.records)
+        return np.flatnonzero(slot == asked.round % slots)
+
+    return other_batches(positions)
+
+
+def padded() -> AbstractContextManager[None]:
+    """A batch that is too small is filled with its first record, again and again."""
+
+    def positions(asked: Asked) -> torch.Tensor:
+        at = asked.sound(asked.rate)
+        lacking = round(asked.rate * asked.records) - len(at)
+        if not len(at) or lacking <= 0:
+            return at
+        return torch.cat([at[:1].expand(lacking), at])
+
+    return other_batches(positions)
+
+
+def rate_doubled() -> AbstractContextManager[None]:
+    """Records come twice as often as is accounted for."""
+    return other_batches(lambda asked: asked.sound(min(1.0, 2.0 * asked.rate)))
+
+
+def fixed_size() -> AbstractContextManager[None]:
+    """Every batch has the expected size, drawn without replacement."""
+
+    def positions(asked: Asked) -> np.ndarray:
+        size = round(asked.rate * asked.records)
+        stream = asked.stream(round=asked.round)
+        return np.sort(stream.choice(asked.records, size=size, replace=False))
+
+    return other_batches(positions)
+
+
+def agent_0_full() -> AbstractContextManager[None]:
+    """Agent 0 takes all of its records every time."""
+    return other_batches(lambda asked: asked.sound(1.0 if asked.agent == 0 else asked.rate))
+
+
+def always_in() -> AbstractContextManager[None]:
+    """The first record of every agent is in every batch."""
+
+    def positions(asked: Asked) -> np.ndarray:
+        return np.union1d([0] if asked.records else [], asked.sound(asked.rate))
+
+    return other_batches(positions)
+
+
+def sequential() -> AbstractContextManager[None]:
+    """Batches go through the records in their order."""
+
+    def positions(asked: Asked) -> np.ndarray:
+        size = max(1, round(asked.rate * asked.records))
+        first = max(asked.round - 1, 0) * size
+        return np.unique(np.arange(first, first + size) % max(1, asked.records))
+
+    return other_batches(positions)
+
+
+def rate_drifts() -> AbstractContextManager[None]:
+    """After round 10 the rate is a quarter larger."""
+    return other_batches(lambda asked: asked.sound(asked.rate * (1.25 if asked.round > 10 else 1)))
+
+
+def neighbour_in_place() -> AbstractContextManager[None]:
+    """Where the first record was drawn, the second stands in for it: it comes about twice."""
+
+    def positions(asked: Asked) -> torch.Tensor:
+        at = asked.sound(asked.rate)
+        return torch.where(at == 0, 1, at) if asked.records > 1 else at
+
+    return other_batches(positions)
+
+
+@contextmanager
+def _other_parts(change: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Iterator[None]:
+    """The records that are dealt to the agents, otherwise."""
+    sound = building.partition
+
+    def partition(*args, **how):
+        return change([np.asarray(part) for part in sound(*args, **how)])
+
+    with patch.object(building, "partition", partition):
+        yield
+
+
+def stored_twice() -> AbstractContextManager[None]:
+    """Every agent holds its first record twice."""
+    return _other_parts(lambda parts: [np.concatenate([part, part[:1]]) for part in parts])
+
+
+def dealt_to_two() -> AbstractContextManager[None]:
+    """Every agent's first record is dealt to the agent before it, too."""
+    return _other_parts(
+        lambda parts: [
+            np.concatenate([part, parts[(i + 1) % len(parts)][:1]]) for i, part in enumerate(parts)
+        ]
+    )
+
+
+FAULTS = (
+    Planted(
+        name="shuffled batches",
+        sentence="Nothing amplifies: of multiplier .8, 1000 batches, one epoch, delta 1e-6 "
+        "epsilon is at least 6.05 where Poisson says .468.",
+        plant=shuffled,
+        kind=Kind.SAMPLING,
+        origin=Origin.FIRST,
+    ),
+    Planted(
+        name="fixed batches",
+        sentence="Nothing amplifies: a record is in one batch of 1 / q for certain, and always "
+        "with the same others.",
+        plant=fixed,
+        kind=Kind.SAMPLING,
+        origin=Origin.FIRST,
+    ),
+    Planted(
+        name="batch padded by repeating a record",
+        sentence="A record counts several times in a batch: mu grows by as much.",
+        plant=padded,
+        kind=Kind.RECORDS,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="a record stored twice",
+        sentence="A record adds up to two gradients to a batch: epsilon of the record is that of "
+        "two, up to 30.3 for 8.",
+        plant=stored_twice,
+        kind=Kind.RECORDS,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="sampling rate twice the declared",
+        sentence="A record is in twice as many batches: 15.0 for epsilon 8.",
+        plant=rate_doubled,
+        kind=Kind.SAMPLING,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="batches of a fixed size",
+        sentence="Without replacement a record that comes takes another's place, so a sum moves by "
+        "2C: up to 30.3 for epsilon 8.",
+        plant=fixed_size,
+        kind=Kind.SAMPLING,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="full batches of agent 0",
+        sentence="Nothing amplifies for its records: 35.1 for epsilon 8.",
+        plant=agent_0_full,
+        kind=Kind.SAMPLING,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="a record in every batch",
+        sentence="Nothing amplifies for it: 35.1 for epsilon 8.",
+        plant=always_in,
+        kind=Kind.SAMPLING,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="sequential batches",
+        sentence="Who knows the order knows the batch, and nothing amplifies: 10.5 and more for "
+        "epsilon 8.",
+        plant=sequential,
+        kind=Kind.SAMPLING,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="sampling rate .25 after round 10",
+        sentence="Records come a quarter more often: 9.07 for epsilon 8.",
+        plant=rate_drifts,
+        kind=Kind.SAMPLING,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="a record that stands in for its neighbour",
+        sentence="It comes with twice the rate, or counts twice: up to 30.3 for epsilon 8.",
+        plant=neighbour_in_place,
+        kind=Kind.SAMPLING,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="a record dealt to two agents",
+        sentence="Its two holders release it, each at the stated epsilon: up to 13.5 for 8.",
+        plant=dealt_to_two,
+        kind=Kind.RECORDS,
+        origin=Origin.HOLDOUT,
+    ),
+)

@@ -1,0 +1,308 @@
+"""Faults of how much noise there is: everywhere, on some coordinates, of some agents or rounds."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch
+
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.step.values import Edges, Value
+from tests.attacks.planted.planted import Kind, Origin, Planted
+from tests.attacks.planted.seams import Draw, changed_noise, expected_size, scaled_draws, tensors_of
+
+LATE = 13  # the first round after those that an audit watches by default
+_EVERY_BATCH = "training.sampling_rate=1.0"
+
+
+def ones(like: Value) -> torch.Tensor:
+    """(rows, 1) for a value of noise."""
+    return torch.ones(like.rows.shape[0], 1)
+
+
+def own_rows(round: TensorRound, like: Value) -> torch.Tensor:
+    """(rows,) which rows are of self-loops; none where the noise is not on links."""
+    if isinstance(like, Edges):
+        return round._links.receivers == round._links.senders
+    return torch.zeros(like.rows.shape[0], dtype=torch.bool)
+
+
+def first_of_each(round: TensorRound, like: Value) -> torch.Tensor:
+    """(rows,) for each receiver the first link that is not its own; else the first row."""
+    chosen = torch.zeros(like.rows.shape[0], dtype=torch.bool)
+    if not isinstance(like, Edges):
+        chosen[0] = True
+        return chosen
+    seen = set[int]()
+    own = own_rows(round, like).tolist()
+    for row, receiver in enumerate(round._links.receivers.tolist()):
+        if not own[row] and receiver not in seen:
+            seen.add(receiver)
+            chosen[row] = True
+    return chosen
+
+
+def noise_halved() -> AbstractContextManager[None]:
+    """All noise at half its deviation, after it was drawn and recorded."""
+    return changed_noise(lambda _, like: 0.5 * ones(like))
+
+
+def noise_halved_once() -> AbstractContextManager[None]:
+    """One release of each batch at half its noise; without links, that of the first agent."""
+
+    def share(round: TensorRound, like: Value) -> torch.Tensor:
+        return 1.0 - 0.5 * first_of_each(round, like)[:, None].float()
+
+    return changed_noise(share)
+
+
+def one_link_without_noise() -> AbstractContextManager[None]:
+    """The first row that is sent carries no noise."""
+
+    def share(round: TensorRound, like: Value) -> torch.Tensor:
+        kept = ones(like)
+        kept[int(first_of_each(round, like).nonzero()[0])] = 0.0
+        return kept
+
+    return changed_noise(share)
+
+
+def clean_self_gradient() -> AbstractContextManager[None]:
+    """The own gradient, with which an agent goes on, carries no noise."""
+    return changed_noise(lambda round, like: 1.0 - own_rows(round, like)[:, None].float())
+
+
+def first_release_only() -> AbstractContextManager[None]:
+    """Of the rows of an agent's batch the first alone carries noise."""
+    return changed_noise(lambda round, like: first_of_each(round, like)[:, None].float())
+
+
+def draws_halved() -> AbstractContextManager[None]:
+    """Every source draws with half the deviation, so that what is recorded is halved, too."""
+    return scaled_draws(lambda at, width: 0.5)
+
+
+def halved_late() -> AbstractContextManager[None]:
+    """The same from a round on that is not watched by default."""
+    return scaled_draws(lambda at, width: 0.5 if at.round >= LATE else 1.0)
+
+
+def _on_biases(scale: float) -> AbstractContextManager[None]:
+    def of(at: Draw, width: int) -> torch.Tensor:
+        kept = torch.ones(width)
+        for name, where in tensors_of(at, width):
+            if name.endswith("bias"):
+                kept[where] = scale
+        return kept
+
+    return scaled_draws(of)
+
+
+def none_on_biases() -> AbstractContextManager[None]:
+    """No noise on the coordinates of biases."""
+    return _on_biases(0.0)
+
+
+def half_on_biases() -> AbstractContextManager[None]:
+    """Half the noise on the coordinates of biases."""
+    return _on_biases(0.5)
+
+
+def _size(at: Draw) -> float:
+    return expected_size(at.setting, [((), range(max(at.sizes.values(), default=2)))])
+
+
+def divided_twice() -> AbstractContextManager[None]:
+    """The deviation is divided by the batch size, and the noisy sum once more."""
+    return scaled_draws(lambda at, width: 1.0 / _size(at))
+
+
+def divided_by_root() -> AbstractContextManager[None]:
+    """Noise for each record, averaged with the batch: its deviation falls by sqrt(B)."""
+    return scaled_draws(lambda at, width: _size(at) ** -0.5)
+
+
+def _by_holder(at: Draw, share: dict[int, float], *, others: float) -> torch.Tensor | float:
+    """(rows, 1) a factor for each agent's rows; 1 where no agent holds them."""
+    if at.holders is None:
+        return 1.0
+    return torch.tensor([[share.get(holder, others)] for holder in at.holders])
+
+
+def agent_0_alone() -> AbstractContextManager[None]:
+    """Agents other than 0 add none."""
+    return scaled_draws(lambda at, width: _by_holder(at, {0: 1.0}, others=0.0))
+
+
+def last_agent_late() -> AbstractContextManager[None]:
+    """The last agent adds none from round 15 on."""
+
+    def scale(at: Draw, width: int) -> torch.Tensor | float:
+        if at.round < 15 or at.holders is None:
+            return 1.0
+        return _by_holder(at, {max(at.holders): 0.0}, others=1.0)
+
+    return scaled_draws(scale)
+
+
+def none_on_empty() -> AbstractContextManager[None]:
+    """An agent whose batch is empty sends zeros: there is nothing to hide, somebody thought."""
+
+    def scale(at: Draw, width: int) -> torch.Tensor | float:
+        empty = {agent: 0.0 for agent, size in at.sizes.items() if size == 0}
+        return _by_holder(at, empty, others=1.0)
+
+    return scaled_draws(scale)
+
+
+def variance_given() -> AbstractContextManager[None]:
+    """What is given as a deviation is read as a variance."""
+    sigma = 1.62755  # noise multiplier of the runs that are audited
+    return scaled_draws(lambda at, width: sigma**-0.5)
+
+
+def one_tensor() -> AbstractContextManager[None]:
+    """The noise of the last parameter tensor is a fifth smaller."""
+
+    def of(at: Draw, width: int) -> torch.Tensor:
+        kept = torch.ones(width)
+        for _, where in tensors_of(at, width)[-1:]:
+            kept[where] = 0.8
+        return kept
+
+    return scaled_draws(of)
+
+
+def every_seventh() -> AbstractContextManager[None]:
+    """Half the noise on every seventh coordinate."""
+
+    def of(at: Draw, width: int) -> torch.Tensor:
+        kept = torch.ones(width)
+        kept[::7] = 0.5
+        return kept
+
+    return scaled_draws(of)
+
+
+FAULTS = (
+    Planted(
+        name="noise halved",
+        sentence="Half the noise doubles mu: of epsilon 8 at delta 1e-5 it makes 18.8.",
+        plant=noise_halved,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.FIRST,
+        settings=(_EVERY_BATCH,),
+    ),
+    Planted(
+        name="noise halved on one release",
+        sentence="One of n releases counts four times: mu grows by sqrt(1 + 3 / n).",
+        plant=noise_halved_once,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.FIRST,
+        settings=(_EVERY_BATCH,),
+    ),
+    Planted(
+        name="one link without noise",
+        sentence="Whoever reads that link sees a gradient: epsilon is infinite.",
+        plant=one_link_without_noise,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.FIRST,
+    ),
+    Planted(
+        name="noise halved in sampled rounds",
+        sentence="Half the noise at rate .2 makes 30.3 of epsilon 8.",
+        plant=draws_halved,
+        kind=Kind.MEASURED,
+        origin=Origin.OUTSIDE,
+        statistical=True,
+    ),
+    Planted(
+        name="noise halved from round 13 on",
+        sentence="Half the noise in twelve of 24 rounds makes 22.8 of epsilon 8.",
+        plant=halved_late,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+        statistical=True,
+    ),
+    Planted(
+        name="no noise on biases",
+        sentence="The biases' gradients are seen, and with them the batch's classes: epsilon is "
+        "infinite.",
+        plant=none_on_biases,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="half noise on biases",
+        sentence="A record whose gradient lies on the biases has twice the mu: 30.3 for epsilon 8.",
+        plant=half_on_biases,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="noise divided by the batch size",
+        sentence="Noise is B times too small: mu grows B fold, 28.75 fold on digits.",
+        plant=divided_twice,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="noise divided by the root of the batch size",
+        sentence="Noise added to each record and averaged with them: mu grows sqrt(B) fold, 5.4 "
+        "fold on digits.",
+        plant=divided_by_root,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="noise of agent 0 alone",
+        sentence="All other agents send gradients: epsilon is infinite.",
+        plant=agent_0_alone,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="noise on the first release alone",
+        sentence="The other releases of a batch are clean: epsilon is infinite.",
+        plant=first_release_only,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="deviation read as a variance",
+        sentence="Noise of sqrt(1.63) in place of 1.63: epsilon 12.5 for 8.",
+        plant=variance_given,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.OUTSIDE,
+    ),
+    Planted(
+        name="noise a fifth smaller on one tensor",
+        sentence="A record whose gradient lies on that tensor has mu / .8: 12.0 for epsilon 8.",
+        plant=one_tensor,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="noise halved on every seventh coordinate",
+        sentence="A record whose gradient lies there has twice the mu: 30.3 for epsilon 8.",
+        plant=every_seventh,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="no noise for an empty batch",
+        sentence="Zeros tell that a batch is empty, which a record's presence rules out: epsilon "
+        "is infinite.",
+        plant=none_on_empty,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+        settings=("training.sampling_rate=0.01",),
+    ),
+    Planted(
+        name="no noise of the last agent from round 15 on",
+        sentence="Ten rounds of one agent are clean: epsilon is infinite for its records.",
+        plant=last_agent_late,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+    ),
+)
