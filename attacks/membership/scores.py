@@ -170,10 +170,8 @@ def _shared_deviation(values: Array, *spreads: _Spread) -> Array:
     """(C,) of all references of a record, drawn towards that of all records."""
     squares = np.sum([one.squares for one in spreads], axis=0)
     freedom = np.sum([one.counts - 1 for one in spreads], axis=0)
-    if freedom.sum() > 0:
-        pooled = squares.sum() / freedom.sum()
-    else:  # one reference of a record tells nothing of its own spread
-        pooled = values.var()
+    # One reference of a record tells nothing of its own spread.
+    pooled = squares.sum() / freedom.sum() if freedom.sum() > 0 else values.var()
     variance = (_PRIOR * pooled + squares) / (_PRIOR + freedom)
     return np.maximum(np.sqrt(variance), _LEAST_DEVIATION)
 
