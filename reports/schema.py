@@ -22,6 +22,7 @@ from ..runs.described import (
     Score,
     Status,
 )
+from ..runs.evidence.membership import Membership
 from ..runs.evidence.schema import Assumption, Attack, Audit, Measured
 from ..runs.folder.records import Environment, Stopped
 from ..runs.plan.schema import Planned, SecondOpinion
@@ -268,6 +269,8 @@ class Report(Described):
     audit: Audit | None
     measured: dict[str, Measured]
     """By audited adversary."""
+    membership: Membership | None = None
+    """Where it was inferred; records are never listed here."""
     assumptions: list[Assumption]
     reproduce: Reproduce
     total: Total | None = None

@@ -19,10 +19,11 @@ class SchemaName(enum.StrEnum):
     POLICY = "policy"
     REPORT = "report"
     TOTAL = "total"
+    MEMBERSHIP = "membership"
 
 
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
-    """Print the JSON schema of a run file, a policy, privacy.json or a total."""
+    """Print the JSON schema of a run file, a policy, privacy.json, a total or membership.json."""
     if what is SchemaName.RUN:
         from ...runs.run_file.run_file import run_file_schema
 
@@ -35,6 +36,10 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
         from ...reports.schema import total_schema
 
         print_json(total_schema())
+    elif what is SchemaName.MEMBERSHIP:
+        from ...runs.evidence.membership import membership_schema
+
+        print_json(membership_schema())
     else:
         from ...reports.schema import report_schema
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,21 +33,49 @@ def audit(
         Path | None,
         typer.Option(metavar="FILE", help="Of RUN.toml: where to write the JSON, besides."),
     ] = None,
+    membership: Annotated[
+        bool,
+        typer.Option("--membership", help="Of DIR: infer who was trained on, instead of canaries."),
+    ] = False,
+    references: Annotated[
+        int | None, typer.Option(metavar="K", help="Of --membership: reference runs, 16.")
+    ] = None,
+    games: Annotated[
+        int | None, typer.Option(metavar="G", help="Of --membership: runs that coins decide, 4.")
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(metavar="N", help="Of --membership: most of either kind, 2000.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="M", help="Of --membership: most to train, 30.")
+    ] = None,
+    show_records: Annotated[
+        bool, typer.Option("--show-records", help="Of --membership: list those worst off.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
     """Measure what is proven: plant records, run the real engine, and bound epsilon from below.
 
-    Of a run's folder the result is kept as audit.json. Exit code 4 if a measured bound exceeds a
-    proven epsilon, twice, or a check of the engine fails.
+    Of a run's folder the result is kept as audit.json, that of --membership as membership.json.
+    Exit code 4 if a measured bound exceeds a proven epsilon, twice, a check of the engine fails, or
+    more guesses of members are right than the proof allows.
     """
+    asked = {"references": references, "games": games, "records": records, "minutes": minutes}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if membership:
+        _membership(target, asked, overrides, out, again=again, shown=show_records, json=json)
+        return
     from ...privacy.errors import InputError
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.run_file import load_run_file
     from ..terminal.progress import audit_progress
 
+    if asked or show_records:
+        name = "show-records" if show_records else next(iter(asked))
+        raise InputError(f"--{name} belongs to --membership; add it, or leave this out")
     if target.suffix != ".toml" and out is not None:
         raise InputError("--out belongs to RUN.toml; of a folder the result is kept in it")
     if target.suffix == ".toml" and again:
@@ -76,6 +104,32 @@ def audit(
     if contradicted is not None:
         raise contradicted
     raise_contradiction(found)
+
+
+def _membership(
+    target: Path,
+    asked: dict[str, Any],
+    overrides: list[str] | None,
+    out: Path | None,
+    *,
+    again: bool,
+    shown: bool,
+    json: bool,
+) -> None:
+    """Infer membership in place of planting canaries."""
+    from ...privacy.errors import InputError
+    from ...runs.audit.membership import Wanted
+    from .membership import run_membership
+
+    if target.suffix == ".toml":
+        raise InputError(
+            "--membership belongs to the folder of a run: it asks which records its final models "
+            "were trained on; train RUN.toml first"
+        )
+    if overrides or out is not None:
+        given = "--set" if overrides else "--out"
+        raise InputError(f"{given} does not belong to --membership; leave it out")
+    run_membership(target, Wanted(**asked, show_records=shown, again=again), json=json)
 
 
 def _written(folder: Path, error: Exception) -> Audit:

@@ -17,6 +17,7 @@ from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...runs.described import LARGEST_OBJECT, Described
+from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
 from ...runs.folder.released import read_released
@@ -90,6 +91,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     _check_closed(folder)
     read_evidence(folder / run_folder.ATTACK, Attack)
     read_evidence(folder / run_folder.AUDIT, Audit)
+    read_evidence(folder / run_folder.MEMBERSHIP, Membership)
     report = collect(folder)
     reported = (folder / run_folder.PRIVACY).exists()
     if reported and hold_report:

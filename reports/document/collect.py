@@ -15,6 +15,7 @@ from ...runs.attack.attack import PLANTED
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
+from ...runs.evidence.membership import read_membership
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
 from ...runs.folder.accounted_run import epsilon_of_ledger, read_run, released_sensitivities
@@ -116,6 +117,10 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
         assumptions=assumptions(_facts(built, run, spent), audit),
         reproduce=_reproduce(folder),
     )
+    if (inferred := read_membership(folder)) is not None:
+        # The page goes to readers who are not to know of whom it speaks.
+        unnamed = inferred.model_copy(update={"exposed": []})
+        report = report.model_copy(update={"membership": unnamed})
     if not others:
         return report
     return report.model_copy(update={"total": total_of_runs([folder, *others])})
@@ -220,6 +225,7 @@ def _reproduce(folder: Path) -> Reproduce:
         run_folder.STOPPED: [],
         run_folder.ATTACK: ["overhear attack DIR"],
         run_folder.AUDIT: ["overhear audit DIR"],
+        run_folder.MEMBERSHIP: ["overhear audit DIR --membership"],
     }
     there = {name: commands for name, commands in kept.items() if (folder / name).exists()}
     commands = [command for commands in there.values() for command in commands]

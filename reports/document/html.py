@@ -25,6 +25,7 @@ from ..figures.chart import key
 from ..figures.graph import graph_figure, network, network_key
 from ..figures.measured import measured_figure
 from ..figures.odds import odds_figure
+from ..figures.roc import roc_figure
 from ..judgement.facts import facts_of_report
 from ..judgement.phrases import HEURISTIC
 from ..judgement.sentence import Figure, Sentence
@@ -115,6 +116,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         partial=_partial(report),
         estimators=_estimators(report),
         measured_figure=measured_figure(report, cited),
+        roc_figure=roc_figure(report.membership),
         utility_figure=utility_figure(report, cited) if report.utility.rounds else None,
         total_notes=[] if report.total is None else list(notes(report.total)),
         environment=_flat(report.reproduce.environment.dump()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...runs.evidence.membership import MembershipRate
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ...runs.plan.second_opinions import bracket_words
 from ..judgement.facts import facts_of_report
@@ -32,6 +33,7 @@ def report_markdown(report: Report) -> str:
             *_utility(report),
             *_attack(report),
             *_audit(report),
+            *_membership(report),
             *_assumptions(report),
         ]
     )
@@ -176,6 +178,31 @@ def _audit(report: Report) -> Iterator[str]:
         f"{markdown_text(one.words)}\n"
         for one in audit.checks
     )
+
+
+def _membership(report: Report) -> Iterator[str]:
+    found = report.membership
+    if found is None:
+        return
+    yield "## Membership\n"
+    yield (
+        f"Verdict: {found.verdict}; {found.references} references, {found.games} games. "
+        f"{markdown_text(found.words)}.\n"
+    )
+    part = found.played or found.run
+    rates = [f"TPR at FPR {_percent(rate.asked)}" for rate in part.rows[0].rates]
+    rows: list[Sequence[str]] = [("model", "attack", "AUC", *rates)]
+    rows += [
+        (row.model, row.attack, figure(row.auc), *(_rate(rate) for rate in row.rates))
+        for row in part.rows
+    ]
+    yield _table(rows)
+
+
+def _rate(rate: MembershipRate) -> str:
+    if rate.true_positive_rate is None:
+        return f"needs {rate.needed} non-members"
+    return figure(rate.true_positive_rate)
 
 
 def _measured(value: float | str | None) -> str:

@@ -9,7 +9,18 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-__all__ = ["MARKS", "Area", "Line", "axes", "draw_line", "drawing", "key", "spread", "ticks"]
+__all__ = [
+    "MARKS",
+    "Area",
+    "Line",
+    "axes",
+    "draw_line",
+    "draw_places",
+    "drawing",
+    "key",
+    "spread",
+    "ticks",
+]
 
 WIDTH, HEIGHT = 900, 320
 LEFT, RIGHT, TOP, BOTTOM = 74, 230, 16, 48
@@ -101,6 +112,12 @@ def axes(
 def draw_line(area: Area, line: Line) -> Markup:
     """A line with marks of its own shape, few enough to tell apart."""
     places = [(area.x(x), area.y(y)) for x, y in line.points]
+    return draw_places(Line(points=places, style=line.style))
+
+
+def draw_places(line: Line) -> Markup:
+    """The same of a line whose points are places in the drawing."""
+    places = line.points
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     every = max(1, math.ceil(len(places) / _MOST_MARKS))
     # Counted from the end, so that the last point, which the text speaks of, has its mark.

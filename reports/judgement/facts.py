@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.guarantee import Bound, Status
+from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.plan.plan import Plan
 from ...runs.plan.schema import SecondOpinion
@@ -122,7 +123,7 @@ class Ran:
         resumed: how often the run was resumed.
         repeated: (round, how often) of what was released more than once.
         duplicates: records that occur more than once.
-        attack, audit: the evidence, or None.
+        attack, audit, membership: the evidence, or None.
         fixes: what would have met the target, as privacy.json holds it.
         opinions: by adversary what another library says of its figure.
     """
@@ -143,6 +144,7 @@ class Ran:
     audit: Audit | None
     fixes: Sequence[Fix]
     opinions: Mapping[str, SecondOpinion] = field(default_factory=dict)
+    membership: Membership | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -336,5 +338,6 @@ def facts_of_report(
             audit=report.audit,
             fixes=report.fixes,
             opinions=report.second_opinion,
+            membership=report.membership,
         ),
     )

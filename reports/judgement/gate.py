@@ -19,7 +19,7 @@ from .findings import Finding, Fixes, Kind, judge, no_fixes
 from .notes import notes
 from .phrases import Note
 from .policy import Evidence, Limit, Policy
-from .proofs import against_proofs, of_opinion
+from .proofs import against_proofs, of_membership, of_opinion
 from .sentence import Figure, text_of
 from .wording import plain_sentences, sentence
 
@@ -60,6 +60,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.AUDITED,
         Kind.TRIED,
         Kind.CONFIRMED,
+        Kind.INFERRED,
     ),
     Outcome.OVER: (
         Kind.OTHER_UNIT,
@@ -72,11 +73,13 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.HEURISTIC,
         Kind.OVER,
         Kind.NO_TARGET,
+        Kind.MEMBERS_FOUND,
     ),
     Outcome.CONTRADICTED: (
         Kind.REBUILT,
         Kind.MEASURED,
         Kind.OPINION_CONTRADICTS,
+        Kind.MEMBERS_GUESSED,
         Kind.CHECK_FAILED,
     ),
 }
@@ -230,13 +233,15 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         rebuilt = [one for one in against if one.kind is Kind.REBUILT]
         yield "proof: not contradicted by the attack", rebuilt or [agrees]
     if ran.audit is not None:
-        others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS)
+        others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, Kind.MEMBERS_GUESSED)
         told = [one for one in against if one.kind not in others]
         refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
         agrees = Finding(kind=Kind.AUDIT_AGREES)
         yield "proof: not contradicted by the audit", refuted or told or [agrees]
     if doubted := [one for one in against if one.kind is Kind.OPINION_CONTRADICTS]:
         yield "proof: not contradicted by a second opinion", doubted
+    if guessed := [one for one in against if one.kind is Kind.MEMBERS_GUESSED]:
+        yield "proof: not contradicted by guesses of members", guessed
 
 
 def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
@@ -248,6 +253,8 @@ def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Fin
     if wanted.second_opinion:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             yield f"second opinion on {name}", of_opinion(name, facts)
+    if wanted.wants_membership:
+        yield "membership", of_membership(wanted.membership_tpr_at_1_percent, facts)
     if wanted.wants_audit:
         for name in dict.fromkeys(limit.adversary for limit in policy.limits):
             limits = [limit for limit in policy.limits if limit.adversary == name]

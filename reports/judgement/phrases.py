@@ -53,6 +53,7 @@ HEADLINES: Mapping[Kind, str] = {
     Kind.REBUILT: "Contradicted: an attack found more than is proven",
     Kind.MEASURED: "Contradicted: the audit found more than is proven",
     Kind.OPINION_CONTRADICTS: "Contradicted: another library finds more than is proven",
+    Kind.MEMBERS_GUESSED: "Contradicted: more members were guessed than is proven",
     Kind.CHECK_FAILED: "Not met: a check of the audit failed",
     Kind.SUSPICIOUS: "The target is met on paper, but the audit is suspicious",
 }
@@ -166,6 +167,27 @@ KINDS: Mapping[Kind, str] = {
     Kind.NOT_TRIED: (
         "No attack of this run is {preset}. Name it in `presets` of [attack] in the run file, "
         "train again, and run `overhear attack {folder}`."
+    ),
+    Kind.MEMBERS_GUESSED: "More members were guessed than the proof allows: {said}.",
+    Kind.NO_MEMBERSHIP: (
+        "Nobody tried to tell from the final models who was trained on; `overhear audit {folder} "
+        "--membership` does it."
+    ),
+    Kind.MEMBERS_DOUBTED: (
+        "Guesses of members are suspicious ({said}). Play more games: `overhear audit {folder} "
+        "--membership --again --games 16`."
+    ),
+    Kind.MEMBERS_NOT_MEASURED: (
+        "There are {others} non-members, and {needed} are needed to measure what is found at 1 % "
+        "false positives. Play more games: `overhear audit {folder} --membership --again --games "
+        "16`."
+    ),
+    Kind.MEMBERS_FOUND: (
+        "{attack} on the model of {model} may find {rate} of the members at 1 % false positives, "
+        "and {limit} are allowed."
+    ),
+    Kind.INFERRED: (
+        "Membership was inferred with {references} references and {games} games: {verdict_word}."
     ),
     Kind.ATTACK_AGREES: "{attacks} rebuilt no more than the proof allows.",
     Kind.AUDIT_AGREES: (

@@ -66,6 +66,10 @@ class Evidence(Table):
     """Lowest confidence of its lower bounds; asks for an audit too."""
     attack_presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ()
     """Attacks that must have been tried."""
+    membership: bool = False
+    """Whether membership must have been inferred from the final models, and not contradict."""
+    membership_tpr_at_1_percent: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Most members that any attack may find at 1 % false positives, its interval included."""
     second_opinion: bool = False
     """Whether dp-accounting must confirm the figure of every adversary that has a limit."""
     complete_run: bool = True
@@ -75,6 +79,11 @@ class Evidence(Table):
     def wants_audit(self) -> bool:
         """Whether an audit must be there."""
         return self.audit_canaries is not None or self.audit_confidence is not None
+
+    @property
+    def wants_membership(self) -> bool:
+        """Whether membership must have been inferred."""
+        return self.membership or self.membership_tpr_at_1_percent is not None
 
 
 class Policy(Table):
@@ -149,6 +158,8 @@ _DEMANDS = {
     "audit_confidence": "be a number in (0, 1)",
     "attack_presets": f"be a list of {', '.join(_CHOICES['attack_presets'])}",
     "complete_run": "be true or false",
+    "membership": "be true or false",
+    "membership_tpr_at_1_percent": "be a number in (0, 1]",
     "second_opinion": "be true or false",
 }
 

@@ -10,7 +10,9 @@ from .facts import Facts
 from .findings import Action, Finding, Kind, Remedy
 from .sentence import Figure, Value
 
-__all__ = ["against_proofs", "of_opinion"]
+__all__ = ["against_proofs", "of_membership", "of_opinion"]
+
+_RATE = 0.01  # of false positives, at which a policy limits members that are found
 
 
 def against_proofs(facts: Facts) -> tuple[Finding, ...]:
@@ -26,7 +28,66 @@ def against_proofs(facts: Facts) -> tuple[Finding, ...]:
         return ()
     opinions = (of_opinion(name, facts) for name in facts.ran.opinions)
     told = [one for one in opinions if one.kind is Kind.OPINION_CONTRADICTS]
-    return (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told)
+    return (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told, *_guessed(facts))
+
+
+def _guessed(facts: Facts) -> Iterator[Finding]:
+    """Right guesses of members that no sound run allows."""
+    found = None if facts.ran is None else facts.ran.membership
+    if found is not None and found.verdict == "contradicted":
+        yield Finding(
+            kind=Kind.MEMBERS_GUESSED,
+            adversary=found.adversary,
+            remedy=(Remedy(action=Action.DISTRUST),),
+            words={"said": found.words},
+        )
+
+
+def of_membership(most: float | None, facts: Facts) -> Finding:
+    """What became of membership inference, as evidence.
+
+    Args:
+        most: largest upper limit of the true-positive rate at 1 % false positives; None for any.
+        facts: of a run.
+    """
+    found = None if facts.ran is None else facts.ran.membership
+    if found is None:
+        return Finding(kind=Kind.NO_MEMBERSHIP)
+    if found.verdict == "contradicted":
+        return next(_guessed(facts))
+    if found.verdict == "suspicious":
+        return Finding(kind=Kind.MEMBERS_DOUBTED, words={"said": found.words})
+    if most is not None:
+        parts = [part for part in (found.run, found.played) if part is not None]
+        for part in parts:
+            at = [(row, one) for row in part.rows for one in row.rates if one.asked == _RATE]
+            if not at or any(one.high is None for _, one in at):
+                words: dict[str, Value] = {"others": part.others, "needed": round(1.0 / _RATE)}
+                return Finding(kind=Kind.MEMBERS_NOT_MEASURED, words=words)
+        row, worst = max(
+            ((row, one) for part in parts for row in part.rows for one in row.rates),
+            key=lambda pair: pair[1].high or 0.0 if pair[1].asked == _RATE else -1.0,
+        )
+        if worst.high is not None and worst.high > most:
+            return Finding(
+                kind=Kind.MEMBERS_FOUND,
+                figure=worst.high,
+                limit=most,
+                words={
+                    "attack": row.attack,
+                    "model": row.model,
+                    "rate": Figure("bound", worst.high),
+                    "limit": Figure("given", most),
+                },
+            )
+    return Finding(
+        kind=Kind.INFERRED,
+        words={
+            "references": found.references,
+            "games": found.games,
+            "verdict_word": found.verdict,
+        },
+    )
 
 
 def of_opinion(adversary: str, facts: Facts) -> Finding:

@@ -21,7 +21,12 @@ from .wording import action_sentence, headline, sentence, statement
 
 __all__ = ["Outcome", "Verdict", "verdict"]
 
-_CONTRADICTED = (Kind.MEASURED, Kind.REBUILT, Kind.OPINION_CONTRADICTS)
+_CONTRADICTED = (
+    Kind.MEASURED,
+    Kind.REBUILT,
+    Kind.OPINION_CONTRADICTS,
+    Kind.MEMBERS_GUESSED,
+)
 
 
 class Outcome(enum.StrEnum):

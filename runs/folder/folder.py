@@ -19,6 +19,7 @@ RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.json
 RECORDS = "records.json"
 CHECKPOINTS, TRANSCRIPT, ATTACKS = "checkpoints", "transcript", "attacks"
 ATTACK, AUDIT = "attacks/attack.json", "audit.json"
+MEMBERSHIP = "membership.json"
 PRIVACY, REPORT, SUMS = "privacy.json", "report.html", "SHA256SUMS"
 STOPPED = "stopped.json"
 _PACKAGES = ("overhear", "torch", "dp-accounting", "numpy", "scipy", "scikit-image")

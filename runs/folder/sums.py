@@ -23,6 +23,7 @@ from .folder import (
     CHECKPOINTS,
     ENVIRONMENT,
     LEDGER,
+    MEMBERSHIP,
     METRICS,
     PRIVACY,
     RECORDS,
@@ -40,9 +41,9 @@ __all__ = ["check_sums", "forget_sums", "write_sums"]
 _LARGEST = 64 << 20  # bytes; a line has about a hundred
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _ALWAYS = (RUN, ENVIRONMENT, RECORDS, LEDGER)
-_READ = (*_ALWAYS, METRICS, STOPPED, PRIVACY, REPORT, ATTACK, AUDIT)
+_READ = (*_ALWAYS, METRICS, STOPPED, PRIVACY, REPORT, ATTACK, AUDIT, MEMBERSHIP)
 _FOLDERS = (CHECKPOINTS, TRANSCRIPT)  # every file in them
-_EARLIER_AUDITS = "audit-*.json"
+_EARLIER = ("audit-*.json", "membership-*.json")
 
 
 def write_sums(folder: Path) -> dict[str, str]:
@@ -120,7 +121,7 @@ def _needed(folder: Path) -> Iterator[str]:
     """What must have a line: what every run has, and of what is read what is there."""
     yield from _ALWAYS
     yield from (name for name in _READ if name not in _ALWAYS and os.path.lexists(folder / name))
-    yield from (path.name for path in sorted(folder.glob(_EARLIER_AUDITS)))
+    yield from (path.name for kind in _EARLIER for path in sorted(folder.glob(kind)))
     for held in _FOLDERS:
         for name in _files(folder / held):
             yield f"{held}/{name}"

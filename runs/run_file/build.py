@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from ...privacy.accounting.request import Accountant, Adjacency
@@ -51,6 +52,18 @@ def data_of(config: RunFile) -> Dataset:
 def records_of(config: RunFile, data: Dataset) -> float:
     """Public number of records of an average agent."""
     return len(data.targets) / config.data.agents
+
+
+def parts_of(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
+    """By agent the indices of its records in the training part of the data set."""
+    return partition(
+        data.targets.numpy(),
+        config.data.agents,
+        scheme=config.data.partition,
+        concentration=config.data.concentration,
+        shards=config.data.shards,
+        generator=np.random.default_rng(config.training.seed),
+    )
 
 
 def statement_of(config: RunFile) -> Statement:
@@ -147,15 +160,7 @@ def build(config: RunFile) -> Built:
     """Load the data, make the partition, the graph and the model."""
     data = data_of(config)
     rate = sampling_rate_of(config, data)
-    seed = config.training.seed
-    parts = partition(
-        data.targets.numpy(),
-        config.data.agents,
-        scheme=config.data.partition,
-        concentration=config.data.concentration,
-        shards=config.data.shards,
-        generator=np.random.default_rng(seed),
-    )
+    seed, parts = config.training.seed, parts_of(config, data)
     graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
     model = build_model(
         config.model.name,

@@ -19,6 +19,7 @@ from overhear.runs.evidence.schema import Attack, Audit
 from overhear.runs.plan.schema import SecondOpinion
 from tests.conftest import typed
 from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
+from tests.runs.evidence.membership import membership
 
 LIMIT: dict[str, Any] = {"adversary": "eavesdropper", "epsilon": 4.0, "delta": 1e-5}
 ROUNDS = 200
@@ -530,3 +531,34 @@ def test_a_second_opinion_that_contradicts_fails_every_policy(facts: Facts) -> N
     judged = verdict(wrong)
     assert judged.doubt == "contradicted"
     assert text_of(judged.headline) == "Contradicted: another library finds more than is proven"
+
+
+MEMBERSHIP: list[tuple[Any, dict[str, Any], Kind, int]] = [
+    (None, {"membership": True}, Kind.NO_MEMBERSHIP, 5),
+    (membership(), {"membership": True}, Kind.INFERRED, 0),
+    (membership(verdict="nothing proven"), {"membership": True}, Kind.INFERRED, 0),
+    (membership(verdict="suspicious"), {"membership": True}, Kind.MEMBERS_DOUBTED, 5),
+    (membership(), {"membership_tpr_at_1_percent": 0.04}, Kind.INFERRED, 0),
+    (membership(), {"membership_tpr_at_1_percent": 0.039}, Kind.MEMBERS_FOUND, 3),
+    (membership(high=None), {"membership_tpr_at_1_percent": 1.0}, Kind.MEMBERS_NOT_MEASURED, 5),
+    (None, {"membership_tpr_at_1_percent": 1.0}, Kind.NO_MEMBERSHIP, 5),
+]
+
+
+@pytest.mark.parametrize(("found", "evidence", "kind", "code"), MEMBERSHIP)
+def test_membership_is_evidence_that_can_be_asked_for(
+    facts: Facts, found: Any, evidence: dict[str, Any], kind: Kind, code: int
+) -> None:
+    decision = decided(ran(facts, membership=found), evidence=evidence)
+    assert decision.exit_code == code
+    (one,) = [r for r in decision.requirements if r.name == "evidence: membership"]
+    assert [finding.kind for finding in one.findings] == [kind]
+
+
+def test_guesses_that_contradict_a_proof_count_whether_they_were_asked_for_or_not(
+    facts: Facts,
+) -> None:
+    decision = decided(ran(facts, membership=membership(verdict="contradicted")))
+    assert decision.exit_code == 4
+    assert Kind.MEMBERS_GUESSED in kinds(decision, Outcome.CONTRADICTED)
+    assert decided(ran(facts, membership=membership(verdict="suspicious"))).exit_code == 0

@@ -58,6 +58,14 @@ WORDS: dict[str, Any] = {
     "ratio": Figure("given", 0.95),
     "within": "1 %",
     "why": "it would take too long",
+    "others": 90,
+    "needed": 100,
+    "attack": "LiRA online",
+    "model": "average",
+    "rate": Figure("bound", 0.2),
+    "references": 16,
+    "games": 4,
+    "verdict_word": "within the proof",
 }
 FIX: dict[str, Any] = {
     "rounds": (Figure("whole", 25), " rounds"),

@@ -1,0 +1,1 @@
+"""Membership inference: which records were trained on, as the final models alone tell it."""

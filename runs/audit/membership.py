@@ -1,0 +1,206 @@
+"""Membership inference on a finished run: its final models, and games that coins decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from ...attacks.audit.audit import claim_of
+from ...attacks.membership.against_proof import ProvenLimit
+from ...attacks.membership.membership import infer_membership
+from ...attacks.membership.pool import make_pool
+from ...privacy.adversary import FINAL_MODELS
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Status
+from ...training.engine.checkpoint import load_checkpoint
+from ..described import status_word
+from ..errors import ContradictedProof
+from ..evidence.membership import EarlierMembership, Membership, read_membership
+from ..folder import folder as run_folder
+from ..folder.records import LedgerHeader, header_of
+from ..folder.released import read_released
+from ..folder.sums import check_sums, write_sums
+from ..plan.plan import make_plan
+from ..run_file.build import Built, build, parts_of, statement_of
+from ..run_file.run_file import RunFile, load_run_file
+from .membership_told import Proof, exposed, told
+
+__all__ = ["Wanted", "audit_membership", "raise_membership"]
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What is asked for.
+
+    Attributes:
+        references: reference runs, at least 2.
+        games: runs in which coins decide, at least 0.
+        records: most training records at stake, and most held-out ones.
+        minutes: that all trainings may take.
+        show_records: whether the records that are worst off are listed.
+        again: attack once more; what was found before stays beside it.
+    """
+
+    references: int = 16
+    games: int = 4
+    records: int = 2000
+    minutes: float = 30.0
+    show_records: bool = False
+    again: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can be served with."""
+        if not self.minutes > 0 or not math.isfinite(self.minutes):
+            raise InputError(f"minutes={self.minutes:g} must be finite and above 0")
+        if self.references < 2:
+            raise InputError(
+                f"references={self.references} must be at least 2: a record must be in one and out "
+                "of another; 16 is usual"
+            )
+        if self.games < 0:
+            raise InputError(f"games={self.games} must be at least 0; 4 is usual")
+
+
+def audit_membership(
+    folder: Path,
+    wanted: Wanted | None = None,
+    *,
+    generator: np.random.Generator | None = None,
+    progress: Progress | None = None,
+) -> Membership:
+    """Attack the final models of a finished run, and write membership.json.
+
+    Args:
+        folder: of `overhear train`.
+        wanted: how much; see `Wanted`.
+        generator: of coins; from the system's entropy by default.
+        progress: called with (trainings done, in all, what comes next).
+
+    Raises:
+        FileNotFoundError: no finished run with final models is in the folder.
+        FileExistsError: it was attacked already.
+        ValueError: too few records or references, or a price above `minutes`.
+        ContradictedProof: guesses contradict what is proven; membership.json is written before.
+    """
+    asked = wanted or Wanted()
+    path = run_folder.require(folder, run_folder.RUN)
+    config = load_run_file(path)
+    check_sums(folder)
+    run_folder.require(folder, run_folder.LEDGER)
+    if not run_folder.has_ended(folder):
+        raise InputError(
+            f"{folder} holds a run that is not finished, and membership is inferred from final "
+            f"models; `overhear train {path} --out {folder} --resume` finishes it"
+        )
+    held = folder / run_folder.MEMBERSHIP
+    if held.exists() and not asked.again:
+        raise FileExistsError(f"{held} exists; --again attacks once more and keeps it beside")
+    header = header_of(read_released(folder))
+    last = run_folder.last_round(folder)
+    models = _final_models(folder, header, last)
+    built = build(config)
+    multiplier = header.noise_multiplier
+    source = generator or np.random.default_rng()
+    pool = make_pool(built.data, parts_of(config, built.data), most=asked.records, generator=source)
+    scripts = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size).scripts
+    found = infer_membership(
+        built.setting,
+        built.bound(multiplier),
+        pool,
+        models=models,
+        rounds=last,
+        references=asked.references,
+        games=asked.games,
+        generator=source,
+        scripts=scripts,
+        most_seconds=60.0 * asked.minutes,
+        progress=progress,
+    )
+    proof = _proof(config, built, multiplier=multiplier)
+    said = told(config, found, pool, proof, rounds=last, multiplier=multiplier)
+    said = said.model_copy(
+        update={"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
+        | ({"exposed": exposed(found, pool)} if asked.show_records else {})
+    )
+    said.write(held)
+    write_sums(folder)
+    raise_membership(said)
+    return said
+
+
+def raise_membership(found: Membership) -> None:
+    """Raise what was found against a proof.
+
+    Raises:
+        ContradictedProof: right guesses that the proof does not allow.
+    """
+    if found.verdict == "contradicted":
+        raise ContradictedProof(found.words)
+
+
+def _final_models(folder: Path, header: LedgerHeader, last: int) -> Tensor:
+    """(A, D) that the run ended with."""
+    path = run_folder.checkpoint(folder, last)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} is missing: the final models of the run are what membership is inferred from; "
+            "put the file back from a copy of the run"
+        )
+    held = load_checkpoint(path)
+    if held.facts.get("run") != header.run or "x" not in held.state:
+        raise InputError(f"{path} is of another run than the ledger; put the run's own file back")
+    return held.state["x"]
+
+
+def _proof(config: RunFile, built: Built, *, multiplier: float) -> Proof:
+    """What is proven of holders of the final models about any agent's record."""
+    p = config.privacy
+    if p is None or built.clip_norm is None or multiplier == 0:
+        return Proof(limit=None, status="no protection", because="nothing is clipped or hidden")
+    asked = {
+        "epsilon": None,
+        "noise_multiplier": multiplier,
+        "adversary": FINAL_MODELS.name,
+        "adversaries": (FINAL_MODELS.name,),
+        "victim": None,
+    }
+    plan = make_plan(
+        config.model_copy(update={"privacy": p.model_copy(update=asked)}),
+        graph=built.setting.graph,
+        batch_size=built.batch_size,
+    )
+    stated = plan.guarantee(FINAL_MODELS.name)
+    if stated.status is not Status.PROVEN or not math.isfinite(stated.epsilon):
+        because = stated.because or "the figure is infinite"
+        return Proof(limit=None, status=status_word(stated.status), because=because)
+    claim = claim_of(
+        plan.exposures[FINAL_MODELS.name],
+        statement=statement_of(config),
+        noise_multiplier=multiplier,
+        rounds=plan.rounds,
+    )
+    limit = ProvenLimit(claim=claim, epsilon=stated.epsilon, delta=stated.delta)
+    return Proof(limit=limit, status="proven", because="")
+
+
+def _put_aside(folder: Path) -> list[EarlierMembership]:
+    """Rename what is there already, and say what it and those before it found."""
+    before = read_membership(folder)
+    if before is None:
+        return []
+    stem, count = Path(run_folder.MEMBERSHIP).stem, 1
+    while (folder / f"{stem}-{count}.json").exists():
+        count += 1
+    name = f"{stem}-{count}.json"
+    (folder / run_folder.MEMBERSHIP).rename(folder / name)
+    summary = EarlierMembership(
+        file=name, references=before.references, games=before.games, verdict=before.verdict
+    )
+    return [*before.earlier, summary]

@@ -1,0 +1,108 @@
+"""Scores of membership on a model whose curve is known in closed form.
+
+The model is the sum of the records that are in, each of length 1 in 400 dimensions, and Gaussian
+noise of deviation 1. What it says of a record x is x @ model, offset by a constant. Whether a
+record is in moves that by 1, and all else spreads it by s, s^2 = 1 + sum of (x @ z)^2 / 4 over
+other records z. So no test of that statistic does better than AUC = Phi(1 / (s sqrt 2)), and a
+TPR of Phi(Phi^-1(FPR) + 1 / s).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+
+from overhear.attacks.membership.pool import balanced_coins, fair_coins
+from overhear.attacks.membership.roc import roc
+from overhear.attacks.membership.scores import (
+    ATTACKS,
+    lira_offline,
+    lira_online,
+    rmia_online,
+    threshold,
+)
+from overhear.privacy.errors import InputError
+
+RECORDS, DIMENSIONS, REFERENCES, GAMES = 1000, 400, 128, 12
+
+
+class Toy(NamedTuple):
+    targets: np.ndarray
+    included: np.ndarray
+    references: np.ndarray
+    coins: np.ndarray
+    strength: float  # 1 / s
+
+
+@pytest.fixture(scope="module")
+def toy() -> Toy:
+    generator = np.random.default_rng(7)
+    records = generator.standard_normal((RECORDS, DIMENSIONS))
+    records /= np.linalg.norm(records, axis=1, keepdims=True)
+    offset = -30.0 + generator.standard_normal(RECORDS)  # some records are hard for every model
+
+    def statistics(included: np.ndarray) -> np.ndarray:
+        noise = generator.standard_normal((len(included), DIMENSIONS))
+        return (included @ records + noise) @ records.T + offset
+
+    coins = balanced_coins(REFERENCES, RECORDS, generator=generator)
+    included = fair_coins(GAMES, RECORDS, generator=generator)
+    overlaps = (records @ records.T) ** 2
+    spread = np.sqrt(1.0 + 0.25 * (overlaps.sum(axis=1) - 1.0))
+    strength = float((1.0 / spread).mean())  # which varies by 2 % between records
+    return Toy(statistics(included), included, statistics(coins), coins, strength)
+
+
+def curve(toy: Toy, attack, *, included: np.ndarray | None = None):
+    scores = [attack(target, toy.references, toy.coins) for target in toy.targets]
+    inside = toy.included if included is None else included
+    return roc(np.concatenate(scores), inside.reshape(-1))
+
+
+@pytest.mark.parametrize("attack", [lira_online, lira_offline, rmia_online])
+def test_the_curve_is_that_of_the_best_test(toy: Toy, attack) -> None:
+    """12,000 guesses: 5 standard errors of AUC and TPR, and .01 for what 64 references miss.
+
+    A false alarm has a probability below 1e-6 for each of the two. RMIA's probabilities are far
+    below 1 here, where its ratio is the likelihood ratio.
+    """
+    found = curve(toy, attack)
+    ideal = float(ndtr(toy.strength / math.sqrt(2.0)))
+    assert found.auc == pytest.approx(ideal, abs=5.0 * found.auc_error + 0.01)
+    assert found.auc > curve(toy, threshold).auc + 5.0 * found.auc_error
+    rate = found.at(0.1)
+    best = float(ndtr(ndtri(0.1) + toy.strength))
+    value, _, _ = rate.true_positive_rate(confidence=0.95)
+    assert value == pytest.approx(best, abs=5.0 * math.sqrt(best / rate.members) + 0.02)
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+def test_shuffled_coins_leave_chance(toy: Toy, attack) -> None:
+    """Labels that nothing depends on: 5 standard errors, a false alarm in 1.7 million."""
+    shuffled = fair_coins(GAMES, RECORDS, generator=np.random.default_rng(8))
+    found = curve(toy, attack, included=shuffled)
+    assert found.auc == pytest.approx(0.5, abs=5.0 * found.auc_error)
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+@pytest.mark.parametrize("references", [2, 3, 8])
+def test_few_references_are_enough_to_score(toy: Toy, attack, references: int) -> None:
+    coins = balanced_coins(references, RECORDS, generator=np.random.default_rng(9))
+    scores = attack(toy.targets[0], toy.references[:references], coins)
+    assert np.isfinite(scores).all()
+
+
+def test_equal_references_divide_by_no_zero() -> None:
+    coins = np.array([[True, True], [False, False]])
+    for attack in ATTACKS.values():
+        assert np.isfinite(attack(np.array([1.0, 50.0]), np.full((2, 2), 50.0), coins)).all()
+
+
+def test_a_record_that_is_in_no_reference_is_refused() -> None:
+    coins = np.array([[True, False], [False, False]])
+    with pytest.raises(InputError, match="at least one of either"):
+        lira_online(np.zeros(2), np.zeros((2, 2)), coins)
+    with pytest.raises(InputError, match=r"must be \(C,\)"):
+        rmia_online(np.zeros(3), np.zeros((2, 2)), ~coins)
