@@ -1,4 +1,4 @@
-"""The command `overhear schema`: what run files, policies and privacy.json may hold."""
+"""The command `overhear schema`: what run files, policies, reports and audits may hold."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class SchemaName(enum.StrEnum):
     POLICY = "policy"
     REPORT = "report"
     TOTAL = "total"
+    AUDIT = "audit"
 
 
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
-    """Print the JSON schema of a run file, a policy, privacy.json or a total."""
+    """Print the JSON schema of a run file, a policy, privacy.json, a total or audit.json."""
     if what is SchemaName.RUN:
         from ...runs.run_file.run_file import run_file_schema
 
@@ -35,6 +36,10 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
         from ...reports.schema import total_schema
 
         print_json(total_schema())
+    elif what is SchemaName.AUDIT:
+        from ...runs.evidence.schema import audit_schema
+
+        print_json(audit_schema())
     else:
         from ...reports.schema import report_schema
 
