@@ -22,7 +22,7 @@ from ..runs.described import (
     Score,
     Status,
 )
-from ..runs.evidence.schema import Assumption, Attack, Audit, Measured
+from ..runs.evidence.schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.folder.records import Environment, Stopped
 from ..runs.plan.schema import Planned, SecondOpinion
 
@@ -270,6 +270,8 @@ class Report(Described):
     """By audited adversary."""
     assumptions: list[Assumption]
     reproduce: Reproduce
+    trail: Trail | None = None
+    """Audits of the run file that this run was trained from, where their list is beside it."""
     total: Total | None = None
     """With other runs on the same records, where these were named."""
 

@@ -22,14 +22,24 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...privacy.bounded import read_bounded
-from ...privacy.durable import BINARY, write_all
+from ...privacy.durable import BINARY, write_all, write_durably
 from ...privacy.errors import InputError
 from ..described import Count, Described, NotNegative, finite
 from ..evidence.schema import Audit, AuditSettings, AuditVerdict, Trail
+from ..folder.folder import SUMS
+from ..folder.sums import write_sums
 from ..run_file.run_file import RunFile
 from ..run_file.tables import AuditTable, InterceptTable
 
-__all__ = ["TRAIL", "AuditLine", "leave_trace", "read_trail", "run_digest"]
+__all__ = [
+    "TRAIL",
+    "AuditLine",
+    "keep_trail",
+    "leave_trace",
+    "read_trail",
+    "run_digest",
+    "trail_of_folder",
+]
 
 TRAIL = "audits.jsonl"
 _LARGEST = 64 << 20  # bytes; an audit has about six hundred
@@ -144,6 +154,34 @@ def read_trail(paths: Sequence[Path], config: RunFile) -> Trail | None:
         others=sum(one is not None for one in lines.values()) - len(of_run),
         damaged=list(dict.fromkeys(damaged))[:_TOLD],
     )
+
+
+def trail_of_folder(folder: Path, config: RunFile) -> Trail | None:
+    """What is known of audits of the run file that a folder was trained from.
+
+    Args:
+        folder: of the run; the list is in it, as it was when it was trained, or beside it.
+        config: its run.toml.
+    """
+    return read_trail([folder / TRAIL, folder.parent / TRAIL], config)
+
+
+def keep_trail(run_file: Path, folder: Path) -> None:
+    """Copy the list beside a run file into the folder that was trained from it, if there is one.
+
+    Args:
+        run_file: that was named.
+        folder: of the run, which has ended; its digests are written anew.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    path = run_file.parent / TRAIL
+    if not path.is_file() or (folder / TRAIL).exists() or path.stat().st_size > _LARGEST:
+        return
+    write_durably(folder / TRAIL, path.read_bytes())
+    if (folder / SUMS).exists():
+        write_sums(folder)
 
 
 def _read(held: bytes, lines: dict[bytes, AuditLine | None]) -> list[str]:
