@@ -3,7 +3,7 @@
     python benchmarks/audit_looks.py [--audits 2000] [--canaries 1000]
 
 Each adversary's scores are those of the best test of a mechanism whose noise is `scale` times what
-is claimed (mu 1 claimed); the others are sound and as tight as the proof. "as before" is the rule
+is claimed (mu 1 claimed); the others are sound and as tight as the proof. "before" is the rule
 of two fixed looks, one at 95 % for each adversary and one at 99.9 %, which cleared nothing.
 """
 
@@ -51,7 +51,7 @@ def main() -> None:
     print(
         "| noise | adversaries | suspicious first | cleared | suspicious | contradicted |", end=""
     )
-    print(" canaries | as before: suspicious | contradicted |")
+    print(" canaries | before: suspicious | contradicted |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for scale, adversaries in (
         (1.0, 1),

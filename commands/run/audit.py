@@ -117,8 +117,8 @@ def _show(found: Audit) -> None:
     for one in found.adversaries:
         say(console, f"{one.words}.")
     console.print(checks_table(found.checks))
-    say(console, f"Verdict: {found.verdict}.")
     if found.seed is not None:
         say(console, f"Seed of the coins: {found.seed}.")
     for line in trail_lines(found):
         say(console, line)
+    say(console, f"Verdict: {found.verdict}.")

@@ -27,7 +27,7 @@ from ...privacy.errors import InputError
 from ..described import Count, Described, NotNegative, finite
 from ..evidence.schema import Audit, AuditSettings, AuditVerdict, Trail
 from ..folder.folder import SUMS
-from ..folder.sums import write_sums
+from ..folder.sums import forget_sums, write_sums
 from ..run_file.run_file import RunFile
 from ..run_file.tables import AuditTable, InterceptTable
 
@@ -123,6 +123,8 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+    if (run_file.parent / SUMS).exists():  # of a run whose own run.toml was audited
+        forget_sums(run_file.parent, TRAIL)
     return read_trail([path], config) or Trail(audits=1, verdicts={}, others=0, damaged=[])
 
 

@@ -19,6 +19,7 @@ from overhear.runs.audit.trail import (
     trail_of_folder,
 )
 from overhear.runs.evidence.schema import Audit
+from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.conftest import sample_audit
 from tests.runs.audit.test_audit import RUN
@@ -137,3 +138,14 @@ def test_two_audits_at_once_leave_whole_lines(run_file: Path) -> None:
     assert len([json.loads(line) for line in lines]) == 20
     trail = read_trail([run_file.parent / TRAIL], load_run_file(run_file))
     assert trail.damaged == []
+
+
+def test_a_run_folder_whose_own_run_file_was_audited_stays_whole(run_file: Path) -> None:
+    folder = run_file.parent
+    _left(run_file, 1)
+    write_sums(folder)
+    assert TRAIL in (folder / "SHA256SUMS").read_text(encoding="utf-8")
+    _left(run_file, 1)
+    sums = (folder / "SHA256SUMS").read_text(encoding="utf-8")
+    assert TRAIL not in sums
+    assert "run.toml" in sums
