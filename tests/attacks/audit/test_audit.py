@@ -134,6 +134,12 @@ def test_an_audit_stops_as_soon_as_it_is_sure(monkeypatch) -> None:
     assert (slower.verdict, len(games)) == (Verdict.CONTRADICTED, 2)
 
 
+def test_a_claim_that_audits_before_contradict_stays_so(monkeypatch) -> None:
+    known = {"eavesdropper": module.Evidence(at_zero=(400.0,) * 11)}
+    found, games = _audited(monkeypatch, _of(0.8, 2000, 1), before=known)
+    assert (found.verdict, len(games)) == (Verdict.CONTRADICTED, 1)
+
+
 def test_evidence_of_audits_before_counts(monkeypatch) -> None:
     first, _ = _audited(monkeypatch, _of(1.1, 2000, 1))
     known = {}

@@ -154,3 +154,30 @@ def test_what_no_audit_can_have_won_is_refused() -> None:
         decisive(Evidence(), tested=0)
     with pytest.raises(ValueError, match="threshold=inf"):
         after(Evidence(), _guesses(9, np.random.default_rng(0)), claim=ONE, threshold=math.inf)
+
+
+def test_what_is_paid_for_a_canary_is_fair_at_the_least_error_rate() -> None:
+    coins = np.array([True, False])
+    right, wrong = (
+        np.exp(
+            0.5
+            * np.array(
+                after(
+                    Evidence(),
+                    Guesses(scores=scores, included=coins),
+                    claim=ONE,
+                    threshold=0.0,
+                ).at_zero
+            )
+        )
+        for scores in (np.array([1.0, -1.0]), np.array([0.0, 0.0]))  # a ratio of 0 is wrong
+    )
+    assert wrong == pytest.approx(1.0 - np.array(BETS))
+    least = least_error(ONE)
+    assert least * wrong + (1.0 - least) * right == pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_more_claims_are_tested_the_more_it_takes() -> None:
+    held = Evidence(looks=[8000.0])  # odds of 2,001 to 1
+    assert decisive(held, tested=1)
+    assert not decisive(held, tested=2)
