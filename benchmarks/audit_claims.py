@@ -76,9 +76,10 @@ def _engine(
     against: Sequence[str] = ("eavesdropper",),
 ) -> None:
     config = load_run_file(
-        EXAMPLES / run, [*values, f"audit.canaries={canaries}", "intercept.rounds=[1]"]
+        EXAMPLES / run,
+        [*values, f"audit.canaries={canaries}", "audit.seed=0", "intercept.rounds=[1]"],
     )
-    found = audit_config(config, generator=np.random.default_rng(0))
+    found = audit_config(config)
     by_name = {one.name: one for one in found.adversaries}
     for claim, who in itertools.product(claims, against):
         one = by_name[who]

@@ -13,7 +13,6 @@ import statistics
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from overhear.attacks.audit.audit import audit
@@ -66,11 +65,7 @@ def _row(epsilon: float, rate: float, rounds: int, *, audits: int, canaries: int
         game, against = game_of(config, built, plan, multiplier=plan.noise_multiplier)
         assert game is not None  # noqa: S101 # the eavesdropper is measured
         start = time.process_time()
-        (one,) = [
-            a
-            for a in audit(game, against, generator=np.random.default_rng(seed))
-            if a.proven.name == "eavesdropper"
-        ]
+        (one,) = [a for a in audit(game, against, seed=seed) if a.proven.name == "eavesdropper"]
         spent.append(time.process_time() - start)
         found.append(one)
     median = statistics.median(one.measured for one in found)

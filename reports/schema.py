@@ -23,7 +23,7 @@ from ..runs.described import (
     Status,
 )
 from ..runs.evidence.membership import Membership
-from ..runs.evidence.schema import Assumption, Attack, Audit, Measured
+from ..runs.evidence.schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.folder.records import Environment, Stopped
 from ..runs.plan.schema import Planned, SecondOpinion
 
@@ -273,6 +273,8 @@ class Report(Described):
     """Where it was inferred; records are never listed here."""
     assumptions: list[Assumption]
     reproduce: Reproduce
+    trail: Trail | None = None
+    """Audits of the run file that this run was trained from, where their list is beside it."""
     total: Total | None = None
     """With other runs on the same records, where these were named."""
 

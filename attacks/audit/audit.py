@@ -1,10 +1,17 @@
 """The audit: measure epsilon of the real engine for each adversary, beside what is proven.
 
-Canaries give a lower bound at 95 %. The first bound above a proven epsilon is "suspicious", as one
-in twenty audits of a sound engine of worst-case leakage is: it is played again with four times as
-many fresh canaries at 99.9 %, and only a second one contradicts the proof. Five checks that need no
-canaries stand beside it (`message_check`, `residual_check`, `sampler_check`, `knowledge_check`,
-`function_check`).
+Canaries give a lower bound at 95 %, for each adversary. A first bound above a proven epsilon may be
+chance; among several adversaries and all single messages together chance goes so far in at most 5
+of 100 sound audits (S. Holm, Scand. J. Statist. 6, 1979, at the confidence of the first look). What
+does is looked at again with four times as many fresh canaries:
+
+    contradicted   the evidence is decisive (`evidence`): that ever happens to a sound engine with
+                   probability .001, however often it is audited; the looks end as soon as it is
+    cleared        the fresh canaries alone stay within what is proven, at the first confidence
+    suspicious     neither
+
+Where even a perfect audit of as many canaries would show less than a tenth of what is proven, the
+adversary is not measured. Checks that need no canaries stand beside it (`engine_checks`).
 
 What is scored is what an adversary really sees: messages and end states. Where the proof counts
 more as seen (values that only a recipient holds), the bound stays further below what is proven.
@@ -12,12 +19,10 @@ more as seen (values that only a recipient holds), the bound stays further below
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -27,165 +32,44 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.sensitivity import JointSensitivity
-from ..bounds.lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
+from ..bounds.guesses import Guesses
+from ..bounds.lower_bounds import LowerBound, ideal, total_error, two_sided
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
-from .game import MOST, CanaryGame, Progress, play
+from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
+from .evidence import (
+    LINKS,
+    Evidence,
+    after,
+    after_first_look,
+    best_threshold,
+    decisive,
+    second_risk,
+    second_risk_of_links,
+)
+from .game import MOST, CanaryGame, LinkGuesses, Played, Progress, play
 from .message_bounds import LinkBound, link_bounds
+from .power import LEAST_SHARE, canaries_for
 
-__all__ = ["Audited", "Proven", "Verdict", "audit", "claim_of", "hosts_of", "not_measured"]
-
-LINKS = 0.1  # share of the risk of a first look that all single messages may have together
-AGAIN = 4  # how many times as many canaries a second look takes
-SURE = 0.999  # its confidence
-
-
-class Verdict(enum.StrEnum):
-    """What a measured bound says of a proven one."""
-
-    CONSISTENT = "consistent"
-    SUSPICIOUS = "suspicious"
-    CONTRADICTED = "contradicted"
-    NOTHING_PROVEN = "nothing proven"
-    NOT_MEASURED = "not measured"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Proven:
-    """What an audit holds a measurement against.
-
-    Attributes:
-        name: of the adversary, as it was asked for.
-        epsilon: of the audited rounds; infinite where nothing protects or can be expressed.
-        statement: what it is said of.
-        status: what is known of epsilon.
-        claim: the mechanism that it is the epsilon of; without noise where it is infinite.
-    """
-
-    name: str
-    epsilon: float
-    statement: Statement
-    status: Status
-    claim: Claim
-
-    @property
-    def delta(self) -> float:
-        """Of the statement."""
-        return self.statement.delta
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Audited:
-    """One adversary's figures.
-
-    Attributes:
-        proven: what they are held against.
-        bounds: lower bounds by every estimator, the headline first; empty if not measured.
-        ideal: the headline that a perfect audit of as many canaries expects; None where infinite.
-        canaries: how many were scored.
-        again: the headline of the second look, where there was one.
-        links: single messages, of the adversary whose messages were scored one by one.
-        again_links: those that were looked at again.
-        verdict: of all of it.
-        why: the reason where nothing was measured.
-    """
-
-    proven: Proven
-    bounds: Sequence[LowerBound]
-    ideal: float | None
-    canaries: int
-    verdict: Verdict
-    again: LowerBound | None = None
-    links: Sequence[LinkBound] = ()
-    again_links: Sequence[LinkBound] = ()
-    why: str = ""
-
-    @property
-    def measured(self) -> float:
-        """The headline's epsilon, 0 where nothing was measured."""
-        return self.bounds[0].epsilon if self.bounds else 0.0
-
-    def words(self) -> str:
-        """One sentence for a reader."""
-        at = f"at delta {_small(self.proven.delta)}"
-        if self.verdict is Verdict.NOT_MEASURED:
-            if self.proven.epsilon == 0:
-                return f"{self.proven.name}: nothing about the data reaches it"
-            claimed = f"{self.proven.epsilon:.3g} {at} ({self.proven.status})"
-            return f"{self.proven.name}: {claimed} is not measured; {self.why}"
-        confidence = f"{_share(self.bounds[0].confidence)} confidence, {self.canaries} canaries"
-        found = (
-            f"{self.proven.name}: epsilon is at least {_least(self.measured)} {at} ({confidence})"
-        )
-        proven = f"the proven {_most(self.proven.epsilon)}"
-        if self.verdict is Verdict.NOTHING_PROVEN:
-            if self.proven.status is Status.CANNOT_BE_EXPRESSED:
-                return f"{found}; no bound can be expressed to hold it against"
-            if math.isinf(self.proven.epsilon):
-                return f"{found}; nothing protects against it"
-            over = "more" if self.measured > self.proven.epsilon else "no more"
-            return f"{found}, {over} than the {self.proven.epsilon:.3g} that is claimed, unproven"
-        if self.measured == 0:
-            found = f"{self.proven.name}: {self.canaries} canaries show nothing {at}"
-        elif self.bounds[0].epsilon <= self.proven.epsilon and _exceeds(
-            self.bounds[0], self.proven
-        ):
-            scale = self.bounds[0].noise_scale or 0.0
-            found += f"; the declared noise is rejected, it is at most {scale:.3g} of it"
-        over_links = [link for link in self.links if link.exceeded]
-        if over_links:
-            some = ", ".join(
-                f"{k.message} ({_least(k.measured)} > {_most(k.proven)})" for k in over_links
-            )
-            found += f"; single messages show more than their own noise promises: {some}"
-        if self.verdict is Verdict.CONSISTENT:
-            return found if self.measured == 0 else f"{found}, within {proven}"
-        again = (
-            ""
-            if self.again is None
-            else f"{_least(self.again.epsilon)} at {_share(SURE)} confidence"
-        )
-        look = f"a second look with {AGAIN} times as many canaries gives {again}"
-        if self.verdict is Verdict.SUSPICIOUS:
-            return f"{found}; {look}, within {proven}: chance is the likelier cause"
-        if self.again is not None and self.again.epsilon <= self.proven.epsilon:
-            if _exceeds(self.again, self.proven):
-                return f"{found}; {look}, and rejects the declared noise, too"
-            return f"{found}, and again when looked at twice: the noise on them is not as declared"
-        return f"{found}; {look}, more than {proven}: the proof or the code is wrong"
-
-
-def _share(confidence: float) -> str:
-    return f"{100 * confidence:.10g}%"
-
-
-def _small(delta: float) -> str:
-    """Delta as it is written elsewhere, 1e-5 and not 1e-05."""
-    mantissa, exponent = f"{delta:.3e}".split("e")
-    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-
-
-def _least(value: float) -> str:
-    """A lower bound with three digits, never rounded up."""
-    if value == 0:
-        return "0"
-    return format(Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(repr(value))), "f")
-
-
-def _most(value: float) -> str:
-    """A proven bound with three digits, never rounded down but for the last bits of a float."""
-    if not 0 < value < math.inf:
-        return format(value, "g")
-    nearly = Decimal(repr(value)) * (1 - Decimal("1e-12"))
-    return format(Context(prec=3, rounding=ROUND_CEILING).plus(nearly), "f")
+__all__ = [
+    "AGAIN",
+    "Audited",
+    "Proven",
+    "Verdict",
+    "audit",
+    "claim_of",
+    "hosts_of",
+    "not_measured",
+]
 
 
 def audit(
     game: CanaryGame,
     against: Sequence[Proven],
     *,
-    generator: np.random.Generator,
+    seed: int,
     confidence: float = 0.95,
+    before: Mapping[str, Evidence] | None = None,
     progress: Progress | None = None,
 ) -> list[Audited]:
     """Play, bound, and look again where a bound exceeds what is proven.
@@ -193,108 +77,216 @@ def audit(
     Args:
         game: whose adversaries are the adversaries that can be measured.
         against: what is proven of each adversary, measured or not.
-        generator: of coins, directions and signs.
-        confidence: of the first look.
+        seed: of coins, directions and signs alone; one that no audit used whose evidence counts.
+            Noise and batches come from the system's entropy.
+        confidence: of the first look, of all adversaries together.
+        before: by adversary the evidence of audits of the same run, to which this one adds.
         progress: called with (rounds done, rounds in all).
 
     Raises:
-        ValueError: a confidence outside (0.5, 1).
+        ValueError: a confidence outside (0.5, 1), or a negative seed.
     """
     if not 0.5 < confidence < 1:
         raise InputError(f"confidence={confidence} must lie in (0.5, 1), such as 0.95")
-    played = play(game, generator=generator, progress=progress)
-    found = []
-    for one in against:
-        if one.name not in played.guesses:
-            continue
-        guesses = played.guesses[one.name]
-        bounds = _bounds(guesses, one, confidence=confidence)
-        count = len(guesses.scores)
-        best = None
-        if math.isfinite(one.epsilon):
-            best = ideal(one.claim, canaries=count, delta=one.delta, confidence=confidence)
-        links = list[LinkBound]()
-        if one.name == game.linked:
-            sure = 1.0 - LINKS * (1.0 - confidence)
-            links = link_bounds(played.links, statement=one.statement, confidence=sure)
-        found.append(
-            Audited(
-                proven=one,
-                bounds=bounds,
-                ideal=best,
-                canaries=count,
-                links=links,
-                verdict=_verdict(one, bounds[0], links),
-            )
-        )
-    looked = [
-        _second_look(game, one, generator=generator, progress=progress)
-        if one.verdict is Verdict.SUSPICIOUS
-        else one
-        for one in found
+    if seed < 0:
+        raise InputError(f"seed={seed} must be at least 0")
+    played = play(game, generator=_coins(seed, 0), progress=progress)
+    of_links = LINKS * (1.0 - confidence) if game.linked is not None else 0.0
+    looks = [
+        _first_look(game, one, played, before or {}, confidence=confidence, of_links=of_links)
+        for one in against
+        if one.name in played.guesses
     ]
-    by_name = {one.proven.name: one for one in looked}
-    return [by_name.get(one.name) or not_measured(one, looked) for one in against]
+    tested = sum(one.proven.is_tested for one in looks)
+    looks = _among_all(looks, played, risk=1.0 - confidence - of_links)
+    rules = _Rules(tested=max(tested, 1), risk=1.0 - confidence, of_links=of_links)
+    found = []
+    for place, one in enumerate(looks, start=1):
+        if one.evidence is not None and decisive(one.evidence, tested=rules.tested):
+            found.append(_decided(one, rules))
+        elif one.verdict is Verdict.SUSPICIOUS:
+            first = played.guesses[one.proven.name]
+            more = _Look(game, seed=seed, place=place, first=first, progress=progress)
+            found.append(_second_look(one, more, rules))
+        else:
+            found.append(_at_rest(one))
+    by_name = {one.proven.name: one for one in found}
+    return [by_name.get(one.name) or not_measured(one, found) for one in against]
 
 
-def _second_look(
-    game: CanaryGame, one: Audited, *, generator: np.random.Generator, progress: Progress | None
+def _coins(seed: int, *place: int) -> np.random.Generator:
+    """The generator of one look; another look's does not depend on how far this one goes."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=place))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rules:
+    """How surely a second look must be right: claims that are tested, and risks of the first."""
+
+    tested: int
+    risk: float  # that a sound claim is looked at again
+    of_links: float  # the same by single messages alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a second look plays, and what it knows of the first."""
+
+    game: CanaryGame
+    seed: int
+    place: int
+    first: Guesses
+    progress: Progress | None
+
+
+def _first_look(
+    game: CanaryGame,
+    one: Proven,
+    played: Played,
+    before: Mapping[str, Evidence],
+    *,
+    confidence: float,
+    of_links: float,
 ) -> Audited:
-    name = one.proven.name
-    linked = name if any(link.exceeded for link in one.links) else None
-    more = replace(
-        game,
-        canaries=AGAIN * game.canaries,
-        adversaries={name: game.adversaries[name]},
-        linked=linked,
-    )
-    played = play(more, generator=generator, progress=progress)
-    again = _headline(played.guesses[name], one.proven, confidence=SURE)
-    suspects = {(link.message, link.host) for link in one.links if link.exceeded}
-    looked_at = [link for link in played.links if (link.message, link.host) in suspects]
-    links = link_bounds(looked_at, statement=one.proven.statement, confidence=SURE)
-    twice = _exceeds(again, one.proven) or any(link.exceeded for link in links)
-    verdict = Verdict.CONTRADICTED if twice else Verdict.SUSPICIOUS
-    return replace(one, again=again, again_links=links, verdict=verdict)
-
-
-def _verdict(proven: Proven, bound: LowerBound, links: Sequence[LinkBound]) -> Verdict:
-    if proven.status is Status.HEURISTIC:
-        return Verdict.NOTHING_PROVEN
-    over = any(link.exceeded for link in links)
-    if math.isinf(proven.epsilon):
-        return Verdict.SUSPICIOUS if over else Verdict.NOTHING_PROVEN
-    over = over or _exceeds(bound, proven)
-    return Verdict.SUSPICIOUS if over else Verdict.CONSISTENT
-
-
-def _exceeds(bound: LowerBound, proven: Proven) -> bool:
-    """Whether more leaked than the claim allows; where the claim's noise is rejected it did, too.
-
-    Of several contributions under replace-one the bound's epsilon is that of one, so that it may be
-    below the proven one although the noise cannot be as declared.
-    """
-    rejected = bound.noise_scale is not None and bound.noise_scale < 1.0
-    return math.isfinite(proven.epsilon) and (bound.epsilon > proven.epsilon or rejected)
-
-
-def not_measured(proven: Proven, measured: Sequence[Audited]) -> Audited:
-    """An adversary whose rounds no canary can be scored in, beside those that were measured."""
-    why = "all of its rounds are one release, in which no round can be scored by itself"
-    if proven.name == SINGLE_MESSAGE.name:
-        why = "it is no adversary that exists"
-        for one in measured:
-            if one.measured > proven.epsilon:
-                why += f"; {one.proven.name} learns more, at least {_least(one.measured)}"
-                break
+    """The figures of one adversary; suspicious if a message of it exceeds, else consistent."""
+    guesses = played.guesses[one.name]
+    count = len(guesses.scores)
+    links: list[LinkBound] = []
+    if one.name == game.linked:
+        links = link_bounds(played.links, statement=one.statement, confidence=1.0 - of_links)
+    best, evidence = None, None
+    if math.isfinite(one.epsilon):
+        best = ideal(one.claim, canaries=count, delta=one.delta, confidence=confidence)
+    if one.is_tested:
+        known = before.get(one.name, Evidence())
+        evidence = after_first_look(known, guesses, claim=one.claim)
+    over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)
+    verdict = Verdict.CONSISTENT if one.is_tested else Verdict.NOTHING_PROVEN
     return Audited(
-        proven=proven,
-        bounds=(),
-        ideal=None,
-        canaries=0,
-        verdict=Verdict.NOT_MEASURED,
-        why=why,
+        proven=one,
+        bounds=_bounds(guesses, one, confidence=confidence),
+        ideal=best,
+        canaries=count,
+        links=links,
+        evidence=evidence,
+        verdict=Verdict.SUSPICIOUS if over else verdict,
     )
+
+
+def _among_all(looks: Sequence[Audited], played: Played, *, risk: float) -> list[Audited]:
+    """Which first bounds exceed, at this risk together: Holm's procedure, on bounds for p-values.
+
+    What exceeds at risk / n, n being how many are tested, is suspicious; without it n is smaller,
+    and so on until nothing more exceeds.
+    """
+    tested = [one for one in looks if one.proven.is_tested]
+    rest = [one for one in tested if exceeds(one.bounds[0], one.proven)]
+    found = {one.proven.name: one for one in looks}
+    left = len(tested)
+    while rest:
+        over = set[str]()
+        for one in rest:
+            name = one.proven.name
+            bound = _headline(played.guesses[name], one.proven, confidence=1.0 - risk / left)
+            found[name] = replace(one, together=bound)
+            if exceeds(bound, one.proven):
+                found[name] = replace(found[name], verdict=Verdict.SUSPICIOUS)
+                over.add(name)
+        if not over:
+            break
+        rest = [one for one in rest if one.proven.name not in over]
+        left -= len(over)
+    return list(found.values())
+
+
+def _decided(one: Audited, rules: _Rules) -> Audited:
+    """One whose evidence is decisive after the first look, so that none follows."""
+    assert one.evidence is not None  # noqa: S101 # it is decisive
+    won = 1.0 / rules.risk if one.verdict is Verdict.SUSPICIOUS else 0.0
+    evidence = replace(one.evidence, looks=(*one.evidence.looks, won))
+    return replace(one, verdict=Verdict.CONTRADICTED, decided=True, evidence=evidence)
+
+
+def _at_rest(one: Audited) -> Audited:
+    """One that no second look follows; not measured where it could not have shown anything."""
+    if one.evidence is not None:
+        one = replace(one, evidence=replace(one.evidence, looks=(*one.evidence.looks, 0.0)))
+    proven, best = one.proven, one.ideal
+    least = LEAST_SHARE * proven.epsilon
+    if not proven.is_tested or best is None or max(best, one.measured) >= least:
+        return one
+    confidence = one.bounds[0].confidence
+    more = canaries_for(proven.claim, epsilon=least, delta=proven.delta, confidence=confidence)
+    remedy = "no number of them would" if more is None else f"about {more} could"
+    why = (
+        f"a perfect audit of {one.canaries} canaries shows {best:.2g}, less than a tenth of it; "
+        f"{remedy}"
+    )
+    return replace(one, verdict=Verdict.NOT_MEASURED, why=why)
+
+
+def _second_look(one: Audited, look: _Look, rules: _Rules) -> Audited:
+    """Play fresh canaries until the evidence is decisive, or all of them are played."""
+    name, proven, evidence = one.proven.name, one.proven, one.evidence
+    linked = name if any(link.exceeded for link in one.links) else None
+    game = replace(look.game, adversaries={name: look.game.adversaries[name]}, linked=linked)
+    threshold = best_threshold(look.first.scores, look.first.included)
+    attempt = 1 if evidence is None else len(evidence.looks) + 1
+    parts: list[Played] = []
+    for part in range(AGAIN):
+        coins = _coins(look.seed, 1, look.place, part)
+        parts.append(play(game, generator=coins, progress=look.progress))
+        if evidence is None:
+            continue
+        guesses = parts[-1].guesses[name]
+        evidence = after(evidence, guesses, claim=proven.claim, threshold=threshold)
+        if decisive(evidence, tested=rules.tested):
+            return _decided(replace(one, evidence=evidence), rules)
+    guesses = _joined([part.guesses[name] for part in parts])
+    risk = second_risk(attempt, risk=rules.risk, tested=rules.tested)
+    again = _headline(guesses, proven, confidence=1.0 - risk)
+    fresh = _headline(guesses, proven, confidence=1.0 - rules.risk)
+    if evidence is not None:
+        won = 1.0 / (rules.risk * risk) if exceeds(again, proven) else 0.0
+        evidence = replace(evidence, looks=(*evidence.looks, won))
+    decided = evidence is not None and decisive(evidence, tested=rules.tested)
+    sure, doubted = list[LinkBound](), list[LinkBound]()
+    if linked is not None:
+        suspects = {(link.message, link.host) for link in one.links if link.exceeded}
+        looked_at = [link for link in _joined_links(parts) if (link.message, link.host) in suspects]
+        surely = 1.0 - second_risk_of_links(attempt, risk=rules.of_links)
+        sure = link_bounds(looked_at, statement=proven.statement, confidence=surely)
+        doubted = link_bounds(looked_at, statement=proven.statement, confidence=1.0 - rules.risk)
+    verdict = Verdict.CLEARED
+    if decided or any(link.exceeded for link in sure):
+        verdict = Verdict.CONTRADICTED
+    elif exceeds(fresh, proven) or any(link.exceeded for link in doubted):
+        verdict = Verdict.SUSPICIOUS
+    return replace(
+        one,
+        again=again,
+        fresh=fresh,
+        again_links=sure,
+        evidence=evidence,
+        decided=decided,
+        verdict=verdict,
+    )
+
+
+def _joined(parts: Sequence[Guesses]) -> Guesses:
+    return Guesses(
+        scores=np.concatenate([one.scores for one in parts]),
+        included=np.concatenate([one.included for one in parts]),
+    )
+
+
+def _joined_links(parts: Sequence[Played]) -> list[LinkGuesses]:
+    """Every message's guesses of all parts, each of which has the same messages."""
+    found: dict[tuple[str, int], list[LinkGuesses]] = {}
+    for part in parts:
+        for link in part.links:
+            found.setdefault((link.message, link.host), []).append(link)
+    return [of[0]._replace(guesses=_joined([one.guesses for one in of])) for of in found.values()]
 
 
 def _headline(guesses: Guesses, proven: Proven, *, confidence: float) -> LowerBound:

@@ -1,4 +1,4 @@
-"""The command `overhear schema`: what run files, policies and privacy.json may hold."""
+"""The command `overhear schema`: what run files, policies, reports and audits may hold."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ class SchemaName(enum.StrEnum):
     REPORT = "report"
     TOTAL = "total"
     MEMBERSHIP = "membership"
+    AUDIT = "audit"
 
 
 def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]) -> None:
-    """Print the JSON schema of a run file, a policy, privacy.json, a total or membership.json."""
+    """Print the JSON schema of a run file, a policy, or a JSON file that a command writes."""
     if what is SchemaName.RUN:
         from ...runs.run_file.run_file import run_file_schema
 
@@ -40,6 +41,10 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
         from ...runs.evidence.membership import membership_schema
 
         print_json(membership_schema())
+    elif what is SchemaName.AUDIT:
+        from ...runs.evidence.schema import audit_schema
+
+        print_json(audit_schema())
     else:
         from ...reports.schema import report_schema
 

@@ -11,6 +11,7 @@ from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from ...runs.evidence.schema import Audit
+    from ...runs.run_file.run_file import RunFile
 
 __all__ = ["audit"]
 
@@ -27,7 +28,7 @@ def audit(
         ),
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Of DIR: audit once more, and keep what was found.")
+        bool, typer.Option("--again", help="Of DIR: audit once more, and add to what was found.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -58,9 +59,10 @@ def audit(
 ) -> None:
     """Measure what is proven: plant records, run the real engine, and bound epsilon from below.
 
-    Of a run's folder the result is kept as audit.json, that of --membership as membership.json.
-    Exit code 4 if a measured bound exceeds a proven epsilon, twice, a check of the engine fails, or
-    more guesses of members are right than the proof allows.
+    Of a run's folder the result is kept as audit.json, that of --membership as membership.json; of
+    a run file a line is left in audits.jsonl beside it. Exit code 4 if what is measured contradicts
+    a proven epsilon, a check of the engine fails, or more guesses of members are right than the
+    proof allows.
     """
     asked = {"references": references, "games": games, "records": records, "minutes": minutes}
     asked = {name: value for name, value in asked.items() if value is not None}
@@ -85,9 +87,12 @@ def audit(
     if out is not None and not out.parent.is_dir():
         raise FileNotFoundError(f"{out.parent} is no folder; make it, or name another --out")
     contradicted: ContradictedProof | None = None
+    untraced = ""
     with audit_progress(make_console(stderr=True)) as progress:
         if target.suffix == ".toml":
-            found = audit_config(load_run_file(target, overrides or ()), progress=progress)
+            config = load_run_file(target, overrides or ())
+            found = audit_config(config, progress=progress)
+            found, untraced = _traced(target, config, found)
             if out is not None:
                 found.write(out)
         else:
@@ -101,6 +106,8 @@ def audit(
         print_json(found.dump())
     else:
         _show(found)
+    if untraced:
+        say(make_console(stderr=True), untraced)
     if contradicted is not None:
         raise contradicted
     raise_contradiction(found)
@@ -132,6 +139,21 @@ def _membership(
     run_membership(target, Wanted(**asked, show_records=shown, again=again), json=json)
 
 
+def _traced(run_file: Path, config: RunFile, found: Audit) -> tuple[Audit, str]:
+    """The audit with what stands beside its run file, or why no trace of it was left."""
+    from ...runs.audit.trail import TRAIL, leave_trace
+    from ...runs.errors import STATED, sentence
+
+    try:
+        return found.model_copy(update={"trail": leave_trace(run_file, config, found)}), ""
+    except STATED as error:
+        return found, (
+            f"No trace of this audit was left: {sentence(error)}. Its result stands all the same. "
+            f"Let {TRAIL} be written beside the run file, so that others see how often it was "
+            "audited."
+        )
+
+
 def _written(folder: Path, error: Exception) -> Audit:
     """The audit that was written before it was found to contradict a proof."""
     from ...runs.evidence.evidence import read_audit
@@ -142,11 +164,15 @@ def _written(folder: Path, error: Exception) -> Audit:
 
 
 def _show(found: Audit) -> None:
-    from ..terminal.audit_tables import checks_table, measured_table
+    from ..terminal.audit_tables import checks_table, measured_table, trail_lines
 
     console = make_console()
     console.print(measured_table(found))
     for one in found.adversaries:
         say(console, f"{one.words}.")
     console.print(checks_table(found.checks))
+    if found.seed is not None:
+        say(console, f"Seed of the coins: {found.seed}.")
+    for line in trail_lines(found):
+        say(console, line)
     say(console, f"Verdict: {found.verdict}.")

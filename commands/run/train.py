@@ -73,6 +73,7 @@ def _train(
     json: bool,
     group: Group | None = None,
 ) -> None:
+    from ...runs.audit.trail import keep_trail
     from ...runs.folder.run import train_run
     from ...runs.run_file.run_file import load_run_file
     from ..terminal.progress import train_progress
@@ -103,6 +104,7 @@ def _train(
             )
         else:
             summary = train_run(config, out, progress=progress, group=group)
+    keep_trail(run, out)
     if json:
         print_json(summary.dump())
         return

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
 from ...runs.evidence.schema import Audit, AuditCheck
 from ...runs.numbers import bound, lower_bound, small
 
-__all__ = ["checks_table", "measured_table"]
+__all__ = ["checks_table", "measured_table", "trail_lines"]
 
 
 def measured_table(found: Audit) -> Table:
@@ -62,6 +62,23 @@ def checks_table(checks: Sequence[AuditCheck]) -> Table:
     for one in checks:
         table.add_row(one.name, "passed" if one.passed else "FAILED", str(one.tests), one.words)
     return table
+
+
+def trail_lines(found: Audit) -> Iterator[str]:
+    """What stands in audits.jsonl beside the run file; nothing of a folder.
+
+    Args:
+        found: the audit.
+    """
+    if found.trail is None:
+        return
+    trail = found.trail
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in trail.verdicts.items())
+    audits = "1 audit" if trail.audits == 1 else f"{trail.audits} audits"
+    others = f"; {trail.others} of other values or run files" if trail.others else ""
+    yield f"Audits of this run file: {audits} in audits.jsonl ({verdicts}){others}."
+    for told in trail.damaged:
+        yield f"Damaged: {told}."
 
 
 def _plain(value: float | None, form: str) -> str:

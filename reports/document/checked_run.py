@@ -34,8 +34,8 @@ __all__ = ["CheckedRun", "first_difference", "read_checked_run", "read_evidence"
 # figures that were held, so the tolerance lets nothing pass.
 _TOLERANCE = 1e-6
 # When and where the report was made; the rest is the run's.
-# The total is of other folders too, which need not be here.
-_OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device", "/total"})
+# The total is of other folders too, which need not be here; audits of a run file go on.
+_OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device", "/total", "/trail"})
 _Evidence = TypeVar("_Evidence", bound=Described)
 
 

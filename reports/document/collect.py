@@ -12,6 +12,7 @@ from typing import Literal
 from ...privacy.durable import write_durably
 from ...privacy.ledger import Spent
 from ...runs.attack.attack import PLANTED
+from ...runs.audit.trail import trail_of_folder
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
@@ -121,6 +122,8 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
         # The page goes to readers who are not to know of whom it speaks.
         unnamed = inferred.model_copy(update={"exposed": []})
         report = report.model_copy(update={"membership": unnamed})
+    if (trail := trail_of_folder(folder, config)) is not None:
+        report = report.model_copy(update={"trail": trail})
     if not others:
         return report
     return report.model_copy(update={"total": total_of_runs([folder, *others])})

@@ -154,12 +154,15 @@ def _attack(report: Report) -> Iterator[str]:
 def _audit(report: Report) -> Iterator[str]:
     audit = report.audit
     yield "## Audit\n"
+    yield from _trail(report)
     if audit is None:
         yield "Missing: the run was not audited. `overhear audit DIR` does it.\n"
         return
     yield (
         f"Verdict: {markdown_text(audit.verdict)}; {audit.canaries} canaries, confidence "
-        f"{audit.confidence:g}, delta {small(audit.delta)}, {audit.adjacency}.\n"
+        f"{audit.confidence:g}, delta {small(audit.delta)}, {audit.adjacency}"
+        f"{'' if audit.seed is None else f'; seed of the coins {audit.seed}'}"
+        f"{f'; audit {len(audit.earlier) + 1} of this run' if audit.earlier else ''}.\n"
     )
     rows = [("adversary", "measured epsilon", "proven epsilon", "canaries", "verdict")]
     rows += [
@@ -203,6 +206,18 @@ def _rate(rate: MembershipRate) -> str:
     if rate.true_positive_rate is None:
         return f"needs {rate.needed} non-members"
     return figure(rate.true_positive_rate)
+
+
+def _trail(report: Report) -> Iterator[str]:
+    """Audits of the run file, which stand beside it."""
+    if report.trail is None:
+        return
+    count = report.trail.audits
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in report.trail.verdicts.items())
+    damaged = "".join(f" Damaged: {told}." for told in report.trail.damaged)
+    times = "once" if count == 1 else f"{count} times"
+    said = f"{times}: {verdicts}" if count else "0 times"
+    yield f"The run file was audited {said} (audits.jsonl).{markdown_text(damaged)}\n"
 
 
 def _measured(value: float | str | None) -> str:

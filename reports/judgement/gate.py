@@ -7,12 +7,14 @@ the proof or the code is wrong; then come figures over a limit, then evidence th
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...attacks.audit.power import LEAST_SHARE
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
-from ...runs.evidence.schema import Audit
+from ...runs.evidence.schema import Audit, AuditedAdversary
 from ..plain_text import plain
 from .facts import Asked, Facts, Ran, adversary_key
 from .findings import Finding, Fixes, Kind, judge, no_fixes
@@ -20,7 +22,7 @@ from .notes import notes
 from .phrases import Note
 from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs, of_membership, of_opinion
-from .sentence import Figure, text_of
+from .sentence import Figure, Value, text_of
 from .wording import plain_sentences, sentence
 
 __all__ = [
@@ -55,6 +57,8 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.WITHIN,
         Kind.ATTACK_AGREES,
         Kind.AUDIT_AGREES,
+        Kind.CLEARED,
+        Kind.VAIN,
         Kind.REPORTED,
         Kind.COMPLETE,
         Kind.AUDITED,
@@ -236,12 +240,21 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, Kind.MEMBERS_GUESSED)
         told = [one for one in against if one.kind not in others]
         refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
-        agrees = Finding(kind=Kind.AUDIT_AGREES)
-        yield "proof: not contradicted by the audit", refuted or told or [agrees]
+        yield "proof: not contradicted by the audit", refuted or told or [_agrees(ran.audit)]
     if doubted := [one for one in against if one.kind is Kind.OPINION_CONTRADICTS]:
         yield "proof: not contradicted by a second opinion", doubted
     if guessed := [one for one in against if one.kind is Kind.MEMBERS_GUESSED]:
         yield "proof: not contradicted by guesses of members", guessed
+
+
+def _agrees(audit: Audit) -> Finding:
+    """An audit that speaks against nothing: how it came to that."""
+    cleared = [one.name for one in audit.adversaries if one.verdict == "cleared"]
+    if cleared or audit.verdict == "cleared":
+        return Finding(kind=Kind.CLEARED, words={"cleared": ", ".join(cleared) or "the run"})
+    if audit.verdict in ("not measured", "nothing proven"):
+        return Finding(kind=Kind.VAIN, words={"called": audit.verdict})
+    return Finding(kind=Kind.AUDIT_AGREES)
 
 
 def _evidence(policy: Policy, facts: Facts, ran: Ran) -> Iterator[tuple[str, Finding]]:
@@ -318,7 +331,23 @@ def _audit_gap(wanted: Evidence, limit: Limit, facts: Facts, ran: Ran) -> Findin
             limit=wanted.audit_canaries,
             words={"canaries": one.canaries, "wanted": wanted.audit_canaries},
         )
-    return None
+    return _weak(one, wanted, who)
+
+
+def _weak(one: AuditedAdversary, wanted: Evidence, who: str) -> Finding | None:
+    """Whether even a perfect audit would have shown too little of what is proven."""
+    share = LEAST_SHARE if wanted.audit_ideal is None else wanted.audit_ideal
+    if one.ideal_epsilon is None or not 0 < one.proven_epsilon < math.inf:
+        return None
+    best = one.ideal_epsilon / one.proven_epsilon
+    if best >= share:
+        return None
+    words: dict[str, Value] = {
+        "canaries": one.canaries,
+        "best": f"{math.floor(1000 * best) / 1000:g}",
+        "wanted": f"{share:g}",
+    }
+    return Finding(kind=Kind.WEAK_AUDIT, adversary=who, figure=best, limit=share, words=words)
 
 
 def _audited(facts: Facts, audit: Audit | None) -> Finding:

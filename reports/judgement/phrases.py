@@ -163,6 +163,11 @@ KINDS: Mapping[Kind, str] = {
         "The audit planted {canaries} canaries, and {wanted} are asked for. Set `canaries` in "
         "[audit] of the run file, and train and audit again."
     ),
+    Kind.WEAK_AUDIT: (
+        "Even a perfect audit of {canaries} canaries would show {best} of the figure against "
+        "{adversary}, and {wanted} is asked for. Audit again with more of them (`overhear audit "
+        "{folder} --again --set audit.canaries=N`)."
+    ),
     Kind.NO_ATTACK: "The run was not attacked; `overhear attack {folder}` does it.",
     Kind.NOT_TRIED: (
         "No attack of this run is {preset}. Name it in `presets` of [attack] in the run file, "
@@ -192,6 +197,14 @@ KINDS: Mapping[Kind, str] = {
     Kind.ATTACK_AGREES: "{attacks} rebuilt no more than the proof allows.",
     Kind.AUDIT_AGREES: (
         "The audit measured no more than is proven, and no check of the implementation failed."
+    ),
+    Kind.CLEARED: (
+        "The audit measured more than is proven against {cleared} once, and a closer look with "
+        "fresh canaries cleared it; no check of the implementation failed."
+    ),
+    Kind.VAIN: (
+        "The audit could hold nothing against a proven figure ({called}), so it contradicts none; "
+        "no check of the implementation failed."
     ),
     Kind.REPORTED: "privacy.json says what the files of the run give.",
     Kind.COMPLETE: "The ledger holds all {planned} planned rounds.",
@@ -276,8 +289,9 @@ ACTIONS: Mapping[Action, str] = {
         "again."
     ),
     Action.AUDIT_AGAIN: (
-        "Audit again with fresh canaries and more of them (`overhear audit {folder}`), which "
-        "settles it."
+        "Audit again with four times as many fresh canaries (`overhear audit {folder} --again "
+        "--set audit.canaries=N`), which adds to what was found, until that contradicts or is "
+        "cleared."
     ),
     Action.SET_TARGET: (
         "No target is set: to set one, put the largest epsilon that you allow in place of "

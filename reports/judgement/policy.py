@@ -64,6 +64,11 @@ class Evidence(Table):
     """Fewest canaries of an audit of every adversary that has a limit; by default no audit."""
     audit_confidence: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Lowest confidence of its lower bounds; asks for an audit too."""
+    audit_ideal: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Least share of a figure that a perfect audit of as many canaries shows; asks for an audit.
+
+    By default a tenth, where an audit is asked for.
+    """
     attack_presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ()
     """Attacks that must have been tried."""
     membership: bool = False
@@ -78,7 +83,8 @@ class Evidence(Table):
     @property
     def wants_audit(self) -> bool:
         """Whether an audit must be there."""
-        return self.audit_canaries is not None or self.audit_confidence is not None
+        asked = (self.audit_canaries, self.audit_confidence, self.audit_ideal)
+        return any(one is not None for one in asked)
 
     @property
     def wants_membership(self) -> bool:
@@ -156,6 +162,7 @@ _DEMANDS = {
     "adjacency": f"be one of {', '.join(_CHOICES['adjacency'])}",
     "audit_canaries": "be an integer of at least 1",
     "audit_confidence": "be a number in (0, 1)",
+    "audit_ideal": "be a number in (0, 1)",
     "attack_presets": f"be a list of {', '.join(_CHOICES['attack_presets'])}",
     "complete_run": "be true or false",
     "membership": "be true or false",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...attacks.audit.evidence import LINKS
 from ...privacy.reference.second_opinion import AGREES_WITHIN
 from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
 from .facts import Facts
@@ -21,8 +22,8 @@ def against_proofs(facts: Facts) -> tuple[Finding, ...]:
     An attack that rebuilt more than the proof allows, an audit that measured more than is proven
     and did so again, another library whose lower bound lies above the figure, or a check of the
     implementation that failed: each says that the proof or the code is wrong, for whatever
-    adversary, and no figure of the run passes then. A bound that was
-    measured above a proof once is suspicious, whatever the audit says of itself.
+    adversary, and no figure of the run passes then. A bound that was measured above a proof is
+    suspicious, whatever the audit says of itself, unless a look of its own explains it.
     """
     if facts.ran is None:
         return ()
@@ -192,12 +193,33 @@ def _doubt(one: AuditedAdversary, audit: Audit, facts: Facts) -> Kind | None:
         return Kind.MEASURED
     if one.verdict == "suspicious":
         return Kind.SUSPICIOUS
+    if _is_explained(one, audit):
+        return None
     claim = facts.audited(one.name)
     if claim is None or one.measured_epsilon is None or not claim.proven:
         return None
     # At a larger delta epsilon is smaller, so what is measured there bounds the proven one too.
     same = audit.delta >= claim.delta and audit.adjacency == claim.adjacency
     return Kind.SUSPICIOUS if same and float(one.measured_epsilon) > claim.epsilon else None
+
+
+def _is_explained(one: AuditedAdversary, audit: Audit) -> bool:
+    """Whether a first bound above the proof stands beside one that explains it as chance.
+
+    Fresh canaries at the first confidence that stay within the proof, or the first bound itself,
+    corrected for no more adversaries than were audited.
+    """
+    if one.verdict == "cleared":
+        look, least = one.fresh, audit.confidence
+    elif one.verdict == "consistent":
+        look, least = one.together, audit.confidence
+    else:
+        return False
+    if look is None or look.confidence < least:
+        return False
+    most = 1.0 - (1.0 - LINKS) * (1.0 - audit.confidence) / max(len(audit.adversaries), 1)
+    rejected = look.noise_scale is not None and look.noise_scale < 1.0
+    return look.confidence <= most + 1e-9 and look.epsilon <= one.proven_epsilon and not rejected
 
 
 def _measured(kind: Kind, at: int, one: AuditedAdversary, audit: Audit) -> Finding:

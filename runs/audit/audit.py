@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from ...attacks.audit.audit import AGAIN, Audited, Verdict, audit, not_measured
-from ...attacks.audit.game import CanaryGame
-from ...attacks.audit.message_bounds import LinkBound
+from ...attacks.audit.audit import AGAIN, audit, not_measured
+from ...attacks.audit.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
-from ...attacks.watching.result import Check
 from ...privacy.errors import InputError
-from ..described import status_word
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
 from ..evidence.schema import (
     Audit,
-    AuditCheck,
-    AuditedAdversary,
-    AuditedMessage,
-    AuditVerdict,
     EarlierAudit,
-    Estimator,
-    RowVerdict,
-    SecondLook,
 )
 from ..folder import folder as run_folder
 from ..folder.records import header_of
@@ -37,10 +26,12 @@ from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
 from .folder_checks import folder_checks
 from .game import game_of
+from .written import audit_of
 
 __all__ = ["audit_config", "audit_folder", "check_auditable", "raise_contradiction"]
 
 Progress = Callable[[int, int, str], None]
+_SEED_BITS = 53  # so that every reader of JSON keeps the number
 
 
 def audit_folder(
@@ -55,14 +46,14 @@ def audit_folder(
     Args:
         folder: of `overhear train`.
         overrides: "audit.key=value"; nothing else of a run that is over can be changed.
-        again: audit once more; what was found before stays beside it as audit-1.json and so on,
-            and its verdict is named in the new one.
+        again: audit once more, and add its evidence to what was found before, which stays beside
+            it as audit-1.json and so on; its verdict is named in the new one.
         progress: called with (done, total, what).
 
     Raises:
         FileNotFoundError: no finished run is in the folder.
         FileExistsError: the run was audited already.
-        ValueError: there is nothing that can be audited.
+        ValueError: there is nothing that can be audited, or the seed is that of an audit before.
         ContradictedProof: something contradicts what is proven; audit.json is written before.
     """
     path = run_folder.require(folder, run_folder.RUN)
@@ -76,14 +67,23 @@ def audit_folder(
     held = folder / run_folder.AUDIT
     if held.exists() and not again:
         raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
+    before = read_audit(folder)
+    _check_seed(config, before)
     found = audit_config(
-        config, noise_multiplier=header.noise_multiplier, folder=folder, progress=progress
+        config,
+        noise_multiplier=header.noise_multiplier,
+        before=_evidence_of(before),
+        folder=folder,
+        progress=progress,
     )
     # What was found before stays beside it, and a suspicion stands until a closer look clears it.
-    earlier = _put_aside(folder, rounds=config.training.rounds)
+    earlier = _put_aside(folder, before, rounds=config.training.rounds)
     verdict = found.verdict
-    if verdict == "consistent" and any(_in_doubt(one, found) for one in earlier):
-        verdict = "suspicious"
+    if verdict in ("consistent", "cleared", "not measured") and earlier:
+        if any(_in_doubt(one, found) for one in earlier):
+            verdict = "suspicious"
+        elif verdict == "consistent" and any(one.verdict == "suspicious" for one in earlier):
+            verdict = "cleared"
     found = found.model_copy(
         update={"verdict": verdict, "run_file": run_folder.digest(path), "earlier": earlier}
     )
@@ -97,17 +97,44 @@ def audit_folder(
 def _in_doubt(before: EarlierAudit, found: Audit) -> bool:
     """Whether an earlier suspicion stands: only a look that is four times as close clears it."""
     close = found.canaries >= AGAIN * before.canaries and (found.rounds or 0) >= before.rounds
-    return before.verdict == "suspicious" and not close
+    vain = found.verdict == "not measured"
+    return before.verdict == "suspicious" and (vain or not close)
 
 
-def _put_aside(folder: Path, *, rounds: int) -> list[EarlierAudit]:
+def _check_seed(config: RunFile, before: Audit | None) -> None:
+    """Refuse coins that were tossed before: evidence adds up only if they are fresh."""
+    if before is None or config.audit.seed is None:
+        return
+    if config.audit.seed in (before.seed, *(one.seed for one in before.earlier)):
+        raise InputError(
+            f"[audit] seed={config.audit.seed} was used in an audit of this run, and the same "
+            "coins are no new evidence; leave it out, or set another with --set audit.seed=N"
+        )
+
+
+def _evidence_of(before: Audit | None) -> dict[str, Evidence]:
+    """By adversary what audits before this one have won."""
+    found = {}
+    for row in before.adversaries if before is not None else ():
+        held = row.evidence
+        if held is not None and len(held.at_zero) == len(held.learned) == len(BETS):
+            found[row.name] = Evidence(
+                at_zero=held.at_zero,
+                learned=held.learned,
+                looks=held.looks,
+                canaries=held.canaries,
+            )
+    return found
+
+
+def _put_aside(folder: Path, before: Audit | None, *, rounds: int) -> list[EarlierAudit]:
     """Rename an audit that is there already, and say what it and those before it found.
 
     Args:
         folder: of the run.
+        before: what is in it.
         rounds: of the run, which an audit that names none had all of.
     """
-    before = read_audit(folder)
     if before is None:
         return []
     stem, count = Path(run_folder.AUDIT).stem, 1
@@ -116,7 +143,11 @@ def _put_aside(folder: Path, *, rounds: int) -> list[EarlierAudit]:
     name = f"{stem}-{count}.json"
     (folder / run_folder.AUDIT).rename(folder / name)
     summary = EarlierAudit(
-        file=name, canaries=before.canaries, rounds=before.rounds or rounds, verdict=before.verdict
+        file=name,
+        canaries=before.canaries,
+        rounds=before.rounds or rounds,
+        verdict=before.verdict,
+        seed=before.seed,
     )
     return [*before.earlier, summary]
 
@@ -125,16 +156,16 @@ def audit_config(
     config: RunFile,
     *,
     noise_multiplier: float | None = None,
-    generator: np.random.Generator | None = None,
+    before: Mapping[str, Evidence] | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """Audit what a run file describes.
 
     Args:
-        config: the run file; its [audit] says how many canaries.
+        config: the run file; its [audit] says how many canaries, and may give their seed.
         noise_multiplier: of the run; that of its plan by default.
-        generator: of coins and canaries; from the system's entropy by default.
+        before: by adversary the evidence of audits of the same run, to which this one adds.
         folder: of the run, whose transcripts are checked as well; None where there is none.
         progress: called with (done, total, what).
 
@@ -155,6 +186,9 @@ def audit_config(
         if progress is not None:
             progress(done, total, what)
 
+    given = config.audit.seed
+    seed = secrets.randbits(_SEED_BITS) if given is None else given
+
     # Checks of the engine, which need no canaries; then the game.
     watched = min(config.audit.checked_rounds, config.training.rounds)
     show(0, watched, "checks")
@@ -174,41 +208,14 @@ def audit_config(
         else audit(
             game,
             against,
-            generator=generator or np.random.default_rng(),
+            seed=seed,
             confidence=config.audit.confidence,
+            before=before,
             progress=lambda done, total: show(done, total, "canaries"),
         )
     )
-    return _audit_of(config, p, game, multiplier=multiplier, measured=measured, checks=checks)
-
-
-def _audit_of(
-    config: RunFile,
-    privacy: PrivacyTable,
-    game: CanaryGame | None,
-    *,
-    multiplier: float,
-    measured: list[Audited],
-    checks: list[Check],
-) -> Audit:
-    """The object of what was measured and checked."""
-    return Audit(
-        version=1,
-        canaries=0 if game is None else game.runs * game.of_each * len(game.hosts),
-        runs=0 if game is None else game.runs,
-        rounds=config.audit.rounds or config.training.rounds,
-        planned_rounds=config.training.rounds,
-        hosts=[] if game is None else list(game.hosts),
-        victim=privacy.victim,
-        game=_GAMES[privacy.adjacency],
-        confidence=config.audit.confidence,
-        delta=privacy.delta,
-        unit="record",
-        adjacency=privacy.adjacency,
-        noise_multiplier=multiplier,
-        verdict=_verdict(measured, checks),
-        adversaries=[_entry(one, config) for one in measured],
-        checks=[_check(one) for one in checks],
+    return audit_of(
+        config, p, game, multiplier=multiplier, measured=measured, checks=checks, seed=seed
     )
 
 
@@ -233,85 +240,6 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
     if multiplier == 0:
         raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
     return config.privacy
-
-
-_GAMES = {
-    "add-or-remove-one": "a canary is among its host's records, or not",
-    "replace-one": "a canary is one record or its opposite",
-}
-
-
-def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
-    found = {one.verdict for one in measured}
-    if Verdict.CONTRADICTED in found:
-        return "contradicted"
-    if not all(check.passed for check in checks):
-        return "failed checks"
-    if Verdict.SUSPICIOUS in found:
-        return "suspicious"
-    return "consistent" if Verdict.CONSISTENT in found else "nothing proven"
-
-
-def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
-    first = one.bounds[0] if one.bounds else None
-    proven = one.proven.epsilon
-    return AuditedAdversary(
-        name=one.proven.name,
-        proven_epsilon=proven,
-        status=status_word(one.proven.status),
-        measured_epsilon=None if first is None else first.epsilon,
-        ideal_epsilon=one.ideal,
-        ratio=None if first is None or proven == 0 else first.epsilon / proven,
-        canaries=one.canaries,
-        threshold=None if first is None else first.threshold,
-        false_alarms=None if first is None else first.false_alarms,
-        misses=None if first is None else first.misses,
-        verdict=_ROW_VERDICTS[one.verdict],
-        estimators=[
-            Estimator(name=b.name, epsilon=b.epsilon, assumptions=b.assumptions) for b in one.bounds
-        ],
-        noise_scale=None if first is None else first.noise_scale,
-        again=None
-        if one.again is None
-        else SecondLook(
-            epsilon=one.again.epsilon,
-            confidence=one.again.confidence,
-            noise_scale=one.again.noise_scale,
-        ),
-        messages=[_message(link) for link in one.links],
-        messages_again=[_message(link) for link in one.again_links],
-        words=one.words() + _of_rounds(config),
-    )
-
-
-_ROW_VERDICTS: Mapping[Verdict, RowVerdict] = {
-    Verdict.CONSISTENT: "consistent",
-    Verdict.SUSPICIOUS: "suspicious",
-    Verdict.CONTRADICTED: "contradicted",
-    Verdict.NOTHING_PROVEN: "nothing proven",
-    Verdict.NOT_MEASURED: "not measured",
-}
-
-
-def _of_rounds(config: RunFile) -> str:
-    audited, planned = config.audit.rounds, config.training.rounds
-    if audited is None or audited == planned:
-        return ""
-    return f" (all figures are of the first {audited} of {planned} rounds)"
-
-
-def _message(link: LinkBound) -> AuditedMessage:
-    return AuditedMessage(
-        message=link.message,
-        agent=link.host,
-        proven_epsilon=link.proven,
-        measured_epsilon=link.measured,
-        canaries=link.canaries,
-    )
-
-
-def _check(one: Check) -> AuditCheck:
-    return AuditCheck(name=one.name, passed=one.passed, p=one.p, tests=one.tests, words=one.words)
 
 
 def raise_contradiction(found: Audit) -> None:

@@ -16,6 +16,7 @@ __all__ = ["DECLARED", "Declared", "Facts", "assumptions"]
 
 _Status = Literal["verified", "assumed", "gap"]
 
+_AGREES = ("consistent", "cleared")
 _NO_AUDIT = "no audit was run; overhear audit DIR checks it"
 
 
@@ -216,7 +217,7 @@ def _measured(audit: Audit | None) -> Assumption:
     return Assumption(
         name="canaries",
         text="Planted canaries are found no better than the proof allows.",
-        status="verified" if audit is not None and audit.verdict == "consistent" else "gap",
+        status="verified" if audit is not None and audit.verdict in _AGREES else "gap",
         how=how,
     )
 

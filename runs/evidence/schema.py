@@ -1,6 +1,8 @@
-"""What attacks/attack.json and audit.json hold, as types.
+"""What attacks/attack.json and audit.json hold, as types, and audit.json as a JSON Schema.
 
-Keys may be added, so that readers must ignore those that they do not know.
+Keys may be added, so that readers must ignore those that they do not know. Version 2 of audit.json
+has the verdicts "cleared" and, of the whole, "not measured", and what an audit needs to be repeated
+or gone on with: `seed`, `settings` and `evidence`. A version 1 is read as it is.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
+from pydantic.json_schema import JsonSchemaValue
 
 from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Score, Status
 
@@ -18,6 +21,7 @@ __all__ = [
     "AttackRow",
     "Audit",
     "AuditCheck",
+    "AuditSettings",
     "AuditVerdict",
     "AuditedAdversary",
     "AuditedMessage",
@@ -28,11 +32,24 @@ __all__ = [
     "RowVerdict",
     "Scenario",
     "SecondLook",
+    "Trail",
+    "Wealth",
+    "audit_schema",
 ]
 
-RowVerdict = Literal["consistent", "suspicious", "contradicted", "nothing proven", "not measured"]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+RowVerdict = Literal[
+    "consistent", "cleared", "suspicious", "contradicted", "nothing proven", "not measured"
+]
 AuditVerdict = Literal[
-    "consistent", "suspicious", "contradicted", "failed checks", "nothing proven"
+    "consistent",
+    "cleared",
+    "suspicious",
+    "contradicted",
+    "failed checks",
+    "nothing proven",
+    "not measured",
 ]
 
 
@@ -130,11 +147,26 @@ class Estimator(Described):
 
 
 class SecondLook(Described):
-    """A bound with fresh canaries, after one that exceeded the proof."""
+    """The bound on epsilon of one look, at a confidence of its own."""
 
     epsilon: NotNegative
     confidence: Fraction
     noise_scale: NotNegative | None = None
+
+
+class Wealth(Described):
+    """What was won by betting against one claim, over all audits of the run."""
+
+    log10_odds: float
+    """Of the odds against the claim. If it holds they ever reach 10^x with probability 10^-x."""
+    at_zero: list[float]
+    """Natural logarithm of what each bet has become, on errors at ratio 0."""
+    learned: list[float]
+    """The same at thresholds that were learned from earlier canaries."""
+    looks: list[NotNegative]
+    """What the stake on the two looks of each audit has become."""
+    canaries: Count
+    """That were bet on."""
 
 
 class AuditedMessage(Described):
@@ -168,7 +200,13 @@ class AuditedAdversary(Described):
     estimators: list[Estimator]
     noise_scale: NotNegative | None = None
     """Largest multiple of the declared noise that is not rejected; below 1 contradicts it."""
+    together: SecondLook | None = None
+    """The first look's bound, corrected for how many were tested; where it exceeded by itself."""
     again: SecondLook | None = None
+    """With fresh canaries, at the high confidence at which it contradicts."""
+    fresh: SecondLook | None = None
+    """Of the same canaries, at the confidence of the first look; within the proof it clears."""
+    evidence: Wealth | None = None
     messages: list[AuditedMessage] = []
     messages_again: list[AuditedMessage] = []
     words: str
@@ -191,12 +229,42 @@ class EarlierAudit(Described):
     canaries: Count
     rounds: Count
     verdict: AuditVerdict
+    seed: Count | None = None
+
+
+class AuditSettings(Described):
+    """What an audit was asked to do, with every default."""
+
+    canaries: Count
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    rounds: Count
+    checked_rounds: Count
+
+
+class Trail(Described):
+    """What audits.jsonl says of audits of one run file, before or without training."""
+
+    audits: Count
+    """Of this run: the same run file but for [intercept], [attack] and [audit]."""
+    verdicts: dict[str, Count]
+    """Of these audits, how many ended how."""
+    others: Count
+    """Audits of other run files, or of this one with other values."""
+    damaged: list[str]
+    """What is wrong with the file; lines that cannot be read are counted nowhere."""
 
 
 class Audit(Described):
     """The object of audit.json."""
 
-    version: Annotated[Literal[1], Field(alias="schema")]
+    version: Annotated[Literal[1, 2], Field(alias="schema")]
+    tool: str = ""
+    """Version of overhear."""
+    seed: Count | None = None
+    """Of the canaries' coins, directions and signs; with the settings it gives them again."""
+    seed_given: bool = False
+    """Whether it was chosen; else it was drawn from the system's entropy."""
+    settings: AuditSettings | None = None
     canaries: Count
     runs: Count | None = None
     rounds: Count | None = None
@@ -220,6 +288,8 @@ class Audit(Described):
     """SHA-256 of the run file that was audited."""
     earlier: list[EarlierAudit] = []
     """Audits of the same run before this one."""
+    trail: Trail | None = None
+    """Of a run file: the audits that stand beside it, this one among them."""
 
 
 class Measured(Described):
@@ -239,3 +309,13 @@ class Assumption(Described):
     status: Literal["verified", "assumed", "gap"]
     how: str
     """How it was verified, or why it was not."""
+
+
+def audit_schema() -> JsonSchemaValue:
+    """JSON Schema (2020-12) of audit.json.
+
+    >>> audit_schema()["properties"]["schema"]["enum"]
+    [1, 2]
+    """
+    found = Audit.model_json_schema()
+    return {"$schema": DIALECT, **found, "title": "audit.json of overhear, version 2"}

@@ -342,8 +342,10 @@ class AuditTable(Table):
     canaries: Count = 1000
     """Planted records, over all runs of the audit."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    """Of the first look; a bound above a proven epsilon is looked at again at 99.9 %."""
+    """Of the first look, of all that is tested; what exceeds is looked at again, more surely."""
     rounds: Count | None = None
     """Rounds that are run, by default all; fewer are held against the epsilon of so many."""
     checked_rounds: Count = 12
     """Rounds of the checks that need no canaries."""
+    seed: Index | None = None
+    """Of coins, directions and signs of the canaries; by default from the system's entropy."""

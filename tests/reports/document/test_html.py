@@ -15,6 +15,7 @@ import pytest
 
 from overhear.reports.cited import KINDS, Cited, look_up
 from overhear.reports.document import html
+from overhear.reports.document.markdown import report_markdown
 from overhear.reports.judgement.phrases import HEURISTIC
 from tests.conftest import measured_json, sample_images, sample_report, typed, with_audit
 
@@ -402,3 +403,28 @@ def test_code_of_a_remedy_is_marked_and_quoted_words_are_not(report: Report) -> 
 def test_a_place_with_a_slash_is_escaped_in_its_pointer() -> None:
     report = {"a/b~c": {"x": 1.0}}
     assert 'data-path="/a~1b~0c/x"' in Cited(report)("figure", "a/b~c", "x")
+
+
+def test_a_cleared_audit_its_seed_and_the_audits_of_the_run_file_are_shown(report) -> None:
+    report = with_audit(report)
+    fresh = {"epsilon": 2.0, "confidence": 0.95}
+    report["audit"]["adversaries"][0] |= {"verdict": "cleared", "fresh": fresh}
+    before = {"file": "audit-1.json", "canaries": 900, "rounds": 200, "verdict": "suspicious"}
+    changes = {"verdict": "cleared", "seed": 987654321, "seed_given": False, "earlier": [before]}
+    report["audit"] |= changes
+    report["trail"] = {
+        "audits": 3,
+        "verdicts": {"consistent": 1, "suspicious": 2},
+        "others": 0,
+        "damaged": ["audits.jsonl line 2 is no audit: it was changed or cut off"],
+    }
+    text = " ".join(render(report).split())
+    assert "This audit: cleared by the second look." in text
+    assert "✔ cleared by the second look" in text
+    assert "seed <code>987654321</code>, drawn from the entropy of the system" in text
+    assert "Audits of this run before it: suspicious." in text
+    assert "was audited" in text
+    assert "Damaged: audits.jsonl line 2 is no audit" in text
+    markdown = report_markdown(typed(report))
+    assert "The run file was audited 3 times: 1 consistent, 2 suspicious" in markdown
+    assert "seed of the coins 987654321; audit 2 of this run" in markdown

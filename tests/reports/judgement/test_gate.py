@@ -304,6 +304,63 @@ def test_an_audit_in_doubt_must_be_settled_first(facts: Facts, found: Audit) -> 
     assert decision.requirements[1].findings[0].remedy[0].action is Action.AUDIT_AGAIN
 
 
+FRESH = {"epsilon": 2.0, "confidence": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"verdict": "cleared", "fresh": FRESH}, Kind.CLEARED),
+        ({"verdict": "consistent", "together": {**FRESH, "confidence": 0.95}}, Kind.AUDIT_AGREES),
+        ({"verdict": "cleared"}, Kind.SUSPICIOUS),
+        ({"verdict": "cleared", "fresh": {**FRESH, "epsilon": 2.09}}, Kind.SUSPICIOUS),
+        ({"verdict": "cleared", "fresh": {**FRESH, "noise_scale": 0.9}}, Kind.SUSPICIOUS),
+        ({"verdict": "cleared", "fresh": {**FRESH, "confidence": 0.6}}, Kind.SUSPICIOUS),
+        ({"verdict": "consistent", "fresh": FRESH}, Kind.SUSPICIOUS),
+        # Of one adversary nothing but itself takes a share of the risk, and messages a tenth.
+        ({"verdict": "consistent", "together": {**FRESH, "confidence": 0.9999}}, Kind.SUSPICIOUS),
+    ],
+)
+def test_a_bound_above_the_proof_passes_only_beside_a_look_that_explains_it(
+    facts: Facts, changes: dict[str, Any], kind: Kind
+) -> None:
+    found = audited(measured_epsilon=2.5, **changes)
+    decision = decided(ran(facts, audit=found))
+    assert [one.kind for one in decision.requirements[1].findings] == [kind]
+    assert decision.exit_code == (5 if kind is Kind.SUSPICIOUS else 0)
+
+
+@pytest.mark.parametrize("verdict", ["not measured", "nothing proven"])
+def test_an_audit_that_could_hold_nothing_against_a_figure_says_so(facts, verdict) -> None:
+    decision = decided(
+        ran(facts, audit=audited(verdict=verdict).model_copy(update={"verdict": verdict}))
+    )
+    assert [one.kind for one in decision.requirements[1].findings] == [Kind.VAIN]
+    assert verdict in decision.requirements[1].sentence
+    assert decision.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("ideal", "asked", "code"),
+    [
+        (0.20, {"audit_canaries": 10}, 5),
+        (0.21, {"audit_canaries": 10}, 0),
+        (0.20, {"audit_ideal": 0.05}, 0),
+        (0.50, {"audit_ideal": 0.5}, 5),
+        (1.5, {"audit_ideal": 0.5}, 0),
+        (0.0, {}, 0),
+    ],
+)
+def test_an_audit_that_could_show_too_little_is_no_evidence(facts, ideal, asked, code) -> None:
+    # Of a figure of 2.08: a tenth is .208.
+    found = audited(ideal_epsilon=ideal, measured_epsilon=0.0)
+    decision = decided(ran(facts, audit=found), evidence=asked)
+    assert decision.exit_code == code
+    if code:
+        assert Kind.WEAK_AUDIT in [one.kind for r in decision.requirements for one in r.findings]
+        assert "Even a perfect audit of 1000 canaries" in decision.requirements[-1].sentence
+
+
 def test_what_refutes_a_proof_stands_before_what_is_in_doubt(facts: Facts) -> None:
     row = AUDIT["adversaries"][0]
     rows = [row | {"verdict": "suspicious"}, row | {"verdict": "contradicted", "name": "x"}]

@@ -51,6 +51,8 @@ WORDS: dict[str, Any] = {
     "preset": "dlg",
     "attacks": 2,
     "part": "",
+    "best": "0.031",
+    "cleared": "eavesdropper",
     "library": "dp-accounting 0.6.0",
     "ours": Figure("precise", 2.0),
     "optimistic": Figure("lower", 1.9),

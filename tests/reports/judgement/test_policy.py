@@ -30,7 +30,9 @@ def test_a_complete_run_is_asked_for_by_default_and_an_audit_is_not(tmp_path):
     assert not evidence.wants_audit
 
 
-@pytest.mark.parametrize("key", ["audit_canaries = 1000", "audit_confidence = 0.9"])
+@pytest.mark.parametrize(
+    "key", ["audit_canaries = 1000", "audit_confidence = 0.9", "audit_ideal = 0.5"]
+)
 def test_either_key_of_an_audit_asks_for_one(tmp_path, key):
     assert load(tmp_path, f"{BASIC}[evidence]\n{key}\n").evidence.wants_audit
 
@@ -72,6 +74,7 @@ def test_either_key_of_an_audit_asks_for_one(tmp_path, key):
             "must be a list of dlg, idlg, inverting-gradients, matched; did you mean matched?",
         ),
         (BASIC + "[evidence]\naudit_canaries = 0\n", "must be an integer of at least 1"),
+        (BASIC + "[evidence]\naudit_ideal = 1\n", "audit_ideal=1 must be a number in (0, 1)"),
         (BASIC + "[evidence]\ncomplete_run = 1\n", "complete_run=1 must be true or false"),
         (BASIC + "evidence = 3\n", "evidence is unknown"),
         ("schema = 1\nevidence = 3\n" + LIMIT, "evidence=3 must be a table"),

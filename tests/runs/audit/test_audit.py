@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from overhear.attacks.audit import audit as audits
 from overhear.commands.cli import main
 from overhear.runs.audit import audit as module
 from overhear.runs.audit.audit import audit_config, audit_folder
@@ -63,7 +63,7 @@ def test_a_sound_run_is_never_contradicted(run_file: Path, capsys) -> None:
     """A sound run is contradicted only if two bounds fail, the second at 99.9 %: below 1e-4."""
     assert main(["audit", str(run_file), "--json"]) == 0
     found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
-    assert found.verdict in ("consistent", "suspicious")
+    assert found.verdict in ("consistent", "cleared", "suspicious")
     assert [check.passed for check in found.checks] == [True] * 5
     by_name = {one.name: one for one in found.adversaries}
     first = by_name["eavesdropper"]
@@ -85,7 +85,7 @@ def test_half_the_noise_contradicts_the_proof(run_file: Path, capsys) -> None:
     said = capsys.readouterr()
     assert code == 4
     assert "contradicted" in said.out
-    assert "more than the proven 3" in said.err
+    assert "the proof or the code is wrong" in said.err
     assert "Traceback" not in said.err
 
 
@@ -104,6 +104,16 @@ def test_the_audit_of_a_folder_is_kept(run_file: Path, tmp_path: Path, capsys) -
     assert [one["file"] for one in kept["earlier"]] == ["audit-1.json"]
     assert kept["canaries"] < 100
     check_sums(folder)
+    first = json.loads((folder / "audit-1.json").read_text(encoding="utf-8"))
+    assert (first["schema"], first["seed_given"]) == (2, False)
+    assert first["seed"] != kept["seed"]
+    # What was won or lost before counts on.
+    bets = [one["adversaries"][0]["evidence"]["canaries"] for one in (first, kept)]
+    assert bets[1] == bets[0] + kept["adversaries"][0]["canaries"]
+    assert len(kept["adversaries"][0]["evidence"]["looks"]) == 2
+    again = ["audit", str(folder), "--again", "--set", f"audit.seed={first['seed']}"]
+    assert main(again) == 2
+    assert "the same coins are no new evidence" in capsys.readouterr().err
 
 
 def test_a_contradiction_is_kept_before_it_is_raised(
@@ -132,7 +142,7 @@ def test_a_contradiction_is_kept_before_it_is_raised(
 
 def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None:
     config = load_run_file(run_file, ["audit.rounds=1", "audit.canaries=100"])
-    found = audit_config(config, generator=np.random.default_rng(1))
+    found = audit_config(config)
     by_name = {one.name: one for one in found.adversaries}
     assert found.rounds == 1
     assert 0 < by_name["eavesdropper"].proven_epsilon < 3 / 1.5
@@ -140,9 +150,9 @@ def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None
 
 def test_a_replaced_record_is_played_as_two_opposites(run_file: Path) -> None:
     config = load_run_file(run_file, ["privacy.adjacency=replace-one", "audit.canaries=100"])
-    found = audit_config(config, generator=np.random.default_rng(1))
+    found = audit_config(config)
     assert found.game == "a canary is one record or its opposite"
-    assert found.verdict in ("consistent", "suspicious")
+    assert found.verdict in ("consistent", "cleared", "suspicious")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +231,7 @@ def test_an_earlier_suspicion_stands_until_a_closer_look(run_file: Path, tmp_pat
     again = audit_folder(folder, again=True)
     assert again.verdict == "suspicious"
     closer = audit_folder(folder, again=True, overrides=["audit.canaries=400"])
-    assert closer.verdict in ("consistent", "suspicious")
+    assert closer.verdict in ("cleared", "suspicious")
     assert [one.file for one in closer.earlier] == ["audit-1.json", "audit-2.json"]
 
 
@@ -238,3 +248,51 @@ def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Pa
     assert main(given) == 0
     assert json.loads(out.read_text(encoding="utf-8"))["canaries"] >= 50
     assert main(given) == 2
+
+
+def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch) -> None:
+    played = []
+    sound = audits.play
+
+    def play(*given, **how):
+        played.append(sound(*given, **how))
+        return played[-1]
+
+    monkeypatch.setattr(audits, "play", play)
+    for seed in (5, 5, 6):
+        config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=100"])
+        found = audit_config(config)
+        assert (found.seed, found.seed_given) == (seed, True)
+    looks = [one.guesses["eavesdropper"] for one in played if set(one.guesses) != {"neighbour"}]
+    first, same, other = looks[0], looks[1], looks[-1]
+    assert (first.included == same.included).all()
+    assert (first.included != other.included).any()
+    assert (first.scores != same.scores).any()
+
+
+def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file: Path, capsys) -> None:
+    given = ["audit", str(run_file), "--set", "audit.canaries=40"]
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["trail"] == {
+        "audits": 1,
+        "verdicts": {found["verdict"]: 1},
+        "others": 0,
+        "damaged": [],
+    }
+    assert main(given) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Audits of this run file: 2 audits in audits.jsonl" in said
+    lines = (run_file.parent / "audits.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 2
+    assert json.loads(lines[0])["seed"] == found["seed"]
+
+
+def test_without_a_trace_the_result_is_told_all_the_same(run_file: Path, capsys) -> None:
+    (run_file.parent / "audits.jsonl").mkdir()
+    assert main(["audit", str(run_file), "--set", "audit.canaries=40", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "trail" not in json.loads(said.out)
+    told = " ".join(said.err.split())
+    assert "No trace of this audit was left" in told
+    assert "is no regular file" in told

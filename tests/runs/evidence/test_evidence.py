@@ -44,3 +44,15 @@ def test_measured_figures_are_rounded_down() -> None:
     audit["adversaries"][0] |= {"measured_epsilon": 7.4199, "ideal_epsilon": 7.6}
     found = measured(Audit.model_validate(audit))["eavesdropper"]
     assert (found.epsilon, found.ideal, found.messages) == (7.41, 7.6, [])
+
+
+def test_an_audit_of_either_version_is_read_and_a_later_one_refused(tmp_path: Path) -> None:
+    path = tmp_path / "audit.json"
+    for version in (1, 2):
+        path.write_text(json.dumps(sample_audit() | {"schema": version}))
+        found = read_audit(tmp_path)
+        assert found is not None
+        assert found.version == version
+    path.write_text(json.dumps(sample_audit() | {"schema": 3}))
+    with pytest.raises(ValueError, match="cannot be read at schema"):
+        read_audit(tmp_path)

@@ -1,0 +1,231 @@
+"""What an audit says of one adversary: figures, a verdict, and one sentence."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.guarantee import Statement, Status
+from ..bounds.lower_bounds import LowerBound
+from ..bounds.mechanism import Claim
+from .evidence import Evidence
+from .message_bounds import LinkBound
+
+__all__ = ["AGAIN", "Audited", "Proven", "Verdict", "exceeds", "not_measured"]
+
+AGAIN = 4  # how many times as many canaries a second look takes
+
+
+class Verdict(enum.StrEnum):
+    """What a measured bound says of a proven one."""
+
+    CONSISTENT = "consistent"
+    CLEARED = "cleared"
+    SUSPICIOUS = "suspicious"
+    CONTRADICTED = "contradicted"
+    NOTHING_PROVEN = "nothing proven"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proven:
+    """What an audit holds a measurement against.
+
+    Attributes:
+        name: of the adversary, as it was asked for.
+        epsilon: of the audited rounds; infinite where nothing protects or can be expressed.
+        statement: what it is said of.
+        status: what is known of epsilon.
+        claim: the mechanism that it is the epsilon of; without noise where it is infinite.
+    """
+
+    name: str
+    epsilon: float
+    statement: Statement
+    status: Status
+    claim: Claim
+
+    @property
+    def delta(self) -> float:
+        """Of the statement."""
+        return self.statement.delta
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether a measurement could contradict it: it is finite, and more than a heuristic."""
+        return self.status is not Status.HEURISTIC and math.isfinite(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audited:
+    """One adversary's figures.
+
+    Attributes:
+        proven: what they are held against.
+        bounds: lower bounds by every estimator, the headline first; empty if not measured.
+        ideal: the headline that a perfect audit of as many canaries expects; None where infinite.
+        canaries: how many were scored.
+        verdict: of all of it.
+        together: the headline at the confidence that is left to it among several adversaries.
+        again: the headline of the second look at its high confidence, where there was a whole one.
+        fresh: of the same canaries at the confidence of the first look.
+        links: single messages, of the adversary whose messages were scored one by one.
+        again_links: those that were looked at again.
+        evidence: for going on; None where nothing is tested.
+        decided: whether the evidence contradicts the claim, whatever a look says.
+        why: the reason where nothing was measured.
+    """
+
+    proven: Proven
+    bounds: Sequence[LowerBound]
+    ideal: float | None
+    canaries: int
+    verdict: Verdict
+    together: LowerBound | None = None
+    again: LowerBound | None = None
+    fresh: LowerBound | None = None
+    links: Sequence[LinkBound] = ()
+    again_links: Sequence[LinkBound] = ()
+    evidence: Evidence | None = None
+    decided: bool = False
+    why: str = ""
+
+    @property
+    def measured(self) -> float:
+        """The headline's epsilon, 0 where nothing was measured."""
+        return self.bounds[0].epsilon if self.bounds else 0.0
+
+    def words(self) -> str:
+        """One sentence for a reader."""
+        at = f"at delta {_small(self.proven.delta)}"
+        if self.verdict is Verdict.NOT_MEASURED:
+            if self.proven.epsilon == 0:
+                return f"{self.proven.name}: nothing about the data reaches it"
+            claimed = f"{self.proven.epsilon:.3g} {at} ({self.proven.status})"
+            return f"{self.proven.name}: {claimed} is not measured; {self.why}"
+        found = self._found(at)
+        proven = f"the proven {_most(self.proven.epsilon)}"
+        if self.verdict is Verdict.NOTHING_PROVEN:
+            if self.proven.status is Status.CANNOT_BE_EXPRESSED:
+                return f"{found}; no bound can be expressed to hold it against"
+            if math.isinf(self.proven.epsilon):
+                return f"{found}; nothing protects against it"
+            over = "more" if self.measured > self.proven.epsilon else "no more"
+            return f"{found}, {over} than the {self.proven.epsilon:.3g} that is claimed, unproven"
+        if self.verdict is Verdict.CONSISTENT:
+            return f"{found}{self._within(proven)}"
+        if self.verdict is Verdict.CONTRADICTED:
+            return f"{found}; {self._against(proven)}"
+        fresh = "" if self.fresh is None else f"{_least(self.fresh.epsilon)} at least"
+        look = f"a second look with {AGAIN} times as many fresh canaries gives {fresh}"
+        if self.verdict is Verdict.CLEARED:
+            return f"{found}; {look}, within {proven}: cleared, the first look was chance"
+        return f"{found}; {look}, which neither clears nor contradicts {proven}: audit it again"
+
+    def _found(self, at: str) -> str:
+        """What the first look found, and what of it exceeds."""
+        confidence = f"{_share(self.bounds[0].confidence)} confidence, {self.canaries} canaries"
+        name = self.proven.name
+        found = f"{name}: epsilon is at least {_least(self.measured)} {at} ({confidence})"
+        if self.verdict is Verdict.NOTHING_PROVEN:
+            return found
+        if self.measured == 0:
+            found = f"{name}: {self.canaries} canaries show nothing {at}"
+        elif self.measured <= self.proven.epsilon and exceeds(self.bounds[0], self.proven):
+            scale = self.bounds[0].noise_scale or 0.0
+            found += f"; the declared noise is rejected, it is at most {scale:.3g} of it"
+        if over := [link for link in self.links if link.exceeded]:
+            some = ", ".join(
+                f"{k.message} ({_least(k.measured)} > {_most(k.proven)})" for k in over
+            )
+            found += f"; single messages show more than their own noise promises: {some}"
+        return found
+
+    def _within(self, proven: str) -> str:
+        if self.measured == 0:
+            return ""
+        if self.together is None or not exceeds(self.bounds[0], self.proven):
+            return f", within {proven}"
+        return (
+            f", above {proven} by itself; among all that is tested it is at least "
+            f"{_least(self.together.epsilon)} ({_share(self.together.confidence)}), within it"
+        )
+
+    def _against(self, proven: str) -> str:
+        """What contradicts."""
+        odds = "" if self.evidence is None else _odds(self.evidence)
+        if self.again is None:
+            return f"the odds against {proven} are {odds} to 1: the proof or the code is wrong"
+        sure = f"{_least(self.again.epsilon)} at {_share(self.again.confidence)} confidence"
+        look = f"a second look with {AGAIN} times as many fresh canaries gives {sure}"
+        if self.again.epsilon > self.proven.epsilon:
+            return f"{look}, more than {proven}: the proof or the code is wrong"
+        if exceeds(self.again, self.proven):
+            return f"{look}, and rejects the declared noise, too"
+        if not self.decided:
+            return "and again when looked at twice: the noise on them is not as declared"
+        return f"the odds against {proven} are {odds} to 1: the proof or the code is wrong"
+
+
+def exceeds(bound: LowerBound, proven: Proven) -> bool:
+    """Whether more leaked than the claim allows; where the claim's noise is rejected it did, too.
+
+    Of several contributions under replace-one the bound's epsilon is that of one, so that it may be
+    below the proven one although the noise cannot be as declared.
+    """
+    rejected = bound.noise_scale is not None and bound.noise_scale < 1.0
+    return math.isfinite(proven.epsilon) and (bound.epsilon > proven.epsilon or rejected)
+
+
+def not_measured(proven: Proven, measured: Sequence[Audited]) -> Audited:
+    """An adversary whose rounds no canary can be scored in, beside those that were measured."""
+    why = "all of its rounds are one release, in which no round can be scored by itself"
+    if proven.name == SINGLE_MESSAGE.name:
+        why = "it is no adversary that exists"
+        for one in measured:
+            if one.measured > proven.epsilon:
+                why += f"; {one.proven.name} learns more, at least {_least(one.measured)}"
+                break
+    return Audited(
+        proven=proven,
+        bounds=(),
+        ideal=None,
+        canaries=0,
+        verdict=Verdict.NOT_MEASURED,
+        why=why,
+    )
+
+
+def _share(confidence: float) -> str:
+    return f"{100 * confidence:.6g}%"
+
+
+def _small(delta: float) -> str:
+    """Delta as it is written elsewhere, 1e-5 and not 1e-05."""
+    mantissa, exponent = f"{delta:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def _least(value: float) -> str:
+    """A lower bound with three digits, never rounded up."""
+    if value == 0:
+        return "0"
+    return format(Context(prec=3, rounding=ROUND_FLOOR).plus(Decimal(repr(value))), "f")
+
+
+def _most(value: float) -> str:
+    """A proven bound with three digits, never rounded down but for the last bits of a float."""
+    if not 0 < value < math.inf:
+        return format(value, "g")
+    nearly = Decimal(repr(value)) * (1 - Decimal("1e-12"))
+    return format(Context(prec=3, rounding=ROUND_CEILING).plus(nearly), "f")
+
+
+def _odds(evidence: Evidence) -> str:
+    """The odds with two digits, rounded down; of large ones the power of ten."""
+    tens = evidence.log_odds / math.log(10.0)
+    return f"1e{math.floor(tens)}" if tens >= 6 else f"{math.floor(evidence.odds):,}"

@@ -1,0 +1,259 @@
+"""Evidence against a claim as the wealth of one who bets on it, so that one may stop at any time.
+
+    Ville. Etude critique de la notion de collectif. 1939: P(sup_t W_t >= 1 / a) <= a.
+    Shafer. Testing by betting. J. R. Statist. Soc. A 184 (2021).
+    Gonzalez, Dulce-Rubio, Ramdas, Ribero. Sequentially auditing differential privacy.
+        arXiv:2509.07055: an e-process against (epsilon, delta), whatever the number of samples.
+
+    p = (1 - TV) / 2           least probability of an error that the claim allows any guesser
+    bet s of a canary          pays 1 - s if it is guessed wrong, 1 + s p / (1 - p) if right
+    W = 1/4 mean_s prod (errors at score 0) + 1/4 mean_s prod (errors at a threshold learned before)
+        + 1/2 sum_j 2^-j look_j
+    look_j of the j-th audit   1 before it;  then (1 / r) [looked at again], which has probability
+                               at most r;  then times (1 / a_j) [a second bound at 1 - a_j exceeds]
+    contradicted               W >= tested / (.9 RISK); the rest is for single messages
+
+| symbol | name here | unit |
+|---|---|---|
+| p | least_error | probability |
+| s | BETS | share of p that is staked on not being erred |
+| W | Evidence.odds | to 1 |
+| r, a_j | risk, second_risk | probability |
+
+**Why it is valid.** Let F be what was seen before a canary is guessed, its own coin and noise not.
+Under the claim P(wrong | F) = p' >= p, for any guesser and so at any threshold that was chosen from
+F. A bet's expected payoff given F is p' (1 - s) + (1 - p') (1 + s p / (1 - p)), which falls in p'
+and is 1 at p. The product over canaries is a supermartingale that begins at 1. So is each look: it
+is bet before its canaries are played, at the probability that the claim allows it at most. A
+weighted mean of such products, with weights fixed beforehand, is one too, and Ville's inequality
+bounds the probability that it *ever* reaches 1 / a by a: an audit may stop when it does, and may go
+on later with what it has. Over the adversaries that are tested, and all single messages, the risks
+add up to RISK at most.
+
+Where we differ from the paper: that one bets on a distance between samples of outputs under two
+data sets; here one bets on the errors of the most powerful test, whose least rate the claim names.
+Half of the stake plays the two looks of a fixed size, which are more powerful at that size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.errors import InputError
+from ..bounds.guesses import Guesses
+from ..bounds.mechanism import Claim, total_variation
+
+__all__ = [
+    "BETS",
+    "LINKS",
+    "RISK",
+    "Evidence",
+    "after",
+    "after_first_look",
+    "best_threshold",
+    "decisive",
+    "least_error",
+    "second_risk",
+    "second_risk_of_links",
+]
+
+BETS = (*(2.0**-k for k in range(7, 0, -1)), 0.75, 0.875, 0.9375, 0.984375)
+RISK = 0.001  # that audits of a sound engine ever contradict, of all adversaries together
+LINKS = 0.1  # share of a risk that all single messages have together
+_OF_CLAIMS = (1.0 - LINKS) * RISK
+_EVERY = 5  # of a first look one canary in so many chooses the threshold for the others
+_NOTHING = (0.0,) * len(BETS)
+_ROUNDING = 1e-9  # of a logarithm, where a look is just decisive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What was won by betting against one claim, over all audits so far.
+
+    Attributes:
+        at_zero: (bets,) log of what each bet has become, on errors at score 0.
+        learned: (bets,) the same at thresholds that were learned from earlier canaries.
+        looks: what the stake on each audit's two looks has become.
+        canaries: how many were bet on.
+
+    Raises:
+        ValueError: as many bets as there are, none of them undefined, and looks of at least 0.
+
+    >>> round(Evidence().odds, 3)
+    1.0
+    """
+
+    at_zero: Sequence[float] = _NOTHING
+    learned: Sequence[float] = _NOTHING
+    looks: Sequence[float] = field(default=())
+    canaries: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no audit can have won."""
+        for name, held in (("at_zero", self.at_zero), ("learned", self.learned)):
+            if len(held) != len(BETS) or any(math.isnan(x) or x == math.inf for x in held):
+                raise InputError(f"{name}={held} must hold {len(BETS)} logarithms of a wealth")
+        if not all(0.0 <= one < math.inf for one in self.looks):
+            raise InputError(f"looks={self.looks} must be finite and at least 0")
+
+    @property
+    def log_odds(self) -> float:
+        """Natural logarithm of `odds`, which may be too large for a float."""
+        left = 0.5 ** len(self.looks)
+        of_looks = left + sum(0.5**j * one for j, one in enumerate(self.looks, start=1))
+        terms = [math.log(0.25) + _log_mean(held) for held in (self.at_zero, self.learned)]
+        terms.append(math.log(0.5 * of_looks))  # some of it is always left for audits to come
+        return float(np.logaddexp.reduce(terms))
+
+    @property
+    def odds(self) -> float:
+        """The wealth that a stake of 1 has become; above 1/a with probability at most a, ever."""
+        return math.exp(min(self.log_odds, 700.0))
+
+
+def after(evidence: Evidence, guesses: Guesses, *, claim: Claim, threshold: float) -> Evidence:
+    """The evidence after more canaries, guessed at 0 and at a threshold chosen before them.
+
+    Args:
+        evidence: before.
+        guesses: (m,) scores and coins of canaries that the threshold does not depend on.
+        claim: of the adversary.
+        threshold: in nats, finite.
+
+    Raises:
+        ValueError: the threshold is not finite.
+
+    >>> coins = np.arange(1000) % 2 == 0
+    >>> guesses = Guesses(scores=np.where(coins, 1.0, -1.0), included=coins)
+    >>> weak = Claim(rounds={(1.0, 1.0): 1})  # allows no fewer than 31 % errors
+    >>> round(after(Evidence(), guesses, claim=weak, threshold=0.0).log_odds)
+    361
+    """
+    return _after(evidence, guesses, claim, threshold=threshold, rest=slice(None))
+
+
+def after_first_look(evidence: Evidence, guesses: Guesses, *, claim: Claim) -> Evidence:
+    """The evidence after canaries of which every fifth chooses the threshold for the others.
+
+    Args:
+        evidence: before.
+        guesses: (m,) scores and coins; their order says nothing of them.
+        claim: of the adversary.
+    """
+    at = np.arange(guesses.scores.size)
+    chosen = at % _EVERY == 0
+    threshold = best_threshold(guesses.scores[chosen], guesses.included[chosen])
+    return _after(evidence, guesses, claim, threshold=threshold, rest=at[~chosen])
+
+
+def best_threshold(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> float:
+    """Where the fewest of these canaries are guessed wrong; the one nearest to 0 of several.
+
+    Args:
+        scores: (m,) log-likelihood ratios.
+        included: (m,) coins.
+
+    Returns:
+        0, or a place between two finite scores.
+
+    >>> best_threshold(np.array([-1.0, 2.0, 3.0, 5.0]), np.array([False, False, True, True]))
+    2.5
+    """
+    values = np.unique(scores[np.isfinite(scores)])
+    tried = np.concatenate([[0.0], values[:-1] + 0.5 * np.diff(values)])
+    tried = tried[np.argsort(np.abs(tried), kind="stable")]
+    outside, inside = np.sort(scores[~included]), np.sort(scores[included])
+    wrong = outside.size - np.searchsorted(outside, tried, side="left")
+    wrong = wrong + np.searchsorted(inside, tried, side="right")
+    return float(tried[np.argmin(wrong)])
+
+
+@lru_cache(maxsize=256)
+def least_error(claim: Claim) -> float:
+    """Least probability of a wrong guess of a fair coin that the claim allows, rounded down.
+
+    >>> round(least_error(Claim(rounds={(1.0, 1.0): 1})), 4)  # Phi(-1 / 2)
+    0.3085
+    """
+    return max(0.0, 0.5 * (1.0 - total_variation(claim)))
+
+
+def second_risk(attempt: int, *, risk: float, tested: int) -> float:
+    """Risk of a second look: one that exceeds is decisive by itself; at most RISK.
+
+    Args:
+        attempt: the how manieth audit of this claim, from 1.
+        risk: that a first look leads to a second although the claim holds.
+        tested: how many claims the audit holds something against.
+
+    >>> second_risk(1, risk=0.05, tested=3), round(second_risk(6, risk=0.05, tested=3), 8)
+    (0.001, 4.687e-05)
+    """
+    return min(RISK, 0.5 * 0.5**attempt * _OF_CLAIMS / (risk * tested))
+
+
+def second_risk_of_links(attempt: int, *, risk: float) -> float:
+    """The same for all single messages together: over all audits they add up to LINKS * RISK.
+
+    >>> second_risk_of_links(1, risk=0.005)
+    0.001
+    """
+    return min(RISK, 0.5**attempt * LINKS * RISK / risk)
+
+
+def decisive(evidence: Evidence, *, tested: int) -> bool:
+    """Whether the claim is contradicted, among so many that are tested.
+
+    Raises:
+        ValueError: nothing is tested.
+
+    >>> decisive(Evidence(looks=[20000.0]), tested=3), decisive(Evidence(), tested=1)
+    (True, False)
+    """
+    if tested < 1:
+        raise InputError(f"tested={tested} must be at least 1")
+    return evidence.log_odds >= math.log(tested / _OF_CLAIMS) - _ROUNDING
+
+
+def _after(
+    evidence: Evidence,
+    guesses: Guesses,
+    claim: Claim,
+    *,
+    threshold: float,
+    rest: NDArray[np.intp] | slice,
+) -> Evidence:
+    if not math.isfinite(threshold):
+        raise InputError(f"threshold={threshold} must be finite, such as 0")
+    least, scores, included = least_error(claim), guesses.scores, guesses.included
+    return replace(
+        evidence,
+        at_zero=_played(evidence.at_zero, _wrong(scores, included, 0.0), least),
+        learned=_played(evidence.learned, _wrong(scores[rest], included[rest], threshold), least),
+        canaries=evidence.canaries + scores.size,
+    )
+
+
+def _wrong(
+    scores: NDArray[np.float64], included: NDArray[np.bool_], threshold: float
+) -> NDArray[np.bool_]:
+    """(m,) whether a canary is guessed wrong; a score at the threshold is wrong either way."""
+    return np.where(included, scores <= threshold, scores >= threshold)
+
+
+def _played(held: Sequence[float], wrong: NDArray[np.bool_], least: float) -> tuple[float, ...]:
+    """Logs of the bets after so many guesses, wrong or right."""
+    errors, right = int(wrong.sum()), int((~wrong).sum())
+    won = (math.log1p(least * stake / (1.0 - least)) for stake in BETS)
+    lost = (math.log1p(-stake) for stake in BETS)
+    return tuple(x + errors * a + right * b for x, a, b in zip(held, lost, won, strict=True))
+
+
+def _log_mean(logs: Sequence[float]) -> float:
+    return float(np.logaddexp.reduce(np.asarray(logs))) - math.log(len(logs))

@@ -1,0 +1,59 @@
+"""How much an audit can show, before it is played: whether it is worth its name."""
+
+from __future__ import annotations
+
+from ...privacy.errors import InputError
+from ..bounds.lower_bounds import upper_limit
+from ..bounds.mechanism import Claim, least_epsilon, total_variation
+
+__all__ = ["LEAST_SHARE", "canaries_for"]
+
+LEAST_SHARE = 0.1  # of a proven epsilon; what could show less at best measures nothing
+_MOST = 10**9
+_STEPS = 12  # of the search for what must leak, to a four thousandth of what does
+
+
+def canaries_for(claim: Claim, *, epsilon: float, delta: float, confidence: float) -> int | None:
+    """Return how many canaries a perfect audit takes to show an epsilon of a claim, about.
+
+    Args:
+        claim: the declared mechanism, taken to be exactly true.
+        epsilon: to be shown, less than that of the claim, in nats.
+        delta: strictly between 0 and 1.
+        confidence: strictly between 0 and 1.
+
+    Returns:
+        A number with two digits, rounded up, so that `ideal` of so many is at least epsilon; None
+        if a billion do not show it.
+
+    Raises:
+        ValueError: epsilon is not above 0, or delta or confidence is out of range.
+
+    >>> claim = Claim(rounds={(1.390594, 1.0): 1})  # epsilon 3.0 at delta 1e-5
+    >>> canaries_for(claim, epsilon=0.3, delta=1e-5, confidence=0.95)
+    53
+    """
+    if not epsilon > 0.0:
+        raise InputError(f"epsilon={epsilon} must be above 0, such as a tenth of the proven one")
+    true = total_variation(claim)
+    low, high = 0.0, true
+    for _ in range(_STEPS):  # what leaks of the weakest mechanism that shows epsilon
+        middle = 0.5 * (low + high)
+        enough = least_epsilon(claim, middle, delta) >= epsilon
+        low, high = (low, middle) if enough else (middle, high)
+
+    def shows(canaries: int) -> bool:
+        errors = 0.5 * canaries * (1.0 - true)
+        return 1.0 - 2.0 * upper_limit(errors, canaries, confidence) >= high
+
+    many = 1
+    while not shows(many):
+        many *= 2
+        if many > _MOST:
+            return None
+    few = many // 2
+    while many - few > 1:
+        middle_count = (few + many) // 2
+        few, many = (few, middle_count) if shows(middle_count) else (middle_count, many)
+    digits = 10 ** max(0, len(str(many)) - 2)
+    return -(-many // digits) * digits

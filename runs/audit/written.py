@@ -1,0 +1,183 @@
+"""What an audit measured and checked, as the object of audit.json."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from collections.abc import Mapping
+
+from ...attacks.audit.audit import Audited, Verdict
+from ...attacks.audit.evidence import Evidence
+from ...attacks.audit.game import CanaryGame
+from ...attacks.audit.message_bounds import LinkBound
+from ...attacks.bounds.lower_bounds import LowerBound
+from ...attacks.watching.result import Check
+from ..described import status_word
+from ..evidence.schema import (
+    Audit,
+    AuditCheck,
+    AuditedAdversary,
+    AuditedMessage,
+    AuditSettings,
+    AuditVerdict,
+    Estimator,
+    RowVerdict,
+    SecondLook,
+    Wealth,
+)
+from ..run_file.run_file import RunFile
+from ..run_file.tables import PrivacyTable
+
+__all__ = ["audit_of"]
+
+_GAMES = {
+    "add-or-remove-one": "a canary is among its host's records, or not",
+    "replace-one": "a canary is one record or its opposite",
+}
+
+
+def audit_of(
+    config: RunFile,
+    privacy: PrivacyTable,
+    game: CanaryGame | None,
+    *,
+    multiplier: float,
+    measured: list[Audited],
+    checks: list[Check],
+    seed: int,
+) -> Audit:
+    """The object of what was measured and checked.
+
+    Args:
+        config: the run file.
+        privacy: its table.
+        game: that was played, None where none could be.
+        multiplier: noise multiplier of the run.
+        measured: of every adversary.
+        checks: of the engine.
+        seed: of the canaries.
+    """
+    asked, rounds = config.audit, config.audit.rounds or config.training.rounds
+    return Audit(
+        version=2,
+        tool=importlib.metadata.version("overhear"),
+        seed=seed,
+        seed_given=asked.seed is not None,
+        settings=AuditSettings(
+            canaries=asked.canaries,
+            confidence=asked.confidence,
+            rounds=rounds,
+            checked_rounds=asked.checked_rounds,
+        ),
+        canaries=0 if game is None else game.runs * game.of_each * len(game.hosts),
+        runs=0 if game is None else game.runs,
+        rounds=rounds,
+        planned_rounds=config.training.rounds,
+        hosts=[] if game is None else list(game.hosts),
+        victim=privacy.victim,
+        game=_GAMES[privacy.adjacency],
+        confidence=config.audit.confidence,
+        delta=privacy.delta,
+        unit="record",
+        adjacency=privacy.adjacency,
+        noise_multiplier=multiplier,
+        verdict=_verdict(measured, checks),
+        adversaries=[_entry(one, config) for one in measured],
+        checks=[_check(one) for one in checks],
+    )
+
+
+def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
+    found = {one.verdict for one in measured}
+    if Verdict.CONTRADICTED in found:
+        return "contradicted"
+    if not all(check.passed for check in checks):
+        return "failed checks"
+    if Verdict.SUSPICIOUS in found:
+        return "suspicious"
+    if Verdict.CLEARED in found:
+        return "cleared"
+    if Verdict.CONSISTENT in found:
+        return "consistent"
+    missed = any(one.verdict is Verdict.NOT_MEASURED and one.proven.is_tested for one in measured)
+    return "not measured" if missed else "nothing proven"
+
+
+def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
+    first = one.bounds[0] if one.bounds else None
+    proven = one.proven.epsilon
+    return AuditedAdversary(
+        name=one.proven.name,
+        proven_epsilon=proven,
+        status=status_word(one.proven.status),
+        measured_epsilon=None if first is None else first.epsilon,
+        ideal_epsilon=one.ideal,
+        ratio=None if first is None or proven == 0 else first.epsilon / proven,
+        canaries=one.canaries,
+        threshold=None if first is None else first.threshold,
+        false_alarms=None if first is None else first.false_alarms,
+        misses=None if first is None else first.misses,
+        verdict=_ROW_VERDICTS[one.verdict],
+        estimators=[
+            Estimator(name=b.name, epsilon=b.epsilon, assumptions=b.assumptions) for b in one.bounds
+        ],
+        noise_scale=None if first is None else first.noise_scale,
+        together=_look(one.together),
+        again=_look(one.again),
+        fresh=_look(one.fresh),
+        evidence=_wealth(one.evidence),
+        messages=[_message(link) for link in one.links],
+        messages_again=[_message(link) for link in one.again_links],
+        words=one.words() + _of_rounds(config),
+    )
+
+
+def _look(bound: LowerBound | None) -> SecondLook | None:
+    if bound is None:
+        return None
+    return SecondLook(
+        epsilon=bound.epsilon, confidence=bound.confidence, noise_scale=bound.noise_scale
+    )
+
+
+def _wealth(evidence: Evidence | None) -> Wealth | None:
+    if evidence is None:
+        return None
+    return Wealth(
+        log10_odds=evidence.log_odds / math.log(10.0),
+        at_zero=list(evidence.at_zero),
+        learned=list(evidence.learned),
+        looks=list(evidence.looks),
+        canaries=evidence.canaries,
+    )
+
+
+_ROW_VERDICTS: Mapping[Verdict, RowVerdict] = {
+    Verdict.CONSISTENT: "consistent",
+    Verdict.CLEARED: "cleared",
+    Verdict.SUSPICIOUS: "suspicious",
+    Verdict.CONTRADICTED: "contradicted",
+    Verdict.NOTHING_PROVEN: "nothing proven",
+    Verdict.NOT_MEASURED: "not measured",
+}
+
+
+def _of_rounds(config: RunFile) -> str:
+    audited, planned = config.audit.rounds, config.training.rounds
+    if audited is None or audited == planned:
+        return ""
+    return f" (all figures are of the first {audited} of {planned} rounds)"
+
+
+def _message(link: LinkBound) -> AuditedMessage:
+    return AuditedMessage(
+        message=link.message,
+        agent=link.host,
+        proven_epsilon=link.proven,
+        measured_epsilon=link.measured,
+        canaries=link.canaries,
+    )
+
+
+def _check(one: Check) -> AuditCheck:
+    return AuditCheck(name=one.name, passed=one.passed, p=one.p, tests=one.tests, words=one.words)
