@@ -213,3 +213,53 @@ def test_a_file_system_without_links_keeps_a_ledger_too(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError, match="never overwritten"):
         Ledger(tmp_path / "ledger.jsonl", HEADER)
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
+
+
+def test_what_was_tested_counts_once_for_each_time_that_the_run_went_on(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", HEADER)
+    ledger.append(0, [], noise_tested={"rounds": 0, "numbers": 0})
+    ledger.append(1, [], noise_tested={"rounds": 1, "numbers": 50})
+    ledger.close()
+    ledger = resumed(tmp_path / "ledger.jsonl", 0)
+    ledger.append(1, [], noise_tested={"rounds": 0, "numbers": 0})
+    ledger.conclude({"rounds": 1, "numbers": 70})
+    ledger.close()
+    spent = read_ledger(tmp_path / "ledger.jsonl")
+    assert (spent.tested_rounds, spent.tested_numbers) == (2, 120)
+    assert spent.numbers == [0, 1, 1]
+
+
+def test_a_last_line_that_was_cut_off_announces_nothing(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, HEADER)
+    ledger.append(1, [])
+    before = path.stat().st_size
+    ledger.conclude({"rounds": 1, "numbers": 70})
+    ledger.close()
+    whole = path.read_bytes()
+    for length in range(before + 1, len(whole)):
+        path.write_bytes(whole[:length])
+        spent = read_ledger(path)
+        assert (spent.rounds, spent.torn, spent.tested_rounds) == (1, False, 0)
+        resumed(path, 1).close()
+        assert read_ledger(path).resumed_after == (1,)
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"rounds": 1}, {"rounds": 1, "numbers": -1}, {"rounds": True, "numbers": 0}, 3]
+)
+def test_what_does_not_say_how_much_was_tested_is_not_written(said, tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", HEADER)
+    with pytest.raises(ValueError, match="noise_tested"):
+        ledger.append(1, [], noise_tested=said)
+    ledger.close()
+    assert read_ledger(tmp_path / "ledger.jsonl").rounds == 0
+
+
+def test_less_that_was_tested_than_before_is_refused(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", HEADER)
+    ledger.append(1, [], noise_tested={"rounds": 2, "numbers": 5})
+    ledger.append(2, [], noise_tested={"rounds": 1, "numbers": 5})
+    ledger.close()
+    with pytest.raises(ValueError, match="less noise was tested"):
+        read_ledger(tmp_path / "ledger.jsonl")

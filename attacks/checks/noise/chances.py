@@ -49,7 +49,7 @@ def quadratic(deviations: ArrayLike, squared_norm: ArrayLike) -> NDArray[np.floa
         squared_norm: the squared Frobenius norm of A, whose operator norm is at most 1.
 
     >>> round(float(quadratic(100.0, 100.0)), 6)
-    3.6e-05
+    3e-06
     """
     frobenius = np.sqrt(squared_norm)
     root = (np.sqrt(np.square(frobenius) + 2.0 * np.asarray(deviations)) - frobenius) / 2.0
