@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from ...runs.evidence.membership import Membership
-from .chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, draw_places, drawing, spread
+from .chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Line, draw_places, drawing
 
 __all__ = ["roc_figure"]
 
@@ -27,22 +27,22 @@ def roc_figure(found: Membership | None) -> Markup | None:
         return None
     part = found.played or found.run
     parts = [_axes(), _line([(1e-4, 1e-4), (1.0, 1.0)], "grid")]
-    labels = [(_y(1e-4) - 12, "chance")]
+    # All curves end in one corner, so they are told apart by samples beside their names.
+    samples = [(Markup('<path class="grid" d="M{} {}h30"/>'), "chance")]
     if found.limit:
         parts.append(_line(found.limit, "limit"))
-        labels.append((_y(found.limit[0][1]), "most that the proof allows"))
+        samples.append((Markup('<path class="limit" d="M{} {}h30"/>'), "most that is proven"))
     for style, curve in enumerate(part.curves):
         points = [(_x(a), _y(t)) for a, t in curve.points if a > 0 and t > 0]
         if points:
             parts.append(draw_places(Line(points=points, style=style)))
-            labels.append((points[-1][1], f"{curve.model}, {curve.attack}"))
-    # The ends of all curves meet, so names stand in the order of their lowest ends.
-    places = spread([y for y, _ in labels], gap=17)
-    parts += [
-        Markup('<text x="{}" y="{:.1f}">{}</text>').format(WIDTH - RIGHT + 12, y, words)
-        for y, (_, words) in zip(places, labels, strict=True)
-    ]
-    names = ", ".join(words for _, words in labels)
+            sample = Markup('<path class="line s{}" d="M{{}} {{}}h30"/>').format(style)
+            samples.append((sample, f"{curve.model}, {curve.attack}"))
+    for number, (sample, words) in enumerate(samples):
+        x, y = WIDTH - RIGHT + 16, TOP + 20 + 22 * number
+        parts.append(sample.format(x, y))
+        parts.append(Markup('<text x="{}" y="{}">{}</text>').format(x + 38, y + 4, words))
+    names = ", ".join(words for _, words in samples)
     about = f"False positives from left to right and members found upwards, in tens: {names}"
     return drawing(f"0 0 {WIDTH} {HEIGHT}", "Members found", about, Markup("").join(parts))
 

@@ -76,3 +76,14 @@ def test_order_alone_counts() -> None:
     scores = coins + generator.standard_normal(2000)
     first = measure({("a", "b"): scores}, coins, limit)
     assert measure({("a", "b"): np.exp(3.0 * scores) - 7.0}, coins, limit) == first
+
+
+def test_an_attack_that_is_sure_of_members_alone_is_heard() -> None:
+    """A fifth of the members stands out, and all else is chance: the surest 400 are all right."""
+    limit, generator = limit_of(Claim(rounds={(4.0, 1.0): 4})), np.random.default_rng(5)
+    coins = generator.random(4000) < 0.5
+    scores = generator.standard_normal(4000)
+    scores[np.flatnonzero(coins)[:400]] += 20.0
+    found = measure({("average", "best"): scores}, coins, limit)
+    assert (found.right, found.made) == (400, 400)
+    assert found.contradicted

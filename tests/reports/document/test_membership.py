@@ -60,7 +60,7 @@ def test_rates_of_zero_have_no_place_on_a_log_scale() -> None:
     drawn = str(roc_figure(membership()))
     assert "nan" not in drawn
     assert "inf" not in drawn
-    assert "most that the proof allows" in drawn
+    assert "most that is proven" in drawn
     assert roc_figure(None) is None
 
 
