@@ -200,8 +200,8 @@ def audit_config(
         traces=None if game is None else game.traces,
     )
     if folder is not None:
-        seed = config.training.evaluation_noise_seed
-        checks += folder_checks(folder, built, multiplier=multiplier, noise_seed=seed)
+        of_noise = config.training.evaluation_noise_seed
+        checks += folder_checks(folder, built, multiplier=multiplier, noise_seed=of_noise)
     measured = (
         [not_measured(one, ()) for one in against]
         if game is None
