@@ -27,10 +27,14 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.sensitivity import JointSensitivity
-from ..bounds.lower_bounds import Guesses, LowerBound, ideal, total_error, two_sided
+from ..bounds.held_out import headline
+from ..bounds.lower_bounds import Guesses, LowerBound, ideal, two_sided
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
+from ..watching.result import Check
+from .canary_checks import canary_checks
 from .game import MOST, CanaryGame, Progress, play
+from .layout_clipping import layout_check
 from .message_bounds import LinkBound, link_bounds
 
 __all__ = ["Audited", "Proven", "Verdict", "audit", "claim_of", "hosts_of", "not_measured"]
@@ -187,6 +191,7 @@ def audit(
     generator: np.random.Generator,
     confidence: float = 0.95,
     progress: Progress | None = None,
+    checks: list[Check] | None = None,
 ) -> list[Audited]:
     """Play, bound, and look again where a bound exceeds what is proven.
 
@@ -196,6 +201,7 @@ def audit(
         generator: of coins, directions and signs.
         confidence: of the first look.
         progress: called with (rounds done, rounds in all).
+        checks: a list that the checks of the canaries' noise are added to.
 
     Raises:
         ValueError: a confidence outside (0.5, 1).
@@ -203,6 +209,10 @@ def audit(
     if not 0.5 < confidence < 1:
         raise InputError(f"confidence={confidence} must lie in (0.5, 1), such as 0.95")
     played = play(game, generator=generator, progress=progress)
+    if checks is not None:
+        checks += canary_checks(played.noise, replace=game.replace)
+        if not game.batch_clipped:
+            checks.append(layout_check(game.setting))
     found = []
     for one in against:
         if one.name not in played.guesses:
@@ -298,12 +308,12 @@ def not_measured(proven: Proven, measured: Sequence[Audited]) -> Audited:
 
 
 def _headline(guesses: Guesses, proven: Proven, *, confidence: float) -> LowerBound:
-    return total_error(guesses, claim=proven.claim, delta=proven.delta, confidence=confidence)
+    return headline(guesses, claim=proven.claim, delta=proven.delta, confidence=confidence)
 
 
 def _bounds(guesses: Guesses, proven: Proven, *, confidence: float) -> list[LowerBound]:
     how: dict[str, Any] = {"claim": proven.claim, "delta": proven.delta, "confidence": confidence}
-    return [f(guesses, **how) for f in (total_error, two_sided, one_run_f_dp, one_run_pure)]
+    return [f(guesses, **how) for f in (headline, two_sided, one_run_f_dp, one_run_pure)]
 
 
 def claim_of(

@@ -163,6 +163,7 @@ def audit_config(
             generator=generator or np.random.default_rng(),
             confidence=config.audit.confidence,
             progress=lambda done, total: show(done, total, "canaries"),
+            checks=checks,
         )
     )
     return _audit_of(config, p, game, multiplier=multiplier, measured=measured, checks=checks)
