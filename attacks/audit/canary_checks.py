@@ -3,7 +3,7 @@
 The draws z of `canary_noise` are independent standard normals for a sound engine, so that every
 test here has an exact law or a bound:
 
-    absent canaries   z where a canary is in no batch: sum of squares (chi-square), sum (normal),
+    absent canaries   z where it is not in the batch: sum of squares (chi-square), sum (normal),
                       distance to the normal law (DKW bound), counts beyond 2, 3 and 4 (binomial),
                       the largest; over all, by round, by host and by both. Whole scores of canaries
                       that were in no batch, ranked among scores drawn from the claim's own law
@@ -73,7 +73,9 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
     """
     found, values = Finding(), 0
     for of in noise:
-        z = np.where(of.part == 0, of.standard, np.nan)
+        # Where every record takes part, and is one or its opposite, none is absent.
+        anywhere = bool((of.part == 0).any())
+        z = np.where(of.part == 0, of.standard, np.nan) if anywhere else of.standard
         values += int(np.isfinite(z).sum())
         _note_law(found, z.ravel(), f"absent canaries to the {of.name}")
         for words, parts in _parts(of, z):
@@ -83,8 +85,8 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
     return _check(
         "absent canaries",
         found,
-        f"{values} statistics of canaries that were in no batch were held against the declared "
-        "noise: size, location, shape and tails, by round and host, and their whole scores",
+        f"{values} statistics of canaries, less what they add themselves, were held against the "
+        "declared noise: size, location, shape and tails, by round and host, and their whole scores",
     )
 
 
@@ -150,10 +152,10 @@ def independence_check(noise: Sequence[CanaryNoise]) -> Check:
 
 
 def _check(name: str, found: Finding, words: str) -> Check:
-    words += f": {found.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
     if not found.tests:
-        words += "; there was nothing to look at"
-    elif found.passed:
+        return Check(name=name, passed=True, p=None, tests=0, words=f"{words}: there were none.")
+    words += f": {found.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
+    if found.passed:
         words += f"; none fails, the least p is {found.p:.2g} times their number"
     else:
         words += f"; it fails with p = {found.p:.1g}: {found.what}"
@@ -214,7 +216,8 @@ def _note_law(found: Finding, values: Array, words: str) -> None:
         found.note(
             min(1.0, float(p)),
             tests=1,
-            what=f"the noise of {words} is beyond {beyond:g} deviations {count} times, expected {n * share:.1f}",
+            what=f"the noise of {words} is beyond {beyond:g} deviations {count} times, expected "
+            f"{n * share:.1f}",
         )
     most = float(np.abs(values).max())
     p = -math.expm1(n * math.log1p(-2.0 * float(ndtr(-most))))

@@ -35,8 +35,7 @@ __all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play", "s
 
 
 MOST = 250  # canaries of an agent in one run
-SHORT = 8  # of so many one more is planted that is shorter than the clip norm, if there is room
-SCARCE = 25  # else of so many
+SHORT = 25  # of so many one more is planted that is shorter than the clip norm
 Progress = Callable[[int, int], None]
 _Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
 
@@ -120,9 +119,7 @@ class CanaryGame:
 
         Where a batch's mean is clipped an agent can hold one canary only, and none is short.
         """
-        if self.batch_clipped:
-            return 0
-        return MOST // SHORT if self.room >= MOST + MOST // SHORT else self.room // SCARCE
+        return 0 if self.batch_clipped else min(MOST, self.room) // SHORT
 
     def own(self, host: int) -> slice:
         """Which directions are those of the host's canaries that are guessed."""

@@ -140,14 +140,18 @@ class Scorer:
         """Add one round's log-likelihood ratios."""
         planted = self._planted(happened)
         seen: dict[str, tuple[ObservedRows, Array]] = {}
+        drowned: dict[str, bool] = {}
         for name, of in self._adversaries.items():
             for host, who in of.items():
                 if who.name not in seen:
-                    seen[who.name] = self._less_known(happened, who, planted)
+                    seen[who.name] = rows, _ = self._less_known(happened, who, planted)
+                    lost = rows.resolution(happened.messages, happened.after)
+                    drowned[who.name] = lost > _DROWNED
                 rows, left = seen[who.name]
                 ratio, residues = self._of_host(happened, rows, left, planted, host)
                 self.scores[name][host] += ratio
-                self.residues[name] += residues
+                if not drowned[who.name]:
+                    self.residues[name] += residues
                 if name == self._linked:
                     self._add_links(happened, rows, left, planted, host)
 
@@ -177,7 +181,6 @@ class Scorer:
         # None of the host's own canaries is known, whichever of its batches they are in.
         every = self._of_agent(happened, host, first)
         noise, left = left, left + rows.contributions[:, every] @ whole[every]
-        drowned = rows.resolution(happened.messages, happened.after) > _DROWNED
         for number, (columns, bounds, rate) in enumerate(happened.trace.of_victim(host).values()):
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
@@ -187,7 +190,9 @@ class Scorer:
             q = self._rate if rate is None else rate
             s = ((found.weights.T @ left) * size).sum(axis=0)
             v = ((found.information @ size) * size).sum(axis=0)
-            strength = likeliest(s[own], v[own], q=q, replace=self._replace)
+            norms = planted.norms[mine[0]]
+            guessed = own[norms[own] >= 1.0]
+            strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace)
             ratio = log_mixture(strength.exponent(s, v), q)
             if self._replace:
                 ratio = ratio - log_mixture(strength.exponent(-s, v), q)
@@ -195,7 +200,7 @@ class Scorer:
                 shown = found.revealing @ left
                 ratio = self._decided(shown, found.revealed @ size, q)
             total += ratio
-            if drowned or not (v[own] > 0).all():
+            if not (v[own] > 0).all():
                 continue
             alone = ((found.weights.T @ noise) * size).sum(axis=0)
             residues.append(
@@ -208,7 +213,7 @@ class Scorer:
                     information=v[own],
                     part=planted.part[mine[0]][own],
                     sign=np.sign(size.sum(axis=0))[own],
-                    norms=planted.norms[mine[0]][own],
+                    norms=norms[own],
                 )
             )
         return total, residues
