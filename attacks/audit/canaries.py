@@ -96,6 +96,12 @@ class Directions:
         """(D,) the direction j."""
         return torch.where(self.owner == j, self.entries, 0.0)
 
+    def coordinates(self, j: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """(w,) the coordinates of direction j, a number, and its entries there, as `like` is."""
+        held = self._order.view(self.count, -1), self._signs.view(self.count, -1).to(like.dtype)
+        at, entries = (part.to(like.device).index_select(0, j.reshape(1))[0] for part in held)
+        return at, entries
+
     def project(self, rows: Tensor) -> Tensor:
         """(R, n) components of (R, D) rows along every direction, in float64."""
         picked = rows[:, self._order.to(rows.device)].cpu().double() * self._signs
@@ -140,10 +146,10 @@ class CanaryTask:
         base = self._base.loss(self._base.pieces(point), inputs, target.clamp_max(self.first - 1))
         code = (target - self.first).clamp_min(0)
         which = code // 2
-        mine = self.directions.owner.to(point.device) == which % self.directions.count
+        # Its own coordinates alone: a pass over all of them for each record would take longer.
+        at, entries = self.directions.coordinates(which % self.directions.count, point)
         sign = 1.0 - 2.0 * (code % 2).to(point.dtype)
-        entries = self.directions.entries.to(point.device, point.dtype)
-        along = (torch.where(mine, entries, 0.0) * point[: len(entries)]).sum()
+        along = (entries * point.gather(0, at)).sum()
         lengths = self.lengths.to(point.device, point.dtype)
         length = lengths.gather(0, (which % len(lengths))[None])[0]
         return torch.where(is_canary, sign * length * along, base)

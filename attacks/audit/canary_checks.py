@@ -86,7 +86,7 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
         "absent canaries",
         found,
         f"{values} statistics of canaries, less what they add themselves, were held against the "
-        "declared noise: size, location, shape and tails, by round and host, and their whole scores",
+        "declared noise: size, location, shape, tails, by round and host, and their whole scores",
     )
 
 
