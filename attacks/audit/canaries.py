@@ -51,7 +51,7 @@ def drawn_norms(
 
     >>> norms = drawn_norms(2, 3, 1, generator=np.random.default_rng(0))
     >>> norms.round(2).tolist()
-    [[81.51, 6.45, 1.33, 0.5], [275.95, 547.04, 66.04, 0.83]]
+    [[81.45, 6.45, 1.33, 0.99], [275.3, 547.35, 66.06, 0.6]]
     """
     powers = generator.random((agents, long + short))
     bounds = np.array([LONGEST] * long + [SHORTEST] * short)

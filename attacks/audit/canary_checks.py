@@ -69,7 +69,7 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
     ... )
     >>> found = absent_check([of], replace=False)
     >>> found.passed, f"{found.p:.0e}"
-    (False, '2e-12')
+    (False, '6e-27')
     """
     found, values = Finding(), 0
     for of in noise:

@@ -52,7 +52,7 @@ def headline(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
     ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
     ... )
     >>> found.name, found.threshold, round(found.epsilon, 1)
-    ('held-out threshold', -5.0, 27.6)
+    ('held-out threshold', -3.0, 42.2)
     """
     check_confidence(confidence)
     risk = 1.0 - confidence
@@ -85,7 +85,7 @@ def held_out(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
     ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
     ... )
     >>> found.guesses, found.errors, round(found.epsilon, 2)
-    (4000, 1440, 2.68)
+    (4000, 1440, 2.67)
     """
     scores, included = guesses.scores, guesses.included
     few = scores.size < 2 * EVERY
