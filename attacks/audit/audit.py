@@ -32,22 +32,25 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.sensitivity import JointSensitivity
-from ..bounds.guesses import Guesses
-from ..bounds.lower_bounds import LowerBound, ideal, total_error, two_sided
+from ..bounds.guesses import Guesses, best_threshold
+from ..bounds.held_out import headline
+from ..bounds.lower_bounds import LowerBound, ideal, two_sided
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
+from ..watching.result import Check
 from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
+from .canary_checks import canary_checks
 from .evidence import (
     LINKS,
     Evidence,
     after,
     after_first_look,
-    best_threshold,
     decisive,
     second_risk,
     second_risk_of_links,
 )
 from .game import MOST, CanaryGame, LinkGuesses, Played, Progress, play
+from .layout_clipping import layout_check
 from .message_bounds import LinkBound, link_bounds
 from .power import LEAST_SHARE, canaries_for
 
@@ -71,6 +74,7 @@ def audit(
     confidence: float = 0.95,
     before: Mapping[str, Evidence] | None = None,
     progress: Progress | None = None,
+    checks: list[Check] | None = None,
 ) -> list[Audited]:
     """Play, bound, and look again where a bound exceeds what is proven.
 
@@ -82,6 +86,7 @@ def audit(
         confidence: of the first look, of all adversaries together.
         before: by adversary the evidence of audits of the same run, to which this one adds.
         progress: called with (rounds done, rounds in all).
+        checks: a list that the checks of the canaries' noise are added to.
 
     Raises:
         ValueError: a confidence outside (0.5, 1), or a negative seed.
@@ -91,6 +96,10 @@ def audit(
     if seed < 0:
         raise InputError(f"seed={seed} must be at least 0")
     played = play(game, generator=_coins(seed, 0), progress=progress)
+    if checks is not None:
+        checks += canary_checks(played.noise, replace=game.replace)
+        if not game.batch_clipped:
+            checks.append(layout_check(game.setting))
     of_links = LINKS * (1.0 - confidence) if game.linked is not None else 0.0
     looks = [
         _first_look(game, one, played, before or {}, confidence=confidence, of_links=of_links)
@@ -290,12 +299,12 @@ def _joined_links(parts: Sequence[Played]) -> list[LinkGuesses]:
 
 
 def _headline(guesses: Guesses, proven: Proven, *, confidence: float) -> LowerBound:
-    return total_error(guesses, claim=proven.claim, delta=proven.delta, confidence=confidence)
+    return headline(guesses, claim=proven.claim, delta=proven.delta, confidence=confidence)
 
 
 def _bounds(guesses: Guesses, proven: Proven, *, confidence: float) -> list[LowerBound]:
     how: dict[str, Any] = {"claim": proven.claim, "delta": proven.delta, "confidence": confidence}
-    return [f(guesses, **how) for f in (total_error, two_sided, one_run_f_dp, one_run_pure)]
+    return [f(guesses, **how) for f in (headline, two_sided, one_run_f_dp, one_run_pure)]
 
 
 def claim_of(

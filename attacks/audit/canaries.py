@@ -6,9 +6,11 @@ own w coordinates of the parameters, with a random sign at each,
     u_j = +-1 / sqrt(w) on w coordinates of its own, 0 elsewhere
     loss of canary j at the point x = sign * length * <u_j, x>
 
-The gradient is sign * length * u_j wherever x is, far longer than the clip norm, so that it is the
-real clipping that brings it to C. The sign is drawn afresh for every release and round. Everything
-else that a record meets is the run's own: sampling, clipping, noise, sending, mixing.
+The gradient is sign * length * u_j wherever x is. Lengths of canaries that are guessed are spread
+from C to 1,000 C, log-uniformly, so that it is the real clipping that brings each to C; a few more,
+that nobody guesses, are spread from C / 2 to C and must not be changed by it. The sign is drawn
+afresh for every release and round. Everything else that a record meets is the run's own: sampling,
+clipping, noise, sending, mixing.
 
 | symbol | name here      | shape  | meaning                               |
 |--------|----------------|--------|---------------------------------------|
@@ -33,9 +35,27 @@ from ...training.gradients.loop_and_vmap import OfModel, OfTask
 from ...training.models.parameters import flatten
 from ...training.models.tasks import Task
 
-__all__ = ["CanaryTask", "Directions", "PlantedGradients", "Released"]
+__all__ = ["CanaryTask", "Directions", "PlantedGradients", "Released", "drawn_norms"]
 
-LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms
+LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
+LONGEST = 1000.0  # of those that are drawn
+SHORTEST = 0.5
+
+
+def drawn_norms(
+    agents: int, long: int, short: int, *, generator: np.random.Generator
+) -> np.ndarray:
+    """(agents, long + short) norms of canaries before clipping, in clip norms.
+
+    The first are log-uniform from 1 to 1,000, the others from a half to 1.
+
+    >>> norms = drawn_norms(2, 3, 1, generator=np.random.default_rng(0))
+    >>> norms.round(2).tolist()
+    [[81.45, 6.45, 1.33, 0.99], [275.3, 547.35, 66.06, 0.6]]
+    """
+    powers = generator.random((agents, long + short))
+    bounds = np.array([LONGEST] * long + [SHORTEST] * short)
+    return np.asarray(bounds**powers)
 
 
 class Directions:
@@ -76,6 +96,12 @@ class Directions:
         """(D,) the direction j."""
         return torch.where(self.owner == j, self.entries, 0.0)
 
+    def coordinates(self, j: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """(w,) the coordinates of direction j, a number, and its entries there, as `like` is."""
+        held = self._order.view(self.count, -1), self._signs.view(self.count, -1).to(like.dtype)
+        at, entries = (part.to(like.device).index_select(0, j.reshape(1))[0] for part in held)
+        return at, entries
+
     def project(self, rows: Tensor) -> Tensor:
         """(R, n) components of (R, D) rows along every direction, in float64."""
         picked = rows[:, self._order.to(rows.device)].cpu().double() * self._signs
@@ -86,7 +112,8 @@ class CanaryTask:
     """A network's cross-entropy, or a task's loss, and beside it that of canaries.
 
     The target of canary j is `first + 2 j`, one more for the opposite sign; smaller ones are those
-    of ordinary records.
+    of ordinary records. Of n canaries with a length for each of several agents, that of canary j of
+    agent a is `first + 2 (a n + j)`.
 
     Args:
         objective: what the run minimises.
@@ -103,7 +130,7 @@ class CanaryTask:
             self._base, self._task = OfTask(objective), objective
             self._start, self.dimensions = objective.initial(), objective.dimensions
         self.directions, self.first = directions, first
-        self.length = 1.0  # of the gradient
+        self.lengths = torch.ones(1)  # of the gradients: (1,) of all, (n,) or (agents * n,)
 
     def initial(self) -> Tensor:
         """See `Task.initial`."""
@@ -118,11 +145,14 @@ class CanaryTask:
         is_canary = target >= self.first
         base = self._base.loss(self._base.pieces(point), inputs, target.clamp_max(self.first - 1))
         code = (target - self.first).clamp_min(0)
-        mine = self.directions.owner.to(point.device) == code // 2
+        which = code // 2
+        # Its own coordinates alone: a pass over all of them for each record would take longer.
+        at, entries = self.directions.coordinates(which % self.directions.count, point)
         sign = 1.0 - 2.0 * (code % 2).to(point.dtype)
-        entries = self.directions.entries.to(point.device, point.dtype)
-        along = (torch.where(mine, entries, 0.0) * point[: len(entries)]).sum()
-        return torch.where(is_canary, sign * self.length * along, base)
+        along = (entries * point.gather(0, at)).sum()
+        lengths = self.lengths.to(point.device, point.dtype)
+        length = lengths.gather(0, (which % len(lengths))[None])[0]
+        return torch.where(is_canary, sign * length * along, base)
 
 
 class Released(NamedTuple):
@@ -135,6 +165,7 @@ class Released(NamedTuple):
         present: (holders, n) which canaries were in each data owner's batch: 1, -1 for the opposite
             vector of a replace-one game, 0 for absent.
         signs: (rows, n) the sign of each canary in each row.
+        norms: (holders, n) of each canary's gradient before clipping, in clip norms.
         clip_norm, coefficients: of the call.
     """
 
@@ -144,6 +175,7 @@ class Released(NamedTuple):
     batches: Sequence[Batch]
     present: np.ndarray
     signs: np.ndarray
+    norms: np.ndarray
     clip_norm: float | None
     coefficients: Sequence[Coefficient]
 
@@ -156,8 +188,9 @@ class PlantedGradients:
 
     Args:
         task: with the canaries' losses.
-        clip_norm: of the run; canaries are `LENGTH` times as long.
+        clip_norm: of the run.
         generator: of the signs.
+        norms: (agents, n) of the canaries' gradients, in clip norms; `LENGTH` by default.
         device, dtype: as of `PairGradients`.
     """
 
@@ -169,8 +202,10 @@ class PlantedGradients:
         generator: np.random.Generator,
         device: torch.device,
         dtype: torch.dtype,
+        norms: np.ndarray | None = None,
     ) -> None:
         self._task, self._generator, self._clip_norm = task, generator, clip_norm
+        self._norms = norms
         self._inner = PairGradients(task, "vmap", device=device, dtype=dtype)
         self._count = task.directions.count
         self.calls: list[Released] = []
@@ -197,6 +232,9 @@ class PlantedGradients:
             code = (targets[planted] - self._task.first).cpu().numpy()
             present[d, code // 2] = 1 - 2 * (code % 2)
             canaries.append(((inputs[planted], targets[planted]), code))
+        norms = self._norms
+        if norms is None:
+            norms = np.full((len(batches), self._count), LENGTH)
         self.calls.append(
             Released(
                 models=(models[None] if models.ndim == 2 else models).detach().clone(),
@@ -205,16 +243,18 @@ class PlantedGradients:
                 batches=ordinary,
                 present=present,
                 signs=signs,
+                norms=norms,
                 clip_norm=clip_norm,
                 coefficients=tuple(coefficients),
             )
         )
-        self._task.length = LENGTH * self._clip_norm / self._weight(coefficients)
+        scale = self._clip_norm / self._weight(coefficients)
+        self._task.lengths = torch.from_numpy(norms.ravel() * scale)
         of_rows = list[Batch]()
         for e, d in enumerate(holders.tolist()):
             (inputs, _), code = canaries[d]
             j, bit = code // 2, code % 2
-            turned = self._task.first + 2 * j + (bit ^ (signs[e, j] < 0))
+            turned = self._task.first + 2 * (d * self._count + j) + (bit ^ (signs[e, j] < 0))
             targets = torch.from_numpy(np.asarray(turned, dtype=np.int64)).to(inputs.device)
             x, y = ordinary[d]
             of_rows.append((torch.cat([x, inputs]), torch.cat([y, targets])))

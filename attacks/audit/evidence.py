@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
-from ..bounds.guesses import Guesses
+from ..bounds.guesses import Guesses, best_threshold
 from ..bounds.mechanism import Claim, total_variation
 
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
     "Evidence",
     "after",
     "after_first_look",
-    "best_threshold",
     "decisive",
     "least_error",
     "second_risk",
@@ -150,28 +149,6 @@ def after_first_look(evidence: Evidence, guesses: Guesses, *, claim: Claim) -> E
     chosen = at % _EVERY == 0
     threshold = best_threshold(guesses.scores[chosen], guesses.included[chosen])
     return _after(evidence, guesses, claim, threshold=threshold, rest=at[~chosen])
-
-
-def best_threshold(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> float:
-    """Where the fewest of these canaries are guessed wrong; the one nearest to 0 of several.
-
-    Args:
-        scores: (m,) log-likelihood ratios.
-        included: (m,) coins.
-
-    Returns:
-        0, or a place between two finite scores.
-
-    >>> best_threshold(np.array([-1.0, 2.0, 3.0, 5.0]), np.array([False, False, True, True]))
-    2.5
-    """
-    values = np.unique(scores[np.isfinite(scores)])
-    tried = np.concatenate([[0.0], values[:-1] + 0.5 * np.diff(values)])
-    tried = tried[np.argsort(np.abs(tried), kind="stable")]
-    outside, inside = np.sort(scores[~included]), np.sort(scores[included])
-    wrong = outside.size - np.searchsorted(outside, tried, side="left")
-    wrong = wrong + np.searchsorted(inside, tried, side="right")
-    return float(tried[np.argmin(wrong)])
 
 
 @lru_cache(maxsize=256)

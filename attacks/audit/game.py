@@ -26,7 +26,8 @@ from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.tracing.trace import AlgorithmTrace
 from ..bounds.guesses import Guesses
-from .canaries import CanaryTask, Directions, PlantedGradients
+from .canaries import LENGTH, CanaryTask, Directions, PlantedGradients, drawn_norms
+from .canary_noise import CanaryNoise, Residue, gathered
 from .observed_rows import ObservedRows
 from .scores import HappenedRound, Scorer
 
@@ -34,6 +35,7 @@ __all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play", "s
 
 
 MOST = 250  # canaries of an agent in one run
+SHORT = 25  # of so many one more is planted that is shorter than the clip norm
 Progress = Callable[[int, int], None]
 _Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
 
@@ -101,16 +103,39 @@ class CanaryGame:
         return sum(p.numel() for p in self.setting.model.parameters())
 
     @property
+    def room(self) -> int:
+        """Directions that a host has."""
+        return self.dimension // len(self.hosts) if self.apart else self.dimension
+
+    @property
     def runs(self) -> int:
         """How many runs share the canaries."""
-        room = self.dimension // len(self.hosts) if self.apart else self.dimension
-        most = 1 if self.batch_clipped else max(1, min(MOST, room))
+        most = 1 if self.batch_clipped else max(1, min(MOST, self.room - self.short))
         return -(-self.canaries // (most * len(self.hosts)))
 
+    @property
+    def short(self) -> int:
+        """Canaries of a host, beside those that are guessed, that are shorter than the clip norm.
+
+        Where a batch's mean is clipped an agent can hold one canary only, and none is short.
+        """
+        return 0 if self.batch_clipped else min(MOST, self.room) // SHORT
+
     def own(self, host: int) -> slice:
-        """Which directions are the host's."""
+        """Which directions are those of the host's canaries that are guessed."""
         start = self.hosts.index(host) * self.of_each if self.apart else 0
         return slice(start, start + self.of_each)
+
+    def own_short(self, host: int) -> slice:
+        """Which directions are those of the host's short canaries."""
+        hosts = len(self.hosts) if self.apart else 1
+        start = hosts * self.of_each + (self.hosts.index(host) * self.short if self.apart else 0)
+        return slice(start, start + self.short)
+
+    @property
+    def directions(self) -> int:
+        """How many directions a run has."""
+        return (self.of_each + self.short) * (len(self.hosts) if self.apart else 1)
 
     @property
     def of_each(self) -> int:
@@ -135,10 +160,14 @@ class LinkGuesses(NamedTuple):
 
 
 class Played(NamedTuple):
-    """Scores and coins: by adversary of all canaries it looks at, and of single messages."""
+    """Scores and coins: by adversary of all canaries it looks at, and of single messages.
+
+    `noise` is what the noise alone did to the scores.
+    """
 
     guesses: dict[str, Guesses]
     links: list[LinkGuesses]
+    noise: Sequence[CanaryNoise] = ()
 
 
 def play(
@@ -157,6 +186,7 @@ def play(
     of_names: dict[str, list[_Scored]] = {name: [] for name in game.adversaries}
     of_links: dict[tuple[str, int], list[_Scored]] = {}
     rounds: dict[tuple[str, int], Mapping[tuple[float, float], int]] = {}
+    residues: list[dict[str, list[Residue]]] = []
     total = game.runs * game.rounds
     for run in range(game.runs):
         done = run * game.rounds
@@ -167,6 +197,7 @@ def play(
 
         coins = generator.integers(2, size=(len(game.hosts), game.of_each)).astype(bool)
         scorer = _one_run(game, coins, generator=generator, progress=tick)
+        residues.append(scorer.residues)
         of = dict(zip(game.hosts, coins, strict=True))
         for name, by_host in scorer.scores.items():
             of_names[name] += [(at[game.own(h)], of[h]) for h, at in by_host.items()]
@@ -179,6 +210,7 @@ def play(
             LinkGuesses(message, host, rounds[message, host], _joined(found))
             for (message, host), found in of_links.items()
         ],
+        noise=gathered(residues),
     )
 
 
@@ -197,8 +229,14 @@ def _one_run(
     progress: Callable[[int], None],
 ) -> Scorer:
     objective = game.setting.task or game.setting.model
-    count = game.of_each * (len(game.hosts) if game.apart else 1)
-    directions = Directions(count, game.dimension, generator=generator)
+    directions = Directions(game.directions, game.dimension, generator=generator)
+    agents, short = (
+        len(game.setting.shards),
+        game.directions - game.of_each * (len(game.hosts) if game.apart else 1),
+    )
+    norms = drawn_norms(agents, game.directions - short, short, generator=generator)
+    if game.batch_clipped:
+        norms[:] = LENGTH
     task = CanaryTask(objective, directions=directions, first=game.classes)
     gradients = PlantedGradients(
         task,
@@ -206,6 +244,7 @@ def _one_run(
         generator=generator,
         device=game.setting.device,
         dtype=game.setting.dtype,
+        norms=norms,
     )
     scorer = Scorer(
         objective,
@@ -214,6 +253,7 @@ def _one_run(
         sampling_rate=game.setting.sampling_rate,
         replace=game.replace,
         linked=game.linked,
+        own={h: np.r_[game.own(h), game.own_short(h)] for h in game.hosts},
     )
     transcript = Transcript()
     engine = Engine(
@@ -237,6 +277,7 @@ def _one_run(
         if trace.has_contributions:
             scorer.add(
                 HappenedRound(
+                    number=number,
                     trace=trace,
                     messages=transcript.of(round=number),
                     before=before,
@@ -258,6 +299,8 @@ def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
         codes = game.classes + 2 * np.arange(len(coin)) + 2 * game.own(host).start
         # A canary is there or not; where one record is replaced, it is there with either sign.
         codes = codes + ~coin if game.replace else codes[coin]
+        at = game.own_short(host)
+        codes = np.concatenate([codes, game.classes + 2 * np.arange(at.start, at.stop)])
         blank = held.inputs.new_zeros(len(codes), *held.inputs.shape[1:])
         more = torch.from_numpy(codes.astype(np.int64))
         shards[host] = Examples(

@@ -8,6 +8,7 @@ closure counts as seen, are left out: nobody sends them, and they mostly follow 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,22 @@ class ObservedRows:
             view = View(contributions=self.contributions, noise=self.rows[:, self._noise])
             self._filters[key] = matched_filter(view, columns)
         return self._filters[key]
+
+    def resolution(self, messages: Sequence[Message], after: Mapping[str, Tensor]) -> float:
+        """Largest share of a row's noise that the rounding of what the row holds usually is."""
+        parts = [messages[i].rows[torch.from_numpy(at)] for i, at in self._messages]
+        parts += [after[field] for field in self._fields]
+        spread = np.sqrt(self.noise_energy)
+        worst, start = 0.0, 0
+        for rows in parts:
+            of = spread[start : start + len(rows)]
+            start += len(rows)
+            if not len(rows) or not (of > 0).any():
+                continue
+            size = torch.linalg.vector_norm(rows.double(), dim=1).cpu().numpy()
+            lost = torch.finfo(rows.dtype).eps * size / math.sqrt(rows.shape[1])
+            worst = max(worst, float((lost[of > 0] / of[of > 0]).max()))
+        return worst
 
     def unexplained(
         self,

@@ -7,6 +7,9 @@ against -u; v = c^T M c and s = c^T W^T (what was seen less all that is known al
     add-or-remove-one    sum_t log(1 - q + q exp(s - v/2))
     replace-one          sum_t log(1 - q + q exp(s - v/2)) - log(1 - q + q exp(-s - v/2))
 
+where a host's scores of a round do not tell of other noise than is declared (`strength`). What the
+noise alone adds to s is kept beside it, as it must be standard normal (`canary_noise`).
+
 Known is everything but whether the canary was planted: the models, the ordinary records' gradients,
 all other canaries. A combination of messages without noise decides the round by itself.
 """
@@ -31,9 +34,12 @@ from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ..watching.reference_sums import Oracle
 from .canaries import LENGTH, Directions, Released
+from .canary_noise import Residue
 from .observed_rows import ObservedRows
+from .strength import likeliest, log_mixture
 
 Array = NDArray[np.float64]
+_DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +47,7 @@ class HappenedRound:
     """One round of the real engine with canaries.
 
     Attributes:
+        number: of the round; 0 is the start.
         trace: of the round, at the noise of the run.
         messages: as they crossed.
         before, after: the state's fields.
@@ -48,6 +55,7 @@ class HappenedRound:
         calls: what it asked of the gradients.
     """
 
+    number: int
     trace: RoundTrace
     messages: Sequence[Message]
     before: Mapping[str, Tensor]
@@ -77,11 +85,13 @@ class Planted:
         clean: (contributions, n) ordinary records' gradients along the canaries' directions.
         size: (contributions, n) what a canary adds where it takes part, with its sign.
         part: (contributions, n) which take part: 1, -1 for the opposite vector, 0 for none.
+        norms: (contributions, n) of the canaries' gradients before clipping, in clip norms.
     """
 
     clean: Array
     size: Array
     part: Array
+    norms: Array
 
 
 class Scorer:
@@ -94,9 +104,11 @@ class Scorer:
         sampling_rate: of batches without a rate of their own.
         replace: whether the game is +u against -u.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
+        own: by host, which directions have canaries of its own; all by default.
 
     Attributes:
         scores: by adversary and host, (n,).
+        residues: by adversary, what the noise alone did to the scores of a host's own canaries.
         links: by message and host, (n,): the message's name, its mu for one record and rate, and
             scores; of runs whose rounds are all alike.
     """
@@ -110,7 +122,10 @@ class Scorer:
         sampling_rate: float,
         replace: bool,
         linked: str | None = None,
+        own: Mapping[int, NDArray[np.int64]] | None = None,
     ) -> None:
+        self._own = own or {}
+        self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
         self._oracle, self._linked = Oracle(objective), linked
         self._directions, self._adversaries = directions, adversaries
         self._rate, self._replace = sampling_rate, replace
@@ -125,12 +140,18 @@ class Scorer:
         """Add one round's log-likelihood ratios."""
         planted = self._planted(happened)
         seen: dict[str, tuple[ObservedRows, Array]] = {}
+        drowned: dict[str, bool] = {}
         for name, of in self._adversaries.items():
             for host, who in of.items():
                 if who.name not in seen:
-                    seen[who.name] = self._less_known(happened, who, planted)
+                    seen[who.name] = rows, _ = self._less_known(happened, who, planted)
+                    lost = rows.resolution(happened.messages, happened.after)
+                    drowned[who.name] = lost > _DROWNED
                 rows, left = seen[who.name]
-                self.scores[name][host] += self._of_host(happened, rows, left, planted, host)
+                ratio, residues = self._of_host(happened, rows, left, planted, host)
+                self.scores[name][host] += ratio
+                if not drowned[who.name]:
+                    self.residues[name] += residues
                 if name == self._linked:
                     self._add_links(happened, rows, left, planted, host)
 
@@ -152,14 +173,15 @@ class Scorer:
 
     def _of_host(
         self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
-    ) -> Array:
-        total = np.zeros(self._directions.count)
+    ) -> tuple[Array, list[Residue]]:
+        total, residues = np.zeros(self._directions.count), list[Residue]()
+        own = self._own.get(host, np.arange(self._directions.count))
         first = _first_block(happened.trace)
         whole = planted.size * planted.part
         # None of the host's own canaries is known, whichever of its batches they are in.
         every = self._of_agent(happened, host, first)
-        left = left + rows.contributions[:, every] @ whole[every]
-        for columns, bounds, rate in happened.trace.of_victim(host).values():
+        noise, left = left, left + rows.contributions[:, every] @ whole[every]
+        for number, (columns, bounds, rate) in enumerate(happened.trace.of_victim(host).values()):
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
@@ -168,14 +190,33 @@ class Scorer:
             q = self._rate if rate is None else rate
             s = ((found.weights.T @ left) * size).sum(axis=0)
             v = ((found.information @ size) * size).sum(axis=0)
-            ratio = _log_mixture(s - v / 2, q)
+            norms = planted.norms[mine[0]]
+            guessed = own[norms[own] >= 1.0]
+            strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace)
+            ratio = log_mixture(strength.exponent(s, v), q)
             if self._replace:
-                ratio = ratio - _log_mixture(-s - v / 2, q)
+                ratio = ratio - log_mixture(strength.exponent(-s, v), q)
             if found.is_perfect:
                 shown = found.revealing @ left
                 ratio = self._decided(shown, found.revealed @ size, q)
             total += ratio
-        return total
+            if not (v[own] > 0).all():
+                continue
+            alone = ((found.weights.T @ noise) * size).sum(axis=0)
+            residues.append(
+                Residue(
+                    round=happened.number,
+                    host=host,
+                    batch=number,
+                    rate=q,
+                    standard=(alone / np.sqrt(v))[own],
+                    information=v[own],
+                    part=planted.part[mine[0]][own],
+                    sign=np.sign(size.sum(axis=0))[own],
+                    norms=norms[own],
+                )
+            )
+        return total, residues
 
     def _of_agent(self, happened: HappenedRound, host: int, first: NDArray[np.bool_]) -> list[int]:
         """Positions of an agent's contributions of the first block, of all its batches."""
@@ -201,9 +242,9 @@ class Scorer:
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]
                 v = size**2 / energy[row]
-                ratio = _log_mixture(s - v / 2, q)
+                ratio = log_mixture(s - v / 2, q)
                 if self._replace:
-                    ratio = ratio - _log_mixture(-s - v / 2, q)
+                    ratio = ratio - log_mixture(-s - v / 2, q)
                 bound = max(b for b in bounds if b > 0)
                 reach = float(np.abs(own[row]).sum()) * bound
                 mu = round(reach / math.sqrt(energy[row]), 12)
@@ -230,9 +271,9 @@ class Scorer:
         n = self._directions.count
         groups = [g for g in happened.trace.groups if isinstance(g, Contributions)]
         total = sum(g.size for g in groups)
-        clean, size, part = np.zeros((total, n)), np.zeros((total, n)), np.zeros((total, n))
+        clean, size, part, norms = (np.zeros((total, n)) for _ in range(4))
         calls = iter(happened.calls)
-        own: dict[int, tuple[Array, Array, Array]] = {}
+        own: dict[int, tuple[Array, Array, Array, Array]] = {}
         done, at = set[int](), 0
         for place, group in enumerate(groups):
             here = slice(at, at + group.size)
@@ -240,9 +281,9 @@ class Scorer:
             if group.block != 0:
                 continue
             if group.blame is not None:  # a bounded function of the owners' own clipped sums
-                c, z, p = own[group.batch]
+                c, z, part[here], norms[here] = own[group.batch]
                 gain = group.bounds[:, None] / np.abs(z).max()
-                clean[here], size[here], part[here] = gain * c, gain * z, p
+                clean[here], size[here] = gain * c, gain * z
                 continue
             if group.first_vector in done:
                 continue
@@ -252,9 +293,10 @@ class Scorer:
             mean_of = None if asked is None else asked.mean_of
             clean[here], size[here] = self._amounts(call, mean_of, bound=float(group.bounds[0]))
             part[here] = call.present[call.holders.numpy()]
-            loops = np.flatnonzero((call.owners == call.holders).numpy())
-            own.setdefault(group.batch, (clean[here][loops], size[here][loops], part[here][loops]))
-        return Planted(clean=clean, size=size, part=part)
+            norms[here] = call.norms[call.holders.numpy()]
+            loops = at - group.size + np.flatnonzero((call.owners == call.holders).numpy())
+            own.setdefault(group.batch, (clean[loops], size[loops], part[loops], norms[loops]))
+        return Planted(clean=clean, size=size, part=part, norms=norms)
 
     def _amounts(
         self, call: Released, mean_of: float | None, *, bound: float
@@ -269,7 +311,8 @@ class Scorer:
         )[:, : self._directions.dimension]
         project = self._directions.project
         if mean_of is None:
-            return project(sums).numpy(), bound * call.signs
+            added = np.minimum(call.norms, 1.0)[call.holders.numpy()]
+            return project(sums).numpy(), bound * call.signs * added
         # Of a batch whose mean is clipped: with the only canary that it may hold, and without.
         most = bound / 2
         mean = sums / mean_of
@@ -287,12 +330,3 @@ def _clipped(rows: Tensor, most: float) -> Tensor:
 def _first_block(trace: RoundTrace) -> NDArray[np.bool_]:
     blocks = [np.full(g.size, g.block == 0) for g in trace.groups if isinstance(g, Contributions)]
     return np.concatenate([np.zeros(0, dtype=bool), *blocks])
-
-
-def _log_mixture(exponent: Array, q: float) -> Array:
-    """log(1 - q + q exp(exponent)), without overflow."""
-    if q >= 1:
-        return exponent
-    if q <= 0:
-        return np.zeros_like(exponent)
-    return np.logaddexp(math.log1p(-q), math.log(q) + exponent)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError, InputTypeError
 
-__all__ = ["Errors", "Guesses", "errors_at_zero", "surest"]
+__all__ = ["Errors", "Guesses", "best_threshold", "errors_at_zero", "surest"]
 
 _UNFAIR = 1e-9  # probability below which the coins are not taken for fair
 
@@ -110,3 +110,25 @@ def _check_coins(heads: int, canaries: int) -> None:
             f"included holds {heads} of {canaries} canaries; fair coins do that with probability "
             f"below {_UNFAIR:g}. Toss each coin with probability 1/2, apart from all else"
         )
+
+
+def best_threshold(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> float:
+    """Where the fewest of these canaries are guessed wrong; the one nearest to 0 of several.
+
+    Args:
+        scores: (m,) log-likelihood ratios.
+        included: (m,) coins.
+
+    Returns:
+        0, or a place between two finite scores.
+
+    >>> best_threshold(np.array([-1.0, 2.0, 3.0, 5.0]), np.array([False, False, True, True]))
+    2.5
+    """
+    values = np.unique(scores[np.isfinite(scores)])
+    tried = np.concatenate([[0.0], values[:-1] + 0.5 * np.diff(values)])
+    tried = tried[np.argsort(np.abs(tried), kind="stable")]
+    outside, inside = np.sort(scores[~included]), np.sort(scores[included])
+    wrong = outside.size - np.searchsorted(outside, tried, side="left")
+    wrong = wrong + np.searchsorted(inside, tried, side="right")
+    return float(tried[np.argmin(wrong)])

@@ -212,6 +212,7 @@ def audit_config(
             confidence=config.audit.confidence,
             before=before,
             progress=lambda done, total: show(done, total, "canaries"),
+            checks=checks,
         )
     )
     return audit_of(

@@ -128,7 +128,7 @@ class Engine:
             graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
             for graph in setting.graph.graphs
         }
-        self._gradients = gradients or _gradients_of(setting)
+        self._gradients = gradients or gradients_of(setting)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
@@ -370,7 +370,8 @@ class Engine:
         self.round = round
 
 
-def _gradients_of(setting: Setting) -> ClippedSums:
+def gradients_of(setting: Setting) -> ClippedSums:
+    """The layout of per-example gradients that a run of the setting computes in."""
     return PairGradients(
         setting.task or setting.model,
         setting.layout,  # type: ignore[arg-type] # PairGradients checks the name

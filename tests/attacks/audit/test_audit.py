@@ -257,9 +257,9 @@ def test_where_epsilon_is_infinite_the_bound_stands_by_itself(monkeypatch, statu
     sure = np.where(np.arange(2000) % 2 == 0, math.inf, -math.inf)
     guesses = Guesses(scores=sure, included=sure > 0)
     found, _ = _audited(monkeypatch, Played({"eavesdropper": guesses}, []), proven=proven)
-    # No error among 2,000: u = 1 - .05^(1/2000) and epsilon log((1 - delta) / u - 1).
+    # No error among 2,000: u = 1 - .0475^(1/2000) and epsilon log((1 - delta) / u - 1).
     assert found.measured == pytest.approx(
-        math.log((1 - DELTA) / (1 - 0.05 ** (1 / 2000)) - 1), 1e-3
+        math.log((1 - DELTA) / (1 - 0.0475 ** (1 / 2000)) - 1), 1e-3
     )
     assert found.ideal is None
     assert said in found.words()

@@ -41,7 +41,7 @@ def test_a_canary_has_its_gradient_at_any_point(is_task: bool) -> None:
     objective = ClassWeights(net, classes=2) if is_task else net
     ways = _directions()
     task = CanaryTask(objective, directions=ways, first=2)
-    task.length = 7.0
+    task.lengths = torch.tensor([7.0])
     size = sum(task.dimensions)
     loop = PairGradients(task, "loop", dtype=torch.float64)
     points = torch.randn(2, size, dtype=torch.float64)

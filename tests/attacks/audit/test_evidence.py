@@ -14,13 +14,12 @@ from overhear.attacks.audit.evidence import (
     Evidence,
     after,
     after_first_look,
-    best_threshold,
     decisive,
     least_error,
     second_risk,
     second_risk_of_links,
 )
-from overhear.attacks.bounds.guesses import Guesses
+from overhear.attacks.bounds.guesses import Guesses, best_threshold
 from overhear.attacks.bounds.mechanism import Claim
 
 ONE = Claim(rounds={(1.0, 1.0): 1})  # mu 1

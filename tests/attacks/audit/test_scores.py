@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from overhear.attacks.audit.canaries import CanaryTask, Directions, PlantedGradients
-from overhear.attacks.audit.scores import HappenedRound, Scorer, _log_mixture
+from overhear.attacks.audit.scores import HappenedRound, Scorer
+from overhear.attacks.audit.strength import log_mixture
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.data.dataset import Examples
@@ -61,6 +62,7 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
         after = engine.snapshot()
         found.append(
             HappenedRound(
+                number=number,
                 trace=part,
                 messages=transcript.of(round=number),
                 before=before,
@@ -122,7 +124,7 @@ def test_a_canary_adds_its_information_to_the_score() -> None:
     planted = scorer._planted(happened)
     who = parse_adversary("eavesdropper", 5)
     rows, left = scorer._less_known(happened, who, planted)
-    found = scorer._of_host(happened, rows, np.zeros_like(left), planted, 2)
+    found, _ = scorer._of_host(happened, rows, np.zeros_like(left), planted, 2)
     v = 3 * (contract.CLIP / contract.NOISE) ** 2  # three cross-gradients, noise of their own
     there = planted.part[[i for i, p in enumerate(planted.part) if p.any()]].any(axis=0)
     for j in range(COUNT):
@@ -155,7 +157,7 @@ def test_single_messages_are_scored_with_their_own_mu() -> None:
 
 
 def test_the_mixture_does_not_overflow() -> None:
-    values = _log_mixture(np.array([-1e4, 0.0, 1e4]), 0.25)
+    values = log_mixture(np.array([-1e4, 0.0, 1e4]), 0.25)
     assert values == pytest.approx([math.log(0.75), 0.0, 1e4 + math.log(0.25)])
-    assert _log_mixture(np.array([3.0]), 1.0) == pytest.approx([3.0])
-    assert _log_mixture(np.array([3.0]), 0.0) == pytest.approx([0.0])
+    assert log_mixture(np.array([3.0]), 1.0) == pytest.approx([3.0])
+    assert log_mixture(np.array([3.0]), 0.0) == pytest.approx([0.0])

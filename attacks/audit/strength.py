@@ -1,0 +1,103 @@
+"""How strong the noise and a canary really are, read from scores without looking at the coins.
+
+A score that takes the declared noise for true is the best test of a sound engine and a poor one of
+a faulty engine: at half the noise the bound of sampled rounds falls. So a host's canaries in a
+round are first asked, all together, which gain g and noise k their statistics s came with,
+
+    s ~ (1 - p) N(0, k^2 v) + p N(g v, k^2 v),   p: the chance of a fair coin and the batch
+
+and scored by the likelihood ratio at (g, k) where this explains them better by `SURE` nats:
+
+    ratio = log(1 - q + q exp((g s - g^2 v / 2) / k^2))
+
+Nothing of this costs confidence. The choice depends on scores alone, so that, given all scores,
+coins are still independent, and each guess is wrong at least as often as the best guesser's. The
+number of errors is then at least a binomial count at the best guesser's rate, whatever was chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+__all__ = ["DECLARED", "Strength", "likeliest", "log_mixture"]
+
+SURE = 8.0  # nats by which others must explain the scores better than what is declared
+
+
+class Strength(NamedTuple):
+    """What a canary adds and how much noise there is, as multiples of what is declared."""
+
+    gain: float
+    noise: float
+
+    def exponent(self, s: Array, v: Array) -> Array:
+        """Log-likelihood ratio of "in this batch" against "not", (n,) nats."""
+        return (self.gain * s - 0.5 * self.gain**2 * v) / self.noise**2
+
+
+DECLARED = Strength(1.0, 1.0)
+_FIRST = (Strength(1.0, 0.8), Strength(1.0, 0.5), Strength(2.0, 1.0), Strength(8.0, 1.0))
+_ALL = [
+    Strength(g, k)
+    for g, k in product((0.5, 1.0, 1.4, 2.0, 4.0, 8.0, 20.0), (1.2, 1.0, 0.8, 0.65, 0.5, 0.35, 0.2))
+]
+
+
+def likeliest(s: Array, v: Array, *, q: float, replace: bool) -> Strength:
+    """The gain and noise of a grid that explain (n,) statistics best; what is declared if in doubt.
+
+    Args:
+        s: W^T of what was seen, (n,), with the canary's own part in it.
+        v: its variance, and its mean with the canary, (n,).
+        q: chance that a record that is there takes part.
+        replace: whether the game is +u against -u.
+
+    >>> rng = np.random.default_rng(0)
+    >>> v = np.full(500, 2.0)
+    >>> there = rng.random(500) < 0.1
+    >>> s = v * there + 0.5 * np.sqrt(v) * rng.normal(size=500)
+    >>> likeliest(s, v, q=0.2, replace=False)
+    Strength(gain=1.0, noise=0.5)
+    """
+    told = np.isfinite(s) & (v > 0)
+    if not told.any():
+        return DECLARED
+    s, v = s[told], v[told]
+    declared = _explained(DECLARED, s, v, q=q, replace=replace)
+    if all(_explained(one, s, v, q=q, replace=replace) < declared + 1.0 for one in _FIRST):
+        return DECLARED
+    found = {one: _explained(one, s, v, q=q, replace=replace) for one in _ALL}
+    best = max(found, key=lambda one: found[one])
+    return best if found[best] > declared + SURE else DECLARED
+
+
+def _explained(one: Strength, s: Array, v: Array, *, q: float, replace: bool) -> float:
+    """Log-likelihood of the statistics, but for what all strengths share."""
+    ratio = one.exponent(s, v)
+    if replace:
+        ratio = np.logaddexp(ratio, one.exponent(-s, v)) - math.log(2.0)
+        mixed = log_mixture(ratio, q)
+    else:
+        mixed = log_mixture(ratio, 0.5 * q)
+    alone = -0.5 * s**2 / v / one.noise**2 - math.log(one.noise)
+    return float((mixed + alone).sum())
+
+
+def log_mixture(exponent: Array, q: float) -> Array:
+    """log(1 - q + q exp(exponent)), without overflow.
+
+    >>> log_mixture(np.array([0.0, 1e4]), 0.5).round(4).tolist()
+    [0.0, 9999.3069]
+    """
+    if q >= 1:
+        return exponent
+    if q <= 0:
+        return np.zeros_like(exponent)
+    return np.logaddexp(math.log1p(-q), math.log(q) + exponent)

@@ -1,0 +1,53 @@
+"""Clipping in the run's own layout, of gradients from half a clip norm to a thousand."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from overhear.attacks.audit.layout_clipping import layout_check
+from overhear.training.gradients import clipping, ghost, grouped, loop_and_vmap
+from overhear.training.graphs.topologies import ring
+from tests.training import contract
+
+SETTING = contract.setting(ring(5))
+LAYOUTS = ["auto", "loop", "vmap", "grouped", "book-keeping"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_clips_at_every_norm(layout: str) -> None:
+    found = layout_check(replace(SETTING, layout=layout))
+    assert found.passed, found.words
+    assert (found.p, found.tests) == (None, 24 * 32)
+
+
+def test_single_precision_is_looked_at_twice() -> None:
+    found = layout_check(replace(SETTING, dtype=torch.float32))
+    assert found.passed, found.words
+    assert found.tests == 2 * 24 * 32
+
+
+def test_tasks_of_two_blocks_are_clipped_jointly() -> None:
+    found = layout_check(contract.setting(ring(5), min_max=True))
+    assert found.passed, found.words
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("low", "high", "times"), [(20.0, 90.0, 1.5), (500.0, 2000.0, 1.5), (0.0, 1.0, 0.5)]
+)
+def test_a_factor_that_is_wrong_between_two_norms_is_found(layout, low, high, times) -> None:
+    sound = clipping.clip_factors
+
+    def wrong(squares, clip_norm):
+        ratio = squares.sqrt() / clip_norm
+        return torch.where((ratio > low) & (ratio < high), times, 1.0) * sound(squares, clip_norm)
+
+    with ExitStack() as stack:
+        for module in (clipping, ghost, grouped, loop_and_vmap):
+            stack.enter_context(patch.object(module, "clip_factors", wrong))
+        found = layout_check(replace(SETTING, layout=layout))
+    assert not found.passed
+    assert "is off by" in found.words
