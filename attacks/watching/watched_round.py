@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from torch import Tensor
@@ -32,6 +32,7 @@ class WatchedRound:
         after: those of the state that it returned.
         planted: the batches that were given instead of drawn.
         calls: of the functions that the step gave, one an agent.
+        public: the public tensors of the state that it began with.
     """
 
     number: int
@@ -42,6 +43,7 @@ class WatchedRound:
     after: Mapping[str, Tensor]
     planted: Mapping[int, Examples]
     calls: Sequence[FunctionCall] = ()
+    public: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def noise_columns(self) -> np.ndarray:
@@ -54,12 +56,15 @@ class WatchedRound:
         return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
 
     def batches(self, setting: Setting, call: int) -> list[Examples]:
-        """Each agent's records of one call of `draw`, in the precision of the run."""
+        """Each agent's records of one call of `draw`, in the precision of the run.
+
+        A batch is a set: a position that was drawn twice counts once.
+        """
         found = []
         for agent, at in enumerate(self.recorded.batches[call]):
             shard = self.planted[agent] if at is None else setting.shards[agent]
             inputs, targets = shard.inputs.cpu().to(setting.dtype), shard.targets.cpu()
-            pick = slice(None) if at is None else at.cpu()
+            pick = slice(None) if at is None else at.cpu().unique()
             found.append(Examples(inputs[pick], targets[pick]))
         return found
 

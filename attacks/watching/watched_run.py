@@ -109,7 +109,7 @@ def watch(
     by_round = [traces.start, *(one for one, count in traces.rounds for _ in range(count))]
     transcript, own = Transcript(), randomness or SecretRandomness()
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
-    found, before = list[WatchedRound](), dict[str, Tensor]()
+    found, before, public = list[WatchedRound](), dict[str, Tensor](), dict[str, Tensor]()
     for number, one in enumerate(by_round):
         functions = KeptCalls()
         recorded = Recorded(functions=functions)
@@ -129,9 +129,10 @@ def watch(
                 after=after,
                 planted=batches,
                 calls=functions.calls,
+                public=public,
             )
         )
-        before = after
+        before, public = after, _public_of(engine)
     return WatchedRun(engine, found, bound=bound, randomness=own)
 
 
@@ -141,3 +142,9 @@ def _agents_of(engine: Engine) -> dict[str, Tensor]:
     return {
         name: value for name, value in engine.snapshot().items() if isinstance(held[name], Agents)
     }
+
+
+def _public_of(engine: Engine) -> dict[str, Tensor]:
+    """The other fields of the state."""
+    held = engine.state._asdict()
+    return {name: value for name, value in held.items() if not isinstance(value, Agents)}

@@ -1,0 +1,94 @@
+"""Recorded columns: what a watched round had in the columns of its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ...training.tracing.linear_forms import Contributions, Known, NoiseSources
+from .watched_round import WatchedRound
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["RecordedColumns", "influence"]
+
+_ROUNDING = 64  # units of rounding that adding up a row may lose
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Columns from `start` on: their values (columns, D), and how long each is."""
+
+    start: int
+    values: np.ndarray
+    sizes: np.ndarray
+
+
+class RecordedColumns:
+    """The values of a round's columns, all as the run recorded them.
+
+    Args:
+        watched: a round that did what was traced.
+    """
+
+    def __init__(self, watched: WatchedRound) -> None:
+        recorded = watched.recorded
+        made, noise = iter(recorded.contributions), iter(recorded.noise)
+        known = iter([*watched.before.values(), *recorded.known])
+        sent = iter(message.rows for message in watched.messages)
+        self._groups, units = list[_Group](), [torch.finfo(torch.float64).eps]
+        for group in watched.trace.groups:
+            if isinstance(group, Contributions):
+                value = next(made)
+            elif isinstance(group, NoiseSources):
+                value = next(noise)
+            else:
+                value = next(known if isinstance(group, Known) else sent)
+            units.append(torch.finfo(value.dtype).eps)
+            values = value.cpu().double().numpy()
+            sizes = np.linalg.norm(values, axis=1)
+            self._groups.append(_Group(start=group.start, values=values, sizes=sizes))
+        self.unit = max(units)
+
+    def value(self, rows: csr_array, *, width: int) -> np.ndarray:
+        """(R, width) what rows of the trace come to."""
+        return _product(rows, [(g.start, g.values) for g in self._groups], width=width)
+
+    def rounding(self, rows: csr_array) -> np.ndarray:
+        """(R,) the norm that rounding may account for in rows of the trace."""
+        total = np.zeros(rows.shape[0])
+        for group in self._groups:
+            part = abs(rows[:, group.start : group.start + len(group.sizes)])
+            if part.nnz:
+                total += part @ group.sizes[: part.shape[1]]
+        return np.asarray(_ROUNDING * self.unit * total)
+
+
+def influence(
+    rows: csr_array, starts: Sequence[int], differences: Sequence[np.ndarray], *, width: int
+) -> np.ndarray:
+    """(R, width) what rows of the trace change by, where contributions alone change.
+
+    Args:
+        rows: over the columns of the round.
+        starts: of each group of contributions its first column.
+        differences: of each group (columns, D).
+        width: D of the rows' block.
+    """
+    return _product(rows, list(zip(starts, differences, strict=True)), width=width)
+
+
+def _product(
+    rows: csr_array, groups: Sequence[tuple[int, np.ndarray]], *, width: int
+) -> np.ndarray:
+    total = np.zeros((rows.shape[0], width))
+    for start, values in groups:
+        part = rows[:, start : start + len(values)]
+        if part.nnz:  # a column of another block has another width, and does not occur
+            total += part @ values[: part.shape[1]]
+    return total
