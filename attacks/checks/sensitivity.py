@@ -36,8 +36,7 @@ __all__ = ["sensitivity_check"]
 
 _NAME = "sensitivity"
 _RECORDS = 64
-_MADE = 0.25  # of the passes add records of our own
-_FEWEST_PASSES = 2
+_MADE = 0.25  # for each pass that changes real records, passes that add made ones
 _WORK = 1e9  # coordinates of per-example gradients, in all replays of a run
 _CHANGED = 0.75  # of the agents in one replay; the others must not notice
 
@@ -61,9 +60,10 @@ def sensitivity_check(
     Args:
         run: a watched run; in double precision rounding hides next to nothing, in single precision
             a tenth of a bound is left to a ReLU that rounding opens.
-        records: how many to change at least, shared among the agents. Each pass over the rounds
-            changes one of each agent; there are at least two, and no more than about 1e9
-            coordinates of per-example gradients take.
+        records: how many real ones to change at least, shared among the agents. A pass over all
+            watched rounds changes one of each agent, and costs what the rounds cost. There are at
+            least one pass with real records, one with made ones and one (twice) among made ones
+            alone; beyond these as many as 1e9 coordinates of per-example gradients allow.
         generator: picks records; of the system's entropy when None.
 
     Returns:
@@ -87,12 +87,12 @@ def sensitivity_check(
 
 
 def _passes(run: WatchedRun, records: int) -> list[_Pass]:
-    """As many as the records ask for, and the work allows."""
+    """As many as the records ask for and the work allows; the last costs twice as much."""
     wanted = math.ceil(records / run.setting.graph.agents)
-    affordable = int(_WORK / max(1.0, sum(map(_work, run.rounds))))
-    count = max(_FEWEST_PASSES, min(wanted, affordable))
+    affordable = _WORK / max(1.0, sum(map(_work, run.rounds)))
+    count = max(1, min(wanted, int(affordable / (1 + _MADE))))
     made = max(1, round(_MADE * count))
-    real = [_Pass(False, i) for i in range(count - made)]
+    real = [_Pass(False, i) for i in range(count)]
     return [*real, *(_Pass(True, i) for i in range(made)), _Pass(True, made, others=True)]
 
 
@@ -112,7 +112,8 @@ def _check(
 ) -> Check:
     judges = {watched.number: Judge(watched) for watched in run.rounds}
     engine = Replay(run)
-    compared, share, tested, replays = 0, 0.0, set[tuple[int, bool, int]](), 0
+    compared, tested, replays = 0, set[tuple[int, bool, int]](), 0
+    share = {False: 0.0, True: 0.0}  # the largest influence over its bound, of made ones if True
     for one in passes:
         for turn, watched in enumerate(run.rounds):
             if one.others and not watched.trace.has_contributions:
@@ -121,7 +122,8 @@ def _check(
             some = _some(every, agents=run.setting.graph.agents, generator=generator)
             shards = {a: chosen.shards[a] for a in every} if one.others else None
             found = _judged(engine, judges[watched.number], watched, some, shards=shards)
-            compared, share = compared + found.compared, max(share, found.share)
+            compared += found.compared
+            share[one.made] = max(share[one.made], found.share)
             replays += 1
             if found.fault:
                 who, found = _culprit(run, watched, some, found, shards=shards)
@@ -131,14 +133,17 @@ def _check(
                 return Check(name=_NAME, passed=False, p=None, tests=compared, words=words)
             tested |= {(a, one.made, turn if one.made else one.number) for a in some}
     real = sum(not made for _, made, _ in tested)
+    reach = ""
+    if chosen.reach is not None:
+        reach = " (gradients of {:.2g} to {:.3g} times the bound)".format(*chosen.reach)
+    most = "nothing has a bound"
+    if any(share.values()):
+        most = f"the largest influence is {share[False]:.3f} of its bound"
+        most += f" ({share[True]:.3f} of a made one)"
     words = (
-        f"{real} real records and {len(tested) - real} made ones"
-        + ("" if chosen.reach is None else " (gradients of {:.2g} to {:.3g} times the bound)").format(
-            *(chosen.reach or ())
-        )
-        + f" were changed in the start and {len(run.rounds) - 1} rounds, {replays} times a round, "
-        "made again with all randomness equal; none moves anything but what its trace says, "
-        f"and the largest influence is {share:.3g} of its bound"
+        f"{real} real records and {len(tested) - real} made ones{reach} took part or did not in "
+        f"the start and {len(run.rounds) - 1} rounds, made again {replays} times in all with all "
+        f"randomness equal; none moves anything but what its trace says, and {most}"
     )
     return Check(name=_NAME, passed=True, p=None, tests=compared, words=f"{words}.")
 
@@ -216,4 +221,3 @@ def _named(agent: int, change: Change) -> str:
     if change.position is None:
         return f"a record more of agent {agent}"
     return f"record {change.position} of agent {agent}"
-

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...training.tracing.linear_forms import Contributions, Known, NoiseSources
 from .watched_round import WatchedRound
@@ -25,7 +26,7 @@ class _Group:
     """Columns from `start` on: their values (columns, D), and how long each is."""
 
     start: int
-    values: np.ndarray
+    values: Tensor
     sizes: np.ndarray
 
 
@@ -50,14 +51,18 @@ class RecordedColumns:
             else:
                 value = next(known if isinstance(group, Known) else sent)
             units.append(torch.finfo(value.dtype).eps)
-            values = value.cpu().double().numpy()
-            sizes = np.linalg.norm(values, axis=1)
-            self._groups.append(_Group(start=group.start, values=values, sizes=sizes))
+            sizes = torch.linalg.vector_norm(value, dim=1, dtype=torch.float64).cpu().numpy()
+            self._groups.append(_Group(start=group.start, values=value, sizes=sizes))
         self.unit = max(units)
 
     def value(self, rows: csr_array, *, width: int) -> np.ndarray:
         """(R, width) what rows of the trace come to."""
-        return _product(rows, [(g.start, g.values) for g in self._groups], width=width)
+        total = np.zeros((rows.shape[0], width))
+        for group in self._groups:
+            if rows[:, group.start : group.start + len(group.sizes)].nnz:
+                values = group.values.cpu().double().numpy()
+                total += influence(rows, [group.start], [values], width=width)
+        return total
 
     def rounding(self, rows: csr_array) -> np.ndarray:
         """(R,) the norm that rounding may account for in rows of the trace."""
@@ -72,22 +77,16 @@ class RecordedColumns:
 def influence(
     rows: csr_array, starts: Sequence[int], differences: Sequence[np.ndarray], *, width: int
 ) -> np.ndarray:
-    """(R, width) what rows of the trace change by, where contributions alone change.
+    """(R, width) what rows of the trace change by, where some groups of columns change.
 
     Args:
         rows: over the columns of the round.
-        starts: of each group of contributions its first column.
+        starts: of each group its first column.
         differences: of each group (columns, D).
         width: D of the rows' block.
     """
-    return _product(rows, list(zip(starts, differences, strict=True)), width=width)
-
-
-def _product(
-    rows: csr_array, groups: Sequence[tuple[int, np.ndarray]], *, width: int
-) -> np.ndarray:
     total = np.zeros((rows.shape[0], width))
-    for start, values in groups:
+    for start, values in zip(starts, differences, strict=True):
         part = rows[:, start : start + len(values)]
         if part.nnz:  # a column of another block has another width, and does not occur
             total += part @ values[: part.shape[1]]

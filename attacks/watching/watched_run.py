@@ -70,6 +70,24 @@ class WatchedRun:
         """What a round drew, computed or sent otherwise than its trace; empty where nothing."""
         return next((watched.mismatch for watched in self.rounds if watched.mismatch), "")
 
+    def again(self, engine: Engine, watched: WatchedRound, *, recorded: Recorded) -> None:
+        """Make a watched round again, from the state that it began with.
+
+        Args:
+            engine: of the same algorithm, on as many agents.
+            watched: a round of this run.
+            recorded: filled by the round.
+        """
+        if not watched.number:
+            engine.state = None  # so that it draws the noise of the first start
+            engine.start(recorded=recorded)
+            return
+        of = engine.setting
+        rows = {name: Agents(v.to(of.device, of.dtype)) for name, v in watched.before.items()}
+        engine.state = self.engine.state._replace(**rows, **watched.public)
+        engine.round = watched.number - 1
+        engine.advance(planted=watched.planted, recorded=recorded)
+
     @property
     def bounded_contributions(self) -> int:
         """How many calls of `bounded` were taken as recorded."""

@@ -13,6 +13,7 @@ from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.watching.result import Check
 from ...privacy.errors import InputError
+from ...training.data.dataset import Examples
 from ..described import status_word
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
@@ -153,7 +154,12 @@ def audit_config(
     # Checks of the engine, which need no canaries; then the game.
     watched = min(config.audit.checked_rounds, config.training.rounds)
     show(0, watched, "checks")
-    checks = engine_checks(built.setting, built.bound(multiplier), rounds=watched)
+    checks = engine_checks(
+        built.setting,
+        built.bound(multiplier),
+        rounds=watched,
+        source=Examples(built.data.inputs, built.data.targets),
+    )
     measured = (
         [not_measured(one, ()) for one in against]
         if game is None

@@ -60,6 +60,7 @@ class Recorded:
         known: the rows of each initial value and each result of `postprocess` or `project`.
         given: the values that operations were given which count as seen or are sent, and the
             secrets and fixed arguments of `bounded`, as `RoundRecord.given` has their rows.
+        arguments: for each operation with a function the positions in `given` of what it was given.
         functions: calls the functions of `postprocess`, `project` and `bounded`; it keeps nothing
             unless it is given as `KeptCalls`.
     """
@@ -71,6 +72,7 @@ class Recorded:
     batches: list[list[Tensor | None]] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
     given: list[Value] = field(default_factory=list)
+    arguments: list[range] = field(default_factory=list)
     functions: Calls = field(default_factory=Calls)
 
 
@@ -137,13 +139,18 @@ class Recording(Operations):
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
-        self._recorded.given += values
+        self._given_to_function(values)
         return self._known(self._inner.postprocess(fn, *values, block=block))
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """See `Round.project`."""
-        self._recorded.given.append(value)
+        self._given_to_function([value])
         return self._known(self._inner.project(value, block=block))
+
+    def _given_to_function(self, values: Sequence[Value]) -> None:
+        first = len(self._recorded.given)
+        self._recorded.given += values
+        self._recorded.arguments.append(range(first, first + len(values)))
 
     def _known(self, value: Agents) -> Agents:
         self._recorded.known.append(value.rows.clone())
@@ -214,7 +221,7 @@ class Recording(Operations):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`."""
-        self._recorded.given += [secret, *released, *private]
+        self._given_to_function([secret, *released, *private])
         result = self._inner.bounded(
             fn, secret, released=released, private=private, lipschitz=lipschitz, blame=blame
         )

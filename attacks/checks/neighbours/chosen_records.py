@@ -26,7 +26,7 @@ from ...watching.watched_run import WatchedRun
 __all__ = ["Chosen", "choose_records"]
 
 _ENTRIES = 2**27  # of per-example gradients that are looked at, in all
-_MADE_OF = 8  # records of an agent that records are made of
+_MADE_OF = 8  # records of an agent that records are made of; fewer if the network is large
 _SCALES = 24  # of each
 _REACH = (0.5, 1000.0)  # of a made record's gradient, over the clip norm
 _AROUND = (0.02, 5.0)  # the same of records that fill a shard
@@ -65,6 +65,8 @@ def choose_records(
     oracle = Oracle(run.setting.task or run.setting.model)
     found = next(filter(None, map(_first_call, run.rounds[1:] or run.rounds)), None)
     labels = torch.cat([shard.targets.cpu() for shard in run.setting.shards]).unique()
+    affordable = _ENTRIES // (_dimensions(run) * len(run.setting.shards) * _SCALES)
+    bases = min(_MADE_OF, max(1, affordable))
     real, own, shards, ratios = [], [], [], list[float]()
     for agent, shard in enumerate(run.setting.shards):
         candidates = _candidates(run, agent, generator=generator)
@@ -74,12 +76,12 @@ def choose_records(
         largest = candidates[np.argsort(-norms, kind="stable")]
         rest = generator.permutation(largest[each // 2 :])
         real.append([int(i) for i in np.concatenate([largest[: (each + 1) // 2], rest])[:each]])
-        every = _made_of(shard, labels, generator=generator)
+        every = _made_of(shard, labels, count=bases, generator=generator)
         sizes = np.zeros(len(every.targets))
         if found is not None and found[1] is not None:
             sizes = _norms(oracle, found[0], agent, every) / found[1]
         picks = _by_size(sizes, _REACH, count=made, generator=generator)
-        ratios += [float(sizes[i]) for i in picks if sizes[i] > 0]
+        ratios += [float(sizes[i]) for i in picks if 0 < sizes[i] < math.inf]
         own.append([_one(every, i) for i in picks])
         picks = _by_size(sizes, _AROUND, count=len(shard.targets), generator=generator)
         shards.append(_picked(every, generator.permutation(np.array(picks, dtype=np.int64))))
@@ -91,10 +93,13 @@ def _by_size(
     sizes: np.ndarray, reach: tuple[float, float], *, count: int, generator: np.random.Generator
 ) -> list[int]:
     """Records whose gradients, over the clip norm, are nearest to sizes spread over a reach."""
+    sizes = np.where(np.isfinite(sizes), sizes, 0.0)
     if not (sizes > 0).any():
         return [i % len(sizes) for i in range(count if len(sizes) else 0)]
     logs = np.log(np.maximum(sizes, np.finfo(float).tiny))
-    wanted = np.geomspace(*reach, count) * generator.uniform(0.8, 1.25)
+    # In each of `count` steps from one end of the reach to the other a size at random.
+    steps = (np.arange(count) + generator.random(count)) / max(1, count)
+    wanted = reach[0] * (reach[1] / reach[0]) ** steps
     return [int(np.argmin(np.abs(logs - math.log(size)))) for size in wanted]
 
 
@@ -108,13 +113,16 @@ def _first_call(watched: WatchedRound) -> tuple[GradientCall, float | None] | No
     return None
 
 
+def _dimensions(run: WatchedRun) -> int:
+    task, parameters = run.setting.task, run.setting.model.parameters()
+    return max(1, sum(task.dimensions) if task else sum(one.numel() for one in parameters))
+
+
 def _candidates(run: WatchedRun, agent: int, *, generator: np.random.Generator) -> np.ndarray:
     """Positions whose gradients are looked at: all of them, unless the network is large."""
-    shards, task = run.setting.shards, run.setting.task
-    parameters = run.setting.model.parameters()
-    size = sum(task.dimensions) if task else sum(one.numel() for one in parameters)
+    shards = run.setting.shards
     records = len(shards[agent].targets)
-    most = max(1, _ENTRIES // max(1, size * len(shards)))
+    most = max(1, _ENTRIES // (_dimensions(run) * len(shards)))
     return generator.permutation(records)[:most]
 
 
@@ -127,9 +135,11 @@ def _norms(oracle: Oracle, call: GradientCall, agent: int, records: Examples) ->
     return oracle.norms(point, records.inputs, records.targets, coefs=call.coefs).numpy()
 
 
-def _made_of(shard: Examples, labels: Tensor, *, generator: np.random.Generator) -> Examples:
+def _made_of(
+    shard: Examples, labels: Tensor, *, count: int, generator: np.random.Generator
+) -> Examples:
     """Records of a shard, and the same under another label with their inputs scaled."""
-    base = generator.permutation(len(shard.targets))[:_MADE_OF]
+    base = generator.permutation(len(shard.targets))[:count]
     inputs, targets = (part.cpu() for part in _picked(shard, base))
     other = labels[(torch.searchsorted(labels, targets) + 1) % max(1, len(labels))]
     if not inputs.is_floating_point():

@@ -10,6 +10,7 @@ influence of the records that were changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from ....training.step.operations import Coef, Operations, P, V
 from ....training.step.values import Agents, Batch, Edges, Server, UndeclaredOperation, Value
 
 __all__ = ["ForcedRound"]
+
+_Of = TypeVar("_Of", bound=Value)
 
 
 class ForcedRound(Operations):
@@ -51,7 +54,7 @@ class ForcedRound(Operations):
         self.differences.append(value.base.double() - first.base.double())
         return first
 
-    def _forced(self, value: V) -> V:
+    def _forced(self, value: _Of) -> _Of:
         first = self._difference(value)
         return type(value)(first.base, first.pick)
 

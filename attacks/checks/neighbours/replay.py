@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from ....training.engine.function_calls import FunctionCall, KeptCalls
 from ....training.engine.recording import Recorded
 from ....training.engine.transcript import Transcript
 from ....training.step.operations import Operations
-from ....training.step.values import Agents, Value
+from ....training.step.values import Value
 from ...watching.watched_round import WatchedRound
 from ...watching.watched_run import WatchedRun
 from .forced_round import ForcedRound
@@ -89,8 +89,10 @@ class Replay(Engine):
     """
 
     def __init__(self, run: WatchedRun) -> None:
+        self._run = run
         self._first: WatchedRound | None = None
         self._changes: Mapping[int, Change] = {}
+        self._taken_out = frozenset[int]()
         self._moved = ""
         setting, like = run.setting, run.engine
         if like.layout != "given":
@@ -105,7 +107,6 @@ class Replay(Engine):
             scripts=like.scripts,
         )
         self._as_it_was, self._store = self.setting, dict(self._shards)
-        self._like = like.state
         self._forced: ForcedRound | None = None
 
     @property
@@ -131,8 +132,8 @@ class Replay(Engine):
             return others
         return torch.cat([others, torch.tensor([at])]).sort().values
 
-    def _make_round(self, index: int, **how: object) -> Operations:  # type: ignore[override]
-        made = super()._make_round(index, **how)  # type: ignore[arg-type]
+    def _make_round(self, index: int, **how: Any) -> Operations:
+        made = super()._make_round(index, **how)
         if self._first is None:
             return made
         self._forced = ForcedRound(made, given=self._first.recorded.given)
@@ -168,23 +169,11 @@ class Replay(Engine):
         calls = KeptCalls()
         recorded = Recorded(functions=calls)
         try:
-            if watched.number:
-                self.state, self.round = self._state_before(watched), watched.number - 1
-                self.advance(planted=watched.planted, recorded=recorded)
-            else:
-                self.state = None
-                self.start(recorded=recorded)
+            self._run.again(self, watched, recorded=recorded)
         finally:
             self._first = None
         assert self._forced is not None  # noqa: S101 - for the type checker
         return self._differences(watched, recorded, calls.calls, self._forced)
-
-    def _state_before(self, watched: WatchedRound) -> object:
-        rows = {
-            name: Agents(value.to(self.setting.device, self.setting.dtype))
-            for name, value in watched.before.items()
-        }
-        return self._like._replace(**rows, **watched.public)
 
     def _change_store(self, others: Mapping[int, Examples]) -> None:
         """Put changed shards into the setting and into the engine's own store."""

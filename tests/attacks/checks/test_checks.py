@@ -6,7 +6,16 @@ from overhear.training.graphs.topologies import ring
 from tests.attacks.checks.planted_bugs import PATCHES
 from tests.training import contract
 
-NAMES = ["messages", "residuals", "sampler", "knowledge", "functions"]
+NAMES = [
+    "messages",
+    "residuals",
+    "sampler",
+    "knowledge",
+    "functions",
+    "values",
+    "records",
+    "sensitivity",
+]
 
 
 def _checks(name: str = "dpdl"):
@@ -19,7 +28,7 @@ def _checks(name: str = "dpdl"):
     )
 
 
-def test_the_five_checks_come_in_their_order_and_a_sound_engine_passes() -> None:
+def test_the_checks_come_in_their_order_and_a_sound_engine_passes() -> None:
     found = _checks()
     assert [one.name for one in found] == NAMES
     assert all(one.passed for one in found)
