@@ -2,9 +2,8 @@
 
 Canaries give a lower bound at 95 %. The first bound above a proven epsilon is "suspicious", as one
 in twenty audits of a sound engine of worst-case leakage is: it is played again with four times as
-many fresh canaries at 99.9 %, and only a second one contradicts the proof. Five checks that need no
-canaries stand beside it (`message_check`, `residual_check`, `sampler_check`, `knowledge_check`,
-`function_check`).
+many fresh canaries at 99.9 %, and only a second one contradicts the proof. Checks that need no
+canaries stand beside it (`engine_checks`).
 
 What is scored is what an adversary really sees: messages and end states. Where the proof counts
 more as seen (values that only a recipient holds), the bound stays further below what is proven.

@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ...training.data.dataset import Examples
 from ..watching.result import Check
@@ -44,12 +46,20 @@ _CHANGED = 0.75  # of the agents in one replay; the others must not notice
 class _Pass(NamedTuple):
     """One replay of all watched rounds: record `number` of each agent, real or made.
 
-    Among `others` every agent holds made records alone, and one of them is changed.
+    Among `others` every agent holds made records alone, in batches of other sizes, and one more
+    takes part.
     """
 
     made: bool
     number: int
     others: bool = False
+
+
+class _World(NamedTuple):
+    """Shards and batches of agents whose records are all others; none where they are not."""
+
+    shards: Mapping[int, Examples]
+    batches: Mapping[int, Tensor]
 
 
 def sensitivity_check(
@@ -120,13 +130,19 @@ def _check(
                 continue
             every = _changes(watched, run, chosen, one, turn=turn)
             some = _some(every, agents=run.setting.graph.agents, generator=generator)
-            shards = {a: chosen.shards[a] for a in every} if one.others else None
-            found = _judged(engine, judges[watched.number], watched, some, shards=shards)
+            world = _World({}, {})
+            if one.others:
+                sizes = {a: len(run.setting.shards[a].targets) for a in every}
+                world = _World(
+                    {a: chosen.shards[a] for a in every},
+                    _batches(watched, sizes, generator=generator),
+                )
+            found = _judged(engine, judges[watched.number], watched, some, world)
             compared += found.compared
             share[one.made] = max(share[one.made], found.share)
             replays += 1
             if found.fault:
-                who, found = _culprit(run, watched, some, found, shards=shards)
+                who, found = _culprit(run, watched, some, found, world)
                 words = (
                     f"round {watched.number}, made again on neighbouring data: {who} {found.fault}."
                 )
@@ -154,13 +170,30 @@ def _changes(
     """The change of each agent in a round; none of agents whose batch was planted."""
     found = {}
     for agent in range(run.setting.graph.agents):
-        made, real = chosen.made[agent], chosen.real[agent]
+        made = chosen.near[agent] if one.others else chosen.made[agent]
+        real = chosen.real[agent]
         if agent in watched.planted or not made or not real:
             continue
         # Each round adds another record, and in every round agents are at other sizes.
         at = (one.number * len(run.rounds) + turn + 7 * agent) % len(made)
         position = None if one.made else real[one.number % len(real)]
         found[agent] = Change(position, made[at])
+    return found
+
+
+def _batches(
+    watched: WatchedRound, sizes: Mapping[int, int], *, generator: np.random.Generator
+) -> dict[int, Tensor]:
+    """Batches of other sizes: of some agents none, of some about twice as many as were drawn."""
+    found = {}
+    for agent, records in sizes.items():
+        drawn = [len(at) for at in (of[agent] for of in watched.recorded.batches) if at is not None]
+        kind = generator.integers(4)
+        if kind == 0:
+            found[agent] = torch.zeros(0, dtype=torch.int64)
+        elif kind == 1:
+            size = min(records, 2 * max(drawn, default=0) + 8)
+            found[agent] = torch.from_numpy(np.sort(generator.permutation(records)[:size]))
     return found
 
 
@@ -179,15 +212,15 @@ def _judged(
     judge: Judge,
     watched: WatchedRound,
     changes: Mapping[int, Change],
-    *,
-    shards: Mapping[int, Examples] | None = None,
+    world: _World,
 ) -> Verdict:
-    """One replay, and what it shows; among other shards against a replay without the changes."""
+    """One replay, and what it shows; in another world against a replay without the changes."""
     try:
-        found = engine.again(watched, changes, shards=shards)
+        found = engine.again(watched, changes, shards=world.shards, batches=world.batches)
         moved = engine.moved
-        if shards:
-            found = found.beside(engine.again(watched, {}, shards=shards))
+        if world.shards:
+            other = engine.again(watched, {}, shards=world.shards, batches=world.batches)
+            found = found.beside(other)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         return Verdict(f"makes the round do something else, or fail: {error}", None, 0.0, 1)
     if moved:
@@ -200,16 +233,15 @@ def _culprit(
     watched: WatchedRound,
     changes: Mapping[int, Change],
     found: Verdict,
-    *,
-    shards: Mapping[int, Examples] | None,
+    world: _World,
 ) -> tuple[str, Verdict]:
     """Who did it: the same round once more without a change, then with one record's at a time."""
     judge = Judge(watched)
-    unchanged = _judged(Replay(run), judge, watched, {})
+    unchanged = _judged(Replay(run), judge, watched, {}, _World({}, {}))
     if unchanged.fault:
         return "nothing was changed, and something besides the recorded state", unchanged
     for agent, change in changes.items():
-        alone = _judged(Replay(run), judge, watched, {agent: change}, shards=shards)
+        alone = _judged(Replay(run), judge, watched, {agent: change}, world)
         if alone.fault:
             return _named(agent, change), alone
     if found.agent is not None and found.agent in changes:

@@ -27,9 +27,10 @@ __all__ = ["Chosen", "choose_records"]
 
 _ENTRIES = 2**27  # of per-example gradients that are looked at, in all
 _MADE_OF = 8  # records of an agent that records are made of; fewer if the network is large
-_SCALES = 24  # of each
+_SCALE_OF = np.geomspace(0.01, 1e4, 24).tolist()  # of the inputs of each
 _REACH = (0.5, 1000.0)  # of a made record's gradient, over the clip norm
 _AROUND = (0.02, 5.0)  # the same of records that fill a shard
+_NEAR = (0.9, 1.2)  # and of those that are near it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,8 @@ class Chosen:
     Attributes:
         real: for each agent positions in its shard, the largest gradients first.
         made: for each agent records of our own (1, *shape), by the size of their gradients.
+        near: for each agent made records (1, *shape) whose gradients are about as long as the clip
+            norm, where a factor that sets in too late shows.
         shards: for each agent as many made records as it holds, whose gradients lie around the
             clip norm, so that what depends on sizes in a batch shows.
         reach: the smallest and the largest gradient of the made ones over the clip norm; None
@@ -47,6 +50,7 @@ class Chosen:
 
     real: Sequence[Sequence[int]]
     made: Sequence[Sequence[Examples]]
+    near: Sequence[Sequence[Examples]]
     shards: Sequence[Examples]
     reach: tuple[float, float] | None
 
@@ -65,9 +69,9 @@ def choose_records(
     oracle = Oracle(run.setting.task or run.setting.model)
     found = next(filter(None, map(_first_call, run.rounds[1:] or run.rounds)), None)
     labels = torch.cat([shard.targets.cpu() for shard in run.setting.shards]).unique()
-    affordable = _ENTRIES // (_dimensions(run) * len(run.setting.shards) * _SCALES)
+    affordable = _ENTRIES // (_dimensions(run) * len(run.setting.shards) * 2 * len(_SCALE_OF))
     bases = min(_MADE_OF, max(1, affordable))
-    real, own, shards, ratios = [], [], [], list[float]()
+    real, own, near, shards, ratios = [], [], [], [], list[float]()
     for agent, shard in enumerate(run.setting.shards):
         candidates = _candidates(run, agent, generator=generator)
         norms = np.zeros(len(candidates))
@@ -83,10 +87,11 @@ def choose_records(
         picks = _by_size(sizes, _REACH, count=made, generator=generator)
         ratios += [float(sizes[i]) for i in picks if 0 < sizes[i] < math.inf]
         own.append([_one(every, i) for i in picks])
+        near.append(_near(every, sizes, count=made, generator=generator) or own[-1])
         picks = _by_size(sizes, _AROUND, count=len(shard.targets), generator=generator)
         shards.append(_picked(every, generator.permutation(np.array(picks, dtype=np.int64))))
     reach = (min(ratios), max(ratios)) if ratios else None
-    return Chosen(real=real, made=own, shards=shards, reach=reach)
+    return Chosen(real=real, made=own, near=near, shards=shards, reach=reach)
 
 
 def _by_size(
@@ -101,6 +106,34 @@ def _by_size(
     steps = (np.arange(count) + generator.random(count)) / max(1, count)
     wanted = reach[0] * (reach[1] / reach[0]) ** steps
     return [int(np.argmin(np.abs(logs - math.log(size)))) for size in wanted]
+
+
+def _near(
+    every: Examples, sizes: np.ndarray, *, count: int, generator: np.random.Generator
+) -> list[Examples]:
+    """Records whose inputs are scaled so that their gradients come near the clip norm."""
+    steps = len(_SCALE_OF)
+    bases = len(every.targets) // (1 + 2 * steps)
+    if not bases or not every.inputs.is_floating_point():
+        return []
+    # (labels, scales, bases): between which scales a size passes the one that is wanted.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs, scales = np.log(sizes[bases:].reshape(2, steps, bases)), np.log(_SCALE_OF)
+    found = []
+    for _ in range(count):
+        want = math.log(generator.uniform(*_NEAR))
+        low, high = logs[:, :-1], logs[:, 1:]
+        passes = np.argwhere((np.minimum(low, high) < want) & (np.maximum(low, high) >= want))
+        if not len(passes):
+            return found
+        label, at, base = (int(i) for i in passes[generator.integers(len(passes))])
+        before, after = logs[label, at, base], logs[label, at + 1, base]
+        part = (want - before) / (after - before) if math.isfinite(after - before) else 0.5
+        scale = math.exp(scales[at] + part * (scales[at + 1] - scales[at]))
+        first = bases * (1 + label * steps) + base
+        inputs = every.inputs[first : first + 1] / _SCALE_OF[0] * scale
+        found.append(Examples(inputs, every.targets[first : first + 1]))
+    return found
 
 
 def _first_call(watched: WatchedRound) -> tuple[GradientCall, float | None] | None:
@@ -138,16 +171,15 @@ def _norms(oracle: Oracle, call: GradientCall, agent: int, records: Examples) ->
 def _made_of(
     shard: Examples, labels: Tensor, *, count: int, generator: np.random.Generator
 ) -> Examples:
-    """Records of a shard, and the same under another label with their inputs scaled."""
+    """Records of a shard, and the same with their inputs scaled, under their label and another."""
     base = generator.permutation(len(shard.targets))[:count]
     inputs, targets = (part.cpu() for part in _picked(shard, base))
     other = labels[(torch.searchsorted(labels, targets) + 1) % max(1, len(labels))]
     if not inputs.is_floating_point():
         return Examples(torch.cat([inputs, inputs]), torch.cat([targets, other]))
-    scales = np.geomspace(0.01, 1e4, _SCALES)
     return Examples(
-        torch.cat([inputs, *(inputs * float(scale) for scale in scales)]),
-        torch.cat([targets, *([other] * _SCALES)]),
+        torch.cat([inputs, *[inputs * scale for scale in _SCALE_OF] * 2]),
+        torch.cat([targets, *[targets] * len(_SCALE_OF), *[other] * len(_SCALE_OF)]),
     )
 
 

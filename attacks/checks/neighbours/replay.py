@@ -93,6 +93,7 @@ class Replay(Engine):
         self._first: WatchedRound | None = None
         self._changes: Mapping[int, Change] = {}
         self._taken_out = frozenset[int]()
+        self._batches: Mapping[int, Tensor] = {}
         self._moved = ""
         setting, like = run.setting, run.engine
         if like.layout != "given":
@@ -128,6 +129,7 @@ class Replay(Engine):
         first = first[first != at]
         if not torch.equal(others.sort().values, first.sort().values) and not self._moved:
             self._moved = f"batch {call} of agent {agent}"
+        others = self._batches.get(agent, others)
         if change is None or agent in self._taken_out:
             return others
         return torch.cat([others, torch.tensor([at])]).sort().values
@@ -145,6 +147,7 @@ class Replay(Engine):
         changes: Mapping[int, Change],
         *,
         shards: Mapping[int, Examples] | None = None,
+        batches: Mapping[int, Tensor] | None = None,
     ) -> Differences:
         """Make a round again.
 
@@ -152,6 +155,8 @@ class Replay(Engine):
             watched: the round.
             changes: by agent; none of an agent whose batch was planted.
             shards: of agents whose records are all others, as many as they were.
+            batches: of agents whose batches hold other positions than were drawn, before a record
+                is changed.
 
         Returns:
             How it differs from the first one.
@@ -161,6 +166,7 @@ class Replay(Engine):
                 the other records, or fails.
         """
         self._first, self._changes, self._moved = watched, changes, ""
+        self._batches = batches or {}
         self._taken_out = frozenset(
             agent for agent, change in changes.items() if _takes_part(watched, agent, change)
         )
