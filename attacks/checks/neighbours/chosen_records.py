@@ -119,7 +119,7 @@ def _near(
     # (labels, scales, bases): between which scales a size passes the one that is wanted.
     with np.errstate(divide="ignore", invalid="ignore"):
         logs, scales = np.log(sizes[bases:].reshape(2, steps, bases)), np.log(_SCALE_OF)
-    found = []
+    found = list[Examples]()
     for _ in range(count):
         want = math.log(generator.uniform(*_NEAR))
         low, high = logs[:, :-1], logs[:, 1:]
