@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from ...training.algorithms.algorithm import Bound
+from ...training.data.dataset import Examples
 from ...training.engine.engine import Setting
 from ...training.engine.randomness import SecretRandomness
 from ...training.tracing.trace import AlgorithmTrace, trace
@@ -18,7 +20,10 @@ from .knowledge import knowledge_check
 from .messages import message_check
 from .noise.residuals import residual_check
 from .noise.streams import stream_check
+from .records import record_check
 from .sampler import sampler_check
+from .sensitivity import sensitivity_check
+from .values import value_check
 
 __all__ = ["engine_checks"]
 
@@ -32,11 +37,15 @@ def engine_checks(
     generator: np.random.Generator | None = None,
     traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
+    source: Examples | None = None,
 ) -> list[Check]:
-    """Messages, residuals, streams, sampler, knowledge and functions, in this order.
+    """All checks of the engine that need no canary, in an order that a reader can follow.
+
+    Messages, residuals, streams, sampler, knowledge, functions, values, records, sensitivity.
 
     Messages are compared in the run's own precision, and once more in double precision, where
-    rounding hides next to nothing; one check covers both.
+    rounding hides next to nothing; one check covers both. Neighbouring data are replayed in double
+    precision alone.
 
     Args:
         setting: graph, model and data of the run.
@@ -47,6 +56,7 @@ def engine_checks(
         generator: chooses rounds; of the system's entropy when None.
         traces: of all planned rounds, at the noise of the run; made here when None.
         randomness: of the system's entropy when None.
+        source: all records that the shards were dealt from; see `record_check`.
     """
     last, own = max(rounds, planned or rounds), randomness or SecretRandomness()
     chance = generator or np.random.default_rng()
@@ -57,21 +67,23 @@ def engine_checks(
         rounds=last,
         noise_multiplier=bound.noise_multiplier,
     )
-    run = watch(
-        setting,
-        bound,
-        rounds=rounds,
-        planned=last,
-        generator=chance,
-        traces=traces,
-        randomness=own,
-    )
+    how: dict[str, Any] = {"rounds": rounds, "planned": last, "generator": chance, "traces": traces}
+    run = watch(setting, bound, randomness=own, **how)
+    sharp = run
+    if setting.dtype is not torch.float64:
+        precise = replace(setting, dtype=torch.float64)
+        sharp = watch(precise, bound, randomness=randomness, seconds=0.0, **how)
     messages = message_check(run)
-    if messages.passed and setting.dtype is not torch.float64:
-        sharp = replace(setting, dtype=torch.float64)
-        messages = message_check(
-            watch(sharp, bound, rounds=rounds, traces=traces, randomness=randomness)
-        )
-    streams = stream_check(setting, bound, traces, randomness=own, generator=chance)
-    others = (sampler_check, knowledge_check, function_check)
-    return [messages, residual_check(run), streams, *(check(run) for check in others)]
+    if messages.passed and sharp is not run:
+        messages = message_check(sharp)
+    return [
+        messages,
+        residual_check(run),
+        stream_check(setting, bound, traces, randomness=own, generator=chance),
+        sampler_check(run),
+        knowledge_check(run),
+        function_check(run),
+        value_check(run),
+        record_check(run, source=source),
+        sensitivity_check(sharp),
+    ]

@@ -1,9 +1,9 @@
 """Functions: what `postprocess`, `project` and `bounded` are given depends on its inputs alone.
 
 A trace does not run these functions. One that held a clean gradient, or counted its calls, would be
-accounted for as if it did not. So the run is made again under the same noise while every agent has
-a record less in every batch, and each function is handed what it was given the first time: then it
-must return the same, bit for bit.
+accounted for as if it did not. So each watched round is made again under the same noise, from the
+state that it began with, while every agent has a record less in every batch, and each function is
+handed what it was given the first time: then it must return the same, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def function_check(run: WatchedRun) -> Check:
     """Make the run again on neighbouring data, and every function's result from the same inputs.
 
     Args:
-        run: a watched run, from its start.
+        run: a watched run.
 
     Returns:
         Passed if each function returned the same, and was called as often.
@@ -73,11 +73,7 @@ def _fault(run: WatchedRun) -> str:
         replayed = ReplayedCalls(watched.calls)
         recorded = Recorded(functions=replayed)
         try:
-            if watched.number:
-                watched.put(engine)
-                engine.advance(recorded=recorded)
-            else:
-                engine.start(recorded=recorded)
+            run.again(engine, watched, recorded=recorded)
         except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             return f"round {watched.number} fails on other records: {error}"
         if replayed.different:

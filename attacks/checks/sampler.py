@@ -11,10 +11,11 @@ deviations over the variance, by Chernoff's bound on both tails: e^(K(s) - s x) 
 probability for any s, K being the exact logarithm of the moment generating function, so p is never
 too small however rare a record is.
 
-A shuffled epoch has every record equally often and never twice (participations too even, batches
-too even, none in common); slots that are fixed meet again as a whole (in common at one lag, and
-unevenly); one seed for two agents, or for two batches of a round, draws the same positions. Rounds
-beyond those that ran are drawn as the engine would draw them, without training.
+No batch may hold a record twice, which leaves nothing to chance. A shuffled epoch has every record
+equally often and never twice (participations too even, batches too even, none in common); slots
+that are fixed meet again as a whole (in common at one lag, and unevenly); one seed for two agents,
+or for two batches of a round, draws the same positions. Rounds beyond those that ran are drawn as
+the engine would draw them, without training.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     """
     found = Finding()
     _test_recorded(found, run)
-    every = _every_call(run, rounds)
+    every = _every_call(found, run, rounds)
     for batches in every:
         _test_counts(found, batches)
         if 0 < batches.rate < 1:
@@ -118,23 +119,27 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 found.note(_exact(len(at), records, rate), tests=1, what=what)
 
 
-def _every_call(run: WatchedRun, rounds: int | None) -> list[_Batches]:
+def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[_Batches]:
     """Batches of as many rounds as the tests ask for, of calls whose rate does not change."""
     by_round = [_rates(run, watched) for watched in run.rounds[1:]]
     steady = {
         c: q for c, q in (by_round or [{}])[0].items() if all(r.get(c) == q for r in by_round)
     }
     sizes = [len(shard.targets) for shard in run.setting.shards]
-    found = []
+    every = []
     for call, rate in sorted(steady.items()):
         count = _enough(rate, sum(sizes)) if rounds is None else rounds
         count = max(count, len(run.rounds) - 1)
         members = [np.zeros((count, size), dtype=bool) for size in sizes]
         for t in range(count):
             for agent, of in enumerate(members):
-                of[t, _positions(run, round=t + 1, call=call, agent=agent, rate=rate)] = True
-        found.append(_Batches(call, rate, members))
-    return found
+                at = _positions(run, round=t + 1, call=call, agent=agent, rate=rate)
+                of[t, at] = True
+                once = int(of[t].sum()) == len(at)
+                what = f"batch {call} of agent {agent} in round {t + 1} holds a record twice"
+                found.note(1.0 if once else 0.0, tests=0 if once else 1, what=what)
+        every.append(_Batches(call, rate, members))
+    return every
 
 
 def _enough(rate: float, records: int) -> int:

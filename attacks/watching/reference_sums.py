@@ -117,6 +117,33 @@ class Oracle:
                     out.index_add_(0, into, _clipped(each, clip_norm))
         return out
 
+    def norms(
+        self,
+        points: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        coefs: Sequence[float | Tensor] = (1.0,),
+    ) -> Tensor:
+        """The length of each example's gradient, unclipped.
+
+        Args:
+            points: (P, D) flat parameters, or points of a task.
+            inputs: (B, *shape).
+            targets: (B,).
+            coefs: as of `sums`.
+
+        Returns:
+            (B,) float64 on the CPU.
+        """
+        at = points.detach().cpu().double()
+        weights = [of.cpu().double() if isinstance(of, Tensor) else float(of) for of in coefs]
+        x, y = _plain(inputs, targets)
+        step = max(1, _ENTRIES_AT_ONCE // at.shape[1])
+        parts = zip(x.split(step), y.split(step), strict=True)
+        found = [self._each(at, weights, *part).norm(dim=1) for part in parts if len(part[1])]
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *found])
+
     def contributions(self, call: GradientCall, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """What a recorded call of `clipped_sums` or `clipped_mean` must have given.
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ...training.data.dataset import Examples
-from ...training.engine.engine import Engine, Setting
+from ...training.engine.engine import Setting
 from ...training.engine.function_calls import FunctionCall
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Message
@@ -45,14 +45,6 @@ class WatchedRound:
     calls: Sequence[FunctionCall] = ()
     public: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def put(self, engine: Engine) -> None:
-        """Make this round the next of an engine that has begun, with its own models as they are."""
-        engine.round = self.number - 1
-        if self.public:
-            engine.state = engine.state._replace(
-                **{name: value.to(engine.setting.device) for name, value in self.public.items()}
-            )
-
     @property
     def noise_columns(self) -> np.ndarray:
         """(N,) the trace's columns of noise sources, in the order of the calls."""
@@ -64,12 +56,15 @@ class WatchedRound:
         return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
 
     def batches(self, setting: Setting, call: int) -> list[Examples]:
-        """Each agent's records of one call of `draw`, in the precision of the run."""
+        """Each agent's records of one call of `draw`, in the precision of the run.
+
+        A batch is a set: a position that was drawn twice counts once.
+        """
         found = []
         for agent, at in enumerate(self.recorded.batches[call]):
             shard = self.planted[agent] if at is None else setting.shards[agent]
             inputs, targets = shard.inputs.cpu().to(setting.dtype), shard.targets.cpu()
-            pick = slice(None) if at is None else at.cpu()
+            pick = slice(None) if at is None else at.cpu().unique()
             found.append(Examples(inputs[pick], targets[pick]))
         return found
 

@@ -75,6 +75,25 @@ class WatchedRun:
         """What a round drew, computed or sent otherwise than its trace; empty where nothing."""
         return next((watched.mismatch for watched in self.rounds if watched.mismatch), "")
 
+    def again(self, engine: Engine, watched: WatchedRound, *, recorded: Recorded) -> None:
+        """Make a watched round again, from the state that it began with.
+
+        Args:
+            engine: of the same algorithm, on as many agents.
+            watched: a round of this run.
+            recorded: filled by the round.
+        """
+        if not watched.number:
+            engine.state = None  # so that it draws the noise of the first start
+            engine.start(recorded=recorded)
+            return
+        of = engine.setting
+        rows = {name: Agents(v.to(of.device, of.dtype)) for name, v in watched.before.items()}
+        public = {name: value.to(of.device) for name, value in watched.public.items()}
+        engine.state = self.engine.state._replace(**rows, **public)
+        engine.round = watched.number - 1
+        engine.advance(planted=watched.planted, recorded=recorded)
+
     @property
     def told_rounds(self) -> str:
         """The watched rounds in words."""
@@ -98,11 +117,12 @@ def watch(
     traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
     planted: Callable[[int], Mapping[int, Examples]] | None = None,
+    seconds: float = SECONDS_BETWEEN,
 ) -> WatchedRun:
     """Run the start and some rounds, and keep everything.
 
-    Rounds between those that are kept run without being kept, for `SECONDS_BETWEEN` in all. Once
-    these are used up, rounds are passed over: the next that is kept has its own number, noise and
+    Rounds between those that are kept run without being kept, for some seconds in all. Once these
+    are used up, rounds are passed over: the next that is kept has its own number, noise and
     batches, and the models that the last one left. Where the step carries public tensors from round
     to round, which no round can do without, those between run without records instead.
 
@@ -116,6 +136,7 @@ def watch(
         traces: of the planned rounds; made here when None.
         randomness: of the system's entropy when None.
         planted: for a round the agents whose batch is given instead of drawn.
+        seconds: for rounds between.
 
     Returns:
         The run.
@@ -136,7 +157,7 @@ def watch(
     kept = [0, *chosen_rounds(rounds, planned=last, generator=generator)]
     transcript, own = Transcript(rounds=kept), randomness or SecretRandomness()
     engine = Engine(setting, bound, randomness=own, taps=[transcript], scripts=traces.scripts)
-    found, left = list[WatchedRound](), SECONDS_BETWEEN
+    found, left = list[WatchedRound](), seconds
     for number in kept:
         if number:
             left -= _reach(engine, number, seconds=left)

@@ -318,6 +318,11 @@ class Engine:
         return gather(rows, shares=shares, ranks=self.ranks)
 
     @property
+    def scripts(self) -> Scripts:
+        """What every round has to follow."""
+        return self._scripts
+
+    @property
     def layout(self) -> str:
         """The gradient layout in use; of gradients of the caller's own "given"."""
         return getattr(self._gradients, "layout", "given")

@@ -73,6 +73,9 @@ class Recorded:
         batches: for each call of `draw` and each agent the positions drawn from its shard, None
             where a planted batch took their place.
         known: the rows of each initial value and each result of `postprocess` or `project`.
+        given: the values that operations were given which count as seen or are sent, and the
+            secrets and fixed arguments of `bounded`, as `RoundRecord.given` has their rows.
+        arguments: for each operation with a function the positions in `given` of what it was given.
         functions: calls the functions of `postprocess`, `project` and `bounded`; it keeps nothing
             unless it is given as `KeptCalls`.
     """
@@ -84,6 +87,8 @@ class Recorded:
     makers: list[list[frozenset[int]]] = field(default_factory=list)
     batches: list[list[Tensor | None]] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
+    given: list[Value] = field(default_factory=list)
+    arguments: list[range] = field(default_factory=list)
     functions: Calls = field(default_factory=Calls)
 
 
@@ -150,11 +155,18 @@ class Recording(Operations):
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
+        self._given_to_function(values)
         return self._known(self._inner.postprocess(fn, *values, block=block))
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """See `Round.project`."""
+        self._given_to_function([value])
         return self._known(self._inner.project(value, block=block))
+
+    def _given_to_function(self, values: Sequence[Value]) -> None:
+        first = len(self._recorded.given)
+        self._recorded.given += values
+        self._recorded.arguments.append(range(first, first + len(values)))
 
     def _known(self, value: Agents) -> Agents:
         self._recorded.known.append(value.rows.clone())
@@ -168,6 +180,7 @@ class Recording(Operations):
         coefs: Sequence[Coef],
         clip_norm: float | None,
     ) -> tuple[P, ...]:
+        self._recorded.given += [value for point in points for value in point]
         parts = self._inner.clipped_sums(*points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         call = self._call(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         self._recorded.contributions += [part.rows.clone() for part in parts]
@@ -177,6 +190,7 @@ class Recording(Operations):
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
+        self._recorded.given.append(point)
         mean = self._inner.clipped_mean(
             point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
         )
@@ -223,6 +237,7 @@ class Recording(Operations):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`."""
+        self._given_to_function([secret, *released, *private])
         result = self._inner.bounded(
             fn, secret, released=released, private=private, lipschitz=lipschitz, blame=blame
         )
@@ -244,7 +259,7 @@ class Recording(Operations):
         self._recorded.added.append(AddedNoise(made.rows.clone(), std, factor))
         return made
 
-    # Operations of which nothing is kept: messages are heard by taps, and the rest is arithmetic.
+    # Operations of which no result is kept: taps hear messages, and the rest is arithmetic.
 
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
@@ -266,22 +281,27 @@ class Recording(Operations):
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
+        self._recorded.given.append(value)
         return self._inner.broadcast(value, kind=kind)
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """See `Round.reply`."""
+        self._recorded.given.append(value)
         return self._inner.reply(value, kind=kind)
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """See `Round.mix`."""
+        self._recorded.given.append(value)
         return self._inner.mix(value, kind=kind)
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
+        self._recorded.given.append(value)
         return self._inner.upload(value, kind=kind)
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
+        self._recorded.given.append(value)
         return self._inner.download(value, kind=kind)
 
     def average(self, value: Agents) -> Server:

@@ -32,6 +32,9 @@ class RoundRecord:
         residues: of every row of `closure`, and then of `end_state` in its order, over the
             residues of `cancelled`; None where nothing cancelled.
         units: (columns,) the size of each column in every coordinate, as far as it is known.
+        given: what operations were given that counts as seen or is sent, and the secrets and fixed
+            arguments of `bounded`, in the order of the step: rows, or the numbers of what is
+            public, each as `Value.base` has it.
     """
 
     groups: Sequence[Group]
@@ -43,6 +46,7 @@ class RoundRecord:
     cancelled: Sequence[Cancelled] = ()
     residues: Sequence[csr_array | None] = ()
     units: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    given: Sequence[csr_array | Tensor] = ()
 
     def vectors(self) -> np.ndarray:
         """For each contribution the number of the clipped vector that it is a part of."""
@@ -71,6 +75,7 @@ class Recorder:
     def __init__(self) -> None:
         self.groups: list[Group] = []
         self.closure: list[tuple[str, csr_array]] = []
+        self.given: list[csr_array | Tensor] = []
         self.blames: list[str] = []
         self.reads_index = False
         self.width = 0
@@ -134,6 +139,12 @@ class Recorder:
             return False
         self.rows(value, operation)
         return True
+
+    def note_given(self, *values: Value) -> None:
+        """Note what an operation was given, private or public."""
+        for value in values:
+            base = value.base
+            self.given.append(base if isinstance(base, Tensor) else base.matrix)
 
     def count_as_seen(self, value: Value, why: str) -> None:
         """Count a value as seen by everybody."""
@@ -215,4 +226,5 @@ class Recorder:
             cancelled=self.columns.cancelled,
             residues=residues,
             units=self.columns.units,
+            given=self.given,
         )

@@ -109,6 +109,7 @@ class TracedRound(Operations):
         # The models count as seen, so that gradients at them are functions of the batch alone.
         blocks = self._blocks(points)
         for point in points:
+            self._record.note_given(*point)
             for value in point:
                 self._record.count_as_seen(value, "model at which gradients are taken")
 
@@ -219,6 +220,7 @@ class TracedRound(Operations):
         crosses = self._receivers != self._senders
         links = np.c_[self._senders[crosses], self._receivers[crosses]]
         rows = self._record.rows(value, "broadcast")
+        self._record.note_given(value)
         sent = self._send(rows, kind=kind, senders=np.arange(self.agents), links=links)
         return Edges(sent, torch.from_numpy(self._senders.copy()))
 
@@ -228,6 +230,7 @@ class TracedRound(Operations):
         crosses = np.flatnonzero(self._receivers != self._senders)
         links = np.c_[crosses, self._senders[crosses]]
         rows = self._record.rows(value, "reply")
+        self._record.note_given(value)
         sent = self._send(rows, kind=kind, senders=self._receivers, links=links)
         return Edges(sent, reply_order(self._graph))
 
@@ -237,6 +240,7 @@ class TracedRound(Operations):
         every = np.arange(self.agents)
         links = np.c_[every, np.full(self.agents, SERVER)]
         rows = self._record.rows(value, "upload")
+        self._record.note_given(value)
         return self._mean(self._send(rows, kind=kind, senders=every, links=links))
 
     def download(self, value: Server, *, kind: str) -> Agents:
@@ -245,6 +249,7 @@ class TracedRound(Operations):
         every = np.arange(self.agents)
         links = np.c_[np.zeros_like(every), every]
         rows = self._record.rows(value, "download")
+        self._record.note_given(value)
         sent = self._send(rows, kind=kind, senders=np.array([SERVER]), links=links)
         return Agents(sent, torch.zeros(self.agents, dtype=torch.int64))
 
@@ -299,6 +304,7 @@ class TracedRound(Operations):
                 self._record.close("released input of bounded", value.rows[others])
 
         # The result is data of the secret's owner, of the same batch, and heuristic from here on.
+        self._record.note_given(secret, *released, *private)
         remedy = "the bound on how far the function stretches its secret"
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
         found = self._record.bounds_of_secret(secret, "bounded")
@@ -331,6 +337,7 @@ class TracedRound(Operations):
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
             self._record.count_as_seen(value, "input of postprocess")
+        self._record.note_given(*values)
         return self.known("result of postprocess", block=block, made_of=values)
 
     def finish(self, state: Any) -> RoundRecord:

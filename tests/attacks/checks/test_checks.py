@@ -6,7 +6,17 @@ from overhear.training.graphs.topologies import ring
 from tests.attacks.planted.catalogue import PATCHES
 from tests.training import contract
 
-NAMES = ["messages", "residuals", "streams", "sampler", "knowledge", "functions"]
+NAMES = [
+    "messages",
+    "residuals",
+    "streams",
+    "sampler",
+    "knowledge",
+    "functions",
+    "values",
+    "records",
+    "sensitivity",
+]
 
 
 def _checks(name: str = "dpdl"):

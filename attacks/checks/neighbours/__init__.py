@@ -1,0 +1,1 @@
+"""Watched rounds made again on neighbouring data, and what one record changes in them."""

@@ -1,0 +1,261 @@
+"""Watched rounds made again, with all randomness equal, while one record of an agent is changed.
+
+A change is one of
+
+    flipped   the record at a position takes part where it did not, and the other way round;
+              where it is out, the store holds a stand-in in its place
+    added     a record more stands at the end of the shard, and takes part
+
+so that the record's whole influence shows in every round, however rarely batches hold it. Each
+round begins with the state that was recorded, and everything that counts as seen is forced to what
+it was (`ForcedRound`); the engine itself is carried from round to round, so what it remembers
+besides its state shows as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ....training.data.dataset import Examples
+from ....training.engine.engine import Engine
+from ....training.engine.function_calls import FunctionCall, KeptCalls
+from ....training.engine.recording import Recorded
+from ....training.engine.transcript import Transcript
+from ....training.step.operations import Operations
+from ....training.step.values import Value
+from ...watching.watched_round import WatchedRound
+from ...watching.watched_run import WatchedRun
+from .forced_round import ForcedRound
+
+__all__ = ["Change", "Differences", "Replay"]
+
+
+class Change(NamedTuple):
+    """What is changed in one agent's data in one round.
+
+    Attributes:
+        position: of the record that is flipped; None where one is added.
+        record: one record (1, *shape) and its target (1,): the one that is added, or the stand-in.
+    """
+
+    position: int | None
+    record: Examples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Differences:
+    """How a round on neighbouring data differs from the first one.
+
+    Attributes:
+        given: of each value that an operation was given, in the rows of its base, float64.
+        contributions: of each of `Recorded.contributions`.
+        end: of each Agents field of the state that was returned.
+        messages: whether the messages that left are those of the first run.
+        functions: whether functions got the same values, secrets apart, and gave the same.
+        noise: whether the same noise was drawn.
+        taken_out: agents whose record took part in the first run, and not in this one.
+    """
+
+    given: Sequence[Tensor]
+    contributions: Sequence[Tensor]
+    end: Mapping[str, Tensor]
+    messages: bool
+    functions: bool
+    noise: bool
+    taken_out: frozenset[int]
+
+    def beside(self, other: Differences) -> Differences:
+        """How the round differs from another replay of it, in place of the first run."""
+        return replace(
+            self,
+            given=[a - b for a, b in zip(self.given, other.given, strict=True)],
+            contributions=[
+                a - b for a, b in zip(self.contributions, other.contributions, strict=True)
+            ],
+            end={name: value - other.end[name] for name, value in self.end.items()},
+        )
+
+
+class Replay(Engine):
+    """An engine that makes the rounds of a watched run again.
+
+    Args:
+        run: a watched run, without ranks.
+    """
+
+    def __init__(self, run: WatchedRun) -> None:
+        self._run = run
+        self._first: WatchedRound | None = None
+        self._changes: Mapping[int, Change] = {}
+        self._taken_out = frozenset[int]()
+        self._batches: Mapping[int, Tensor] = {}
+        self._moved = ""
+        setting, like = run.setting, run.engine
+        if like.layout != "given":
+            # The layout in use: another one would round otherwise.
+            setting = replace(setting, layout=like.layout)
+        self._transcript = Transcript()
+        super().__init__(
+            setting,
+            run.bound,
+            randomness=run.randomness,
+            taps=[self._transcript],
+            scripts=like.scripts,
+        )
+        self._as_it_was, self._store = self.setting, dict(self._shards)
+        self._forced: ForcedRound | None = None
+
+    @property
+    def moved(self) -> str:
+        """Where another record's place in a batch changed, in words; empty where nowhere."""
+        return self._moved
+
+    def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
+        """See `Engine.draw_batch`; a record that is changed takes part where it did not."""
+        drawn = super().draw_batch(round=round, call=call, agent=agent, rate=rate)
+        recorded = None if self._first is None else self._first.recorded.batches
+        before = None if recorded is None or call >= len(recorded) else recorded[call][agent]
+        if before is None:
+            return drawn
+        change = self._changes.get(agent)
+        records = len(self._as_it_was.shards[agent].targets)
+        at = records if change is None or change.position is None else change.position
+        others, first = drawn[drawn != at], before.cpu()
+        first = first[first != at]
+        if not torch.equal(others.sort().values, first.sort().values) and not self._moved:
+            self._moved = f"batch {call} of agent {agent}"
+        others = self._batches.get(agent, others)
+        if change is None or agent in self._taken_out:
+            return others
+        return torch.cat([others, torch.tensor([at])]).sort().values
+
+    def _make_round(self, index: int, **how: Any) -> Operations:
+        made = super()._make_round(index, **how)
+        if self._first is None:
+            return made
+        self._forced = ForcedRound(made, given=self._first.recorded.given)
+        return self._forced
+
+    def again(
+        self,
+        watched: WatchedRound,
+        changes: Mapping[int, Change],
+        *,
+        shards: Mapping[int, Examples] | None = None,
+        batches: Mapping[int, Tensor] | None = None,
+    ) -> Differences:
+        """Make a round again.
+
+        Args:
+            watched: the round.
+            changes: by agent; none of an agent whose batch was planted.
+            shards: of agents whose records are all others, as many as they were.
+            batches: of agents whose batches hold other positions than were drawn, before a record
+                is changed.
+
+        Returns:
+            How it differs from the first one.
+
+        Raises:
+            ValueError, TypeError, ArithmeticError, RuntimeError: the round does something else on
+                the other records, or fails.
+        """
+        self._first, self._changes, self._moved = watched, changes, ""
+        self._batches = batches or {}
+        self._taken_out = frozenset(
+            agent for agent, change in changes.items() if _takes_part(watched, agent, change)
+        )
+        self._change_store(shards or {})
+        self._transcript.clear()
+        calls = KeptCalls()
+        recorded = Recorded(functions=calls)
+        try:
+            self._run.again(self, watched, recorded=recorded)
+        finally:
+            self._first = None
+        assert self._forced is not None  # noqa: S101 - for the type checker
+        return self._differences(watched, recorded, calls.calls, self._forced)
+
+    def _change_store(self, others: Mapping[int, Examples]) -> None:
+        """Put changed shards into the setting and into the engine's own store."""
+        shards = list(self._as_it_was.shards)
+        self._shards = dict(self._store)
+        for agent, shard in others.items():
+            shards[agent], self._shards[agent] = shard, self._on_device(shard)
+        for agent, change in self._changes.items():
+            if change.position is None or agent in self._taken_out:
+                shards[agent] = _changed(shards[agent], change)
+                self._shards[agent] = _changed(self._shards[agent], change)
+        self.setting = replace(self._as_it_was, shards=shards)
+
+    def _differences(
+        self,
+        watched: WatchedRound,
+        recorded: Recorded,
+        calls: Sequence[FunctionCall],
+        forced: ForcedRound,
+    ) -> Differences:
+        first, agents = watched.recorded, self.setting.graph.agents
+        hides = [hidden for hidden in forced.hides for _ in range(agents)]
+        after = {n: v for n, v in self.state._asdict().items() if isinstance(v, Value)}
+        return Differences(
+            given=forced.differences,
+            contributions=[
+                new.double() - old.double()
+                for new, old in zip(recorded.contributions, first.contributions, strict=True)
+            ],
+            end={
+                name: after[name].rows.cpu().double() - value.double()
+                for name, value in watched.after.items()
+            },
+            messages=_same(
+                [message.rows for message in self._transcript],
+                [message.rows for message in watched.messages],
+            ),
+            functions=_same(_tensors(calls, hides), _tensors(watched.calls, hides))
+            and _same(recorded.known, first.known),
+            noise=_same(recorded.noise, first.noise),
+            taken_out=self._taken_out,
+        )
+
+
+def _takes_part(watched: WatchedRound, agent: int, change: Change) -> bool:
+    """Whether a record was in a batch of the first run."""
+    return change.position is not None and any(
+        at is not None and bool((at == change.position).any())
+        for at in (batch[agent] for batch in watched.recorded.batches)
+    )
+
+
+def _changed(shard: Examples, change: Change) -> Examples:
+    """A shard with another record at a position, or with one more at its end."""
+    record = Examples(
+        change.record.inputs.to(shard.inputs), change.record.targets.to(shard.targets)
+    )
+    if change.position is None:
+        return Examples(*(torch.cat(pair) for pair in zip(shard, record, strict=True)))
+    inputs, targets = shard.inputs.clone(), shard.targets.clone()
+    inputs[change.position], targets[change.position] = record.inputs[0], record.targets[0]
+    return Examples(inputs, targets)
+
+
+def _tensors(calls: Sequence[FunctionCall], hides: Sequence[bool]) -> list[Tensor]:
+    """What functions were given and returned; of one that hides a secret what else it was given."""
+    return [
+        value
+        for call, hidden in zip(calls, hides, strict=True)
+        for value in (call.inputs[1:] if hidden else (*call.inputs, call.output))
+    ]
+
+
+def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether values are equal; numbers that are none equal each other."""
+    return len(some) == len(others) and all(
+        torch.equal(a, b) or (a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()))
+        for a, b in zip(some, others, strict=True)
+    )

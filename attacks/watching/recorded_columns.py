@@ -1,0 +1,93 @@
+"""Recorded columns: what a watched round had in the columns of its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...training.tracing.linear_forms import Contributions, Known, NoiseSources
+from .watched_round import WatchedRound
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["RecordedColumns", "influence"]
+
+_ROUNDING = 64  # units of rounding that adding up a row may lose
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Columns from `start` on: their values (columns, D), and how long each is."""
+
+    start: int
+    values: Tensor
+    sizes: np.ndarray
+
+
+class RecordedColumns:
+    """The values of a round's columns, all as the run recorded them.
+
+    Args:
+        watched: a round that did what was traced.
+    """
+
+    def __init__(self, watched: WatchedRound) -> None:
+        recorded = watched.recorded
+        made, noise = iter(recorded.contributions), iter(recorded.noise)
+        known = iter([*watched.before.values(), *recorded.known])
+        sent = iter(message.rows for message in watched.messages)
+        self._groups, units = list[_Group](), [torch.finfo(torch.float64).eps]
+        for group in watched.trace.groups:
+            if isinstance(group, Contributions):
+                value = next(made)
+            elif isinstance(group, NoiseSources):
+                value = next(noise)
+            else:
+                value = next(known if isinstance(group, Known) else sent)
+            units.append(torch.finfo(value.dtype).eps)
+            sizes = torch.linalg.vector_norm(value, dim=1, dtype=torch.float64).cpu().numpy()
+            self._groups.append(_Group(start=group.start, values=value, sizes=sizes))
+        self.unit = max(units)
+
+    def value(self, rows: csr_array, *, width: int) -> np.ndarray:
+        """(R, width) what rows of the trace come to."""
+        total = np.zeros((rows.shape[0], width))
+        for group in self._groups:
+            if rows[:, group.start : group.start + len(group.sizes)].nnz:
+                values = group.values.cpu().double().numpy()
+                total += influence(rows, [group.start], [values], width=width)
+        return total
+
+    def rounding(self, rows: csr_array) -> np.ndarray:
+        """(R,) the norm that rounding may account for in rows of the trace."""
+        total = np.zeros(rows.shape[0])
+        for group in self._groups:
+            part = abs(rows[:, group.start : group.start + len(group.sizes)])
+            if part.nnz:
+                total += part @ group.sizes[: part.shape[1]]
+        return np.asarray(_ROUNDING * self.unit * total)
+
+
+def influence(
+    rows: csr_array, starts: Sequence[int], differences: Sequence[np.ndarray], *, width: int
+) -> np.ndarray:
+    """(R, width) what rows of the trace change by, where some groups of columns change.
+
+    Args:
+        rows: over the columns of the round.
+        starts: of each group its first column.
+        differences: of each group (columns, D).
+        width: D of the rows' block.
+    """
+    total = np.zeros((rows.shape[0], width))
+    for start, values in zip(starts, differences, strict=True):
+        part = rows[:, start : start + len(values)]
+        if part.nnz:  # a column of another block has another width, and does not occur
+            total += part @ values[: part.shape[1]]
+    return total

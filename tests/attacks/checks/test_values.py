@@ -1,0 +1,53 @@
+"""What counts as known is formed again, and what is not as its trace says is named."""
+
+import pytest
+import torch
+
+from overhear.attacks.checks.values import value_check
+from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.step.values import Agents
+from tests.attacks.checks.sensitivity_faults import FAULTS
+from tests.attacks.checks.watched import PRIVATE, a_run
+
+
+@pytest.mark.some_quick(8)
+@pytest.mark.parametrize(("name", "form"), PRIVATE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_a_sound_run_passes(name, form, dtype):
+    found = value_check(a_run(name, form=form, dtype=dtype))
+    assert found.passed, found.words
+    assert found.tests > 20
+
+
+def test_a_function_that_gets_the_clean_own_gradient_is_named():
+    with FAULTS["function_of_the_clean_gradient"]():
+        found = value_check(a_run("dpdl", rounds=1))
+    assert not found.passed
+    assert "_pull_released (agent 0) is called with another value than it is given" in found.words
+
+
+def test_a_result_that_is_not_what_the_function_returned_is_named():
+    with FAULTS["result_with_the_clean_gradient"]():
+        found = value_check(a_run("dpdl", rounds=1))
+    assert "_pull_released returned another value than the round goes on with" in found.words
+
+
+def test_gradients_at_another_model_are_found(monkeypatch):
+    sound = TensorRound.own
+
+    def own(self, value):
+        return Agents(sound(self, value).rows + 1e-6)
+
+    monkeypatch.setattr(TensorRound, "own", own)
+    found = value_check(a_run("dpdl", rounds=1))
+    assert "that an operation is given is off in row 0" in found.words
+
+
+def test_another_initial_model_is_found(monkeypatch):
+    sound = TensorRound.initial
+
+    def initial(self, *, block=0):
+        return Agents(sound(self, block=block).rows + 1.0)
+
+    monkeypatch.setattr(TensorRound, "initial", initial)
+    assert "the initial model is not the public one" in value_check(a_run("dp-dpsgd")).words
