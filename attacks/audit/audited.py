@@ -181,9 +181,15 @@ def exceeds(bound: LowerBound, proven: Proven) -> bool:
     return math.isfinite(proven.epsilon) and (bound.epsilon > proven.epsilon or rejected)
 
 
-def not_measured(proven: Proven, measured: Sequence[Audited]) -> Audited:
-    """An adversary whose rounds no canary can be scored in, beside those that were measured."""
-    why = "all of its rounds are one release, in which no round can be scored by itself"
+def not_measured(proven: Proven, measured: Sequence[Audited], *, why: str = "") -> Audited:
+    """An adversary whose rounds no canary can be scored in, beside those that were measured.
+
+    Args:
+        proven: what is known of it.
+        measured: the others.
+        why: that reason; by default what its rounds or its view are.
+    """
+    why = why or "all of its rounds are one release, in which no round can be scored by itself"
     if proven.name == SINGLE_MESSAGE.name:
         why = "it is no adversary that exists"
         for one in measured:

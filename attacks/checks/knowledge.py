@@ -29,9 +29,7 @@ def knowledge_check(run: WatchedRun) -> Check:
         Passed if all of them are declared to know what they make.
     """
     if run.mismatch:
-        return Check(
-            name=_NAME, passed=False, p=None, tests=1, words=f"Not what was traced: {run.mismatch}."
-        )
+        return Check.not_as_traced(_NAME, run.mismatch)
     pairs, other, first = 0, 0, ""
     undeclared: dict[int, int] = {}
     for watched in run.rounds:

@@ -28,9 +28,7 @@ def message_check(run: WatchedRun) -> Check:
         units in the norm of each part, and the root of a unit in a gradient's own.
     """
     if run.mismatch:
-        return Check(
-            name=_NAME, passed=False, p=None, tests=1, words=f"Not what was traced: {run.mismatch}."
-        )
+        return Check.not_as_traced(_NAME, run.mismatch)
     rows, wrong, worst, first = 0, 0, 0.0, ""
     for watched, residuals in zip(run.rounds, run.residuals, strict=True):
         for residual in residuals:

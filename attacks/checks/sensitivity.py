@@ -80,9 +80,7 @@ def sensitivity_check(
         Passed if no record moves anything by more than its bound, or where it has no part.
     """
     if run.mismatch:
-        return Check(
-            name=_NAME, passed=False, p=None, tests=1, words=f"Not what was traced: {run.mismatch}."
-        )
+        return Check.not_as_traced(_NAME, run.mismatch)
     own = generator or np.random.default_rng()
     passes = _passes(run, records)
     rounds = [watched for watched in run.rounds if watched.trace.has_contributions]

@@ -42,9 +42,7 @@ def value_check(run: WatchedRun) -> Check:
         what functions were called with and returned not at all.
     """
     if run.mismatch:
-        return Check(
-            name=_NAME, passed=False, p=None, tests=1, words=f"Not what was traced: {run.mismatch}."
-        )
+        return Check.not_as_traced(_NAME, run.mismatch)
     compared, wrong, first = 0, 0, ""
     for watched in run.rounds:
         for fault, count in _faults(run, watched):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from ...privacy.errors import InputError
 
@@ -22,6 +23,7 @@ class Check:
             chance, so that any difference fails.
         tests: how many comparisons were made.
         words: a sentence for a report.
+        as_traced: whether the run did what its trace did, so that anything else can be said of it.
     """
 
     name: str
@@ -29,6 +31,19 @@ class Check:
     p: float | None
     tests: int
     words: str
+    as_traced: bool = True
+
+    @classmethod
+    def not_as_traced(cls, name: str, mismatch: str) -> Self:
+        """Of a run that did another thing than its trace, which fails whatever is asked of it."""
+        return cls(
+            name=name,
+            passed=False,
+            p=None,
+            tests=1,
+            words=f"Not what was traced: {mismatch}.",
+            as_traced=False,
+        )
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -204,8 +204,12 @@ def audit_config(
     if folder is not None:
         of_noise = config.training.evaluation_noise_seed
         checks += folder_checks(folder, built, multiplier=multiplier, noise_seed=of_noise)
+    # A run that is not what was traced cannot be scored by its trace.
+    why = ""
+    if not all(one.as_traced for one in checks):
+        game, why = None, "the run is not what was traced"
     measured = (
-        [not_measured(one, ()) for one in against]
+        [not_measured(one, (), why=why) for one in against]
         if game is None
         else audit(
             game,

@@ -61,9 +61,7 @@ def residual_check(run: WatchedRun) -> Check:
         Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together.
     """
     if run.mismatch:
-        return Check(
-            name=_NAME, passed=False, p=None, tests=1, words=f"Not what was traced: {run.mismatch}."
-        )
+        return Check.not_as_traced(_NAME, run.mismatch)
     every, silent, exact = list[Rows](), 0, Finding()
     counts = [len(watched.noise_columns) for watched in run.rounds]
     for number, residuals in enumerate(run.residuals):
