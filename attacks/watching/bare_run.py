@@ -62,7 +62,8 @@ def bare_engine(
     empty = Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
     # Made without a global generator, which belongs to the caller.
     model = nn.utils.skip_init(nn.Linear, 1, width, bias=False)
-    nn.init.zeros_(model.weight)
+    for weight in model.parameters():
+        nn.init.zeros_(weight)
     bare = replace(
         setting,
         model=model,

@@ -135,9 +135,13 @@ class ScriptsOnDemand:
         self._known: dict[Any, Lines] = {}
         self._like: Any = None  # a traced state, which has the blocks of the fields
 
-    @functools.cached_property
+    @property
     def start(self) -> Lines:
         """The script of the start."""
+        return self._start
+
+    @functools.cached_property
+    def _start(self) -> Lines:
         traced = TracedRound(self._graph.at(0), index=0)
         begun = perform(with_copies(self._init), traced, number=0)
         traced.finish(begun.state)
