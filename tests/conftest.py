@@ -13,6 +13,7 @@ from PIL import Image
 
 from overhear.reports.schema import Report
 from overhear.runs.described import as_text
+from overhear.runs.evidence.assumptions import DECLARED
 from overhear.runs.evidence.evidence import measured
 from overhear.runs.evidence.schema import Audit
 
@@ -150,7 +151,7 @@ def sample_audit(verdict: str = "consistent") -> dict[str, Any]:
                 "tests": 310,
                 "words": f"{name} were compared",
             }
-            for name in ("residuals", "messages", "sampler", "knowledge", "functions")
+            for name in (of.check for of in DECLARED)
         ],
     }
 

@@ -32,15 +32,7 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.sensitivity import JointSensitivity
-from ..bounds.guesses import Guesses, best_threshold
-from ..bounds.held_out import headline
-from ..bounds.lower_bounds import LowerBound, ideal, two_sided
-from ..bounds.mechanism import Claim
-from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
-from ..watching.result import Check
-from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
-from .canary_checks import canary_checks
-from .evidence import (
+from ..bounds.evidence import (
     LINKS,
     Evidence,
     after,
@@ -49,10 +41,18 @@ from .evidence import (
     second_risk,
     second_risk_of_links,
 )
+from ..bounds.guesses import Guesses, best_threshold
+from ..bounds.held_out import headline
+from ..bounds.lower_bounds import LowerBound, ideal, two_sided
+from ..bounds.mechanism import Claim
+from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
+from ..bounds.power import LEAST_SHARE, canaries_for
+from ..watching.result import Check
+from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
+from .canary_checks import canary_checks
 from .game import MOST, CanaryGame, LinkGuesses, Played, Progress, play
 from .layout_clipping import layout_check
 from .message_bounds import LinkBound, link_bounds
-from .power import LEAST_SHARE, canaries_for
 
 __all__ = [
     "AGAIN",

@@ -10,9 +10,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Statement, Status
+from ..bounds.evidence import Evidence
 from ..bounds.lower_bounds import LowerBound
 from ..bounds.mechanism import Claim
-from .evidence import Evidence
 from .message_bounds import LinkBound
 
 __all__ = ["AGAIN", "Audited", "Proven", "Verdict", "exceeds", "not_measured"]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...attacks.audit.power import LEAST_SHARE
+from ...attacks.bounds.power import LEAST_SHARE
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...runs.evidence.schema import Audit, AuditedAdversary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...attacks.audit.evidence import LINKS
+from ...attacks.bounds.evidence import LINKS
 from ...privacy.reference.second_opinion import AGREES_WITHIN
 from ...runs.evidence.schema import Audit, AuditCheck, AuditedAdversary
 from .facts import Facts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ...attacks.audit.audit import AGAIN, audit, not_measured
-from ...attacks.audit.evidence import BETS, Evidence
+from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
 from ...privacy.errors import InputError
 from ...training.data.dataset import Examples

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 
 from ...attacks.audit.audit import Audited, Verdict
-from ...attacks.audit.evidence import Evidence
 from ...attacks.audit.game import CanaryGame
 from ...attacks.audit.message_bounds import LinkBound
+from ...attacks.bounds.evidence import Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.watching.result import Check
 from ..described import status_word

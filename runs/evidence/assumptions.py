@@ -110,6 +110,32 @@ DECLARED: tuple[Declared, ...] = (
         check="functions",
     ),
     Declared(
+        name="streams",
+        text="No noise comes twice: not in another round, of another agent or in another run.",
+        check="streams",
+    ),
+    Declared(
+        name="values",
+        text="What functions are given, and what a round goes on with, is what was traced.",
+        check="values",
+    ),
+    Declared(
+        name="records",
+        text="No record is held twice, by a batch or by the agents, that is not twice in the data.",
+        check="records",
+    ),
+    Declared(
+        name="sensitivity",
+        text="One record moves what noise hides by its declared bound at most, and nothing else.",
+        check="sensitivity",
+        compares=True,
+    ),
+    Declared(
+        name="clipped-gradients",
+        text="Clipping takes a gradient of whatever norm to the clip norm at most.",
+        check="layout",
+    ),
+    Declared(
         name="transcript",
         text="The messages that this very run sent are no smaller than their declared noise alone.",
         check="transcript",

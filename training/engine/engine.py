@@ -116,8 +116,10 @@ class Engine:
 
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound, self._noise_tests = ranks, bound, noise_tests
-        self._scripts = scripts or ScriptsOnDemand(bound.init, bound.step, graph=setting.graph)
-        self._scripts.check_setting(setting.graph, setting.sampling_rate)
+        self.scripts: Scripts = scripts or ScriptsOnDemand(
+            bound.init, bound.step, graph=setting.graph
+        )
+        self.scripts.check_setting(setting.graph, setting.sampling_rate)
 
         # The root of the randomness; without one of the caller's each start draws another.
         self._draws_own_root = randomness is None
@@ -259,9 +261,7 @@ class Engine:
         current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
         watch = self._noise_of_round(0) if to_taps else None
-        done = perform(
-            self._bound.init, current, number=0, planned=self._scripts.start, watch=watch
-        )
+        done = perform(self._bound.init, current, number=0, planned=self.scripts.start, watch=watch)
         self.state = self._checked_for_overflow(done.state)
         self._failed = False
         self.round = 0
@@ -295,7 +295,7 @@ class Engine:
             )
         number = self.round + 1
         current = self._make_round(number, planted=planted or {}, recorded=recorded)
-        script = self._scripts.of(number, self.state)
+        script = self.scripts.of(number, self.state)
         self._failed = True
         done = perform(
             self._bound.step,
@@ -316,11 +316,6 @@ class Engine:
             return rows
         shares = [self.ranks.share(rank) for rank in range(self.ranks.size)]
         return gather(rows, shares=shares, ranks=self.ranks)
-
-    @property
-    def scripts(self) -> Scripts:
-        """What every round has to follow."""
-        return self._scripts
 
     @property
     def layout(self) -> str:

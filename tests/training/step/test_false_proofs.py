@@ -548,7 +548,7 @@ def test_a_value_shows_nothing(peek):
     with pytest.raises((UndeclaredOperation, AttributeError, TypeError)):
         trace(start, step, graph=GRAPH, rounds=1, noise_multiplier=None)
     engine = Engine(setting(GRAPH), Bound(start, step), randomness=SecretRandomness(7))
-    engine._scripts = _Anything()
+    engine.scripts = _Anything()
     with pytest.raises((UndeclaredOperation, AttributeError, TypeError)):
         engine.advance()
 

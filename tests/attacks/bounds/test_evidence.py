@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from overhear.attacks.audit.evidence import (
+from overhear.attacks.bounds.evidence import (
     BETS,
     LINKS,
     RISK,

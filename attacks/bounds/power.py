@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...privacy.errors import InputError
-from ..bounds.lower_bounds import upper_limit
-from ..bounds.mechanism import Claim, least_epsilon, total_variation
+from .lower_bounds import upper_limit
+from .mechanism import Claim, least_epsilon, total_variation
 
 __all__ = ["LEAST_SHARE", "canaries_for"]
 

@@ -46,8 +46,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
-from ..bounds.guesses import Guesses, best_threshold
-from ..bounds.mechanism import Claim, total_variation
+from .guesses import Guesses, best_threshold
+from .mechanism import Claim, total_variation
 
 __all__ = [
     "BETS",
