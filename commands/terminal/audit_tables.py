@@ -48,19 +48,22 @@ def measured_table(found: Audit) -> Table:
         f"* not proven; at least: a lower bound at {level} "
         "confidence; ideal: what a perfect audit of so many "
         "canaries expects; errors: false positives + false negatives where the log-likelihood "
-        "ratio is cut at 0, as fixed in advance"
+        "ratio is cut at 0, as fixed in advance, or where every fifth canary says for the others"
     )
     table.caption_justify = "left"
     return table
 
 
 def checks_table(checks: Sequence[AuditCheck]) -> Table:
-    """The checks that need no canaries."""
+    """A row for each check, with its words where it failed or had nothing to look at."""
     table = Table(title="Checks of the engine", title_justify="left")
     for name in ("check", "result", "tests", "found"):
         table.add_column(name, justify="right" if name == "tests" else "left")
     for one in checks:
-        table.add_row(one.name, "passed" if one.passed else "FAILED", str(one.tests), one.words)
+        told = "" if one.passed and one.tests else one.words
+        table.add_row(one.name, "passed" if one.passed else "FAILED", str(one.tests), told)
+    table.caption = "what each compared, and how surely, stands in the JSON (--json) and the report"
+    table.caption_justify = "left"
     return table
 
 
