@@ -30,7 +30,7 @@ _BLOCK = 1 << 20  # values that sums, zeros and single coordinates look at
 _SHAPED = 1 << 16  # of them, whose size is counted
 _SORTED = 1 << 17  # values of a row among which repetitions are counted, every eighth time
 _FEW = 1 << 10  # the same every other time, since sorting takes longest
-_SMALL = 1 << 18  # values of an operation that is looked at closer now and then
+_SMALL = 1 << 20  # values of an operation that is looked at closer now and then
 _FIRST, _EVERY = 4, 4
 _LEAST = 1e-12  # scale whose squares float32 holds, and its inverse
 
