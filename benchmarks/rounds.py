@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/rounds.py                  # all tables, minutes
     OMP_NUM_THREADS=1 python benchmarks/rounds.py --quick          # fewer and smaller rounds
-    OMP_NUM_THREADS=1 python benchmarks/rounds.py --only growth    # parts, processes, cuda, script
+    OMP_NUM_THREADS=1 python benchmarks/rounds.py --only growth    # or another table
 
 DPDL as repaired, float32, random records; a batch is an agent's whole shard, so that rounds are
 alike. Figures are medians over rounds of the process's CPU time with one thread. "Gradients" are
@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import noise_test_cost
 import numpy as np
 import script_cost
 import torch
@@ -354,12 +355,31 @@ def script(*, quick: bool) -> None:
     script_cost.table(lambda model: setting_of(Case(model, "ring", 10, 32, 1)), quick=quick)
 
 
+def noise_tests(*, quick: bool) -> None:
+    """What it costs that the noise of every round is tested."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    cases = [
+        Case("lenet", "ring", 10, 16, 20),
+        Case("lenet", "ring", 10, 64, 10),
+        Case("lenet", "ring", 64, 1, 10),
+        Case("mlp-32", "ring", 10, 32, 200),
+        Case("mlp", "ring", 100, 8, 40),
+    ]
+    few = 4 if quick else 1
+    noise_test_cost.table(
+        (f"{c.model}, ring of {c.agents}, {c.examples} examples", setting_of(c), c.rounds // few)
+        for c in cases
+    )
+
+
 TABLES = {
     "parts": parts,
     "growth": growth,
     "processes": processes,
     "cuda": cuda,
     "script": script,
+    "noise-tests": noise_tests,
 }
 
 

@@ -3,6 +3,9 @@
 Floating-point noise is standard normal up to rounding. Two constants bound what that changes: a
 value is off by at most `RESOLUTION`, and equals a given number with probability at most `ATOM`
 (a float32 sampler has about 2^-24 a number, 2^-23 at zero; a product is rounded once more).
+
+Of thousands of figures next to none is worth an incomplete gamma or beta function. Chernoff's bound
+exp(-h) tells which, by a logarithm: up to h = 15 a figure counts as 1, which fails nobody.
 """
 
 from __future__ import annotations
@@ -10,11 +13,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ATOM", "RESOLUTION", "at_least", "at_most", "beyond", "smaller", "squares"]
+__all__ = [
+    "ATOM",
+    "RESOLUTION",
+    "at_least",
+    "at_most",
+    "beyond",
+    "counts",
+    "normal",
+    "smaller",
+    "squares",
+]
 
 RESOLUTION = 2.0**-20
 ATOM = 2.0**-20
 _SUMMED = 1e-5  # relative error that a sum of float32 squares may have
+_USUAL = 15.0  # -log of Chernoff's bound, up to which a figure is not worth the exact one
 
 
 def squares(total: ArrayLike, count: ArrayLike) -> NDArray[np.float64]:
@@ -25,23 +39,64 @@ def squares(total: ArrayLike, count: ArrayLike) -> NDArray[np.float64]:
         count: how many numbers each sum has, at least 1.
 
     Returns:
-        p of each, 0 where a sum is no number; 1 where it is within 5 deviations and above a
-        twentieth of its mean, since of thousands next to none is worth the exact figure.
+        p of each, 0 where a sum is no number; 1 where Chernoff's bound says no less than 3e-7.
 
     >>> [f"{p:.1e}" for p in squares([650.0, 325.0], 650)]  # half the variance is not chance
     ['1.0e+00', '4.8e-29']
     """
-    from scipy.special import gammaincc
+    sums, n = np.asarray(total, dtype=float), np.asarray(count, dtype=float)
+    with np.errstate(all="ignore"):
+        mean = sums / n
+        unusual = ~(n * (mean - 1 - np.log(mean)) < 2 * _USUAL)  # no number is not usual either
+    p = np.ones(unusual.shape)
+    if unusual.any():
+        from scipy.special import gammaincc
 
-    sums, n = np.broadcast_arrays(np.asarray(total, dtype=float), np.asarray(count, dtype=float))
-    usual = (np.abs(sums - n) < 5 * np.sqrt(2 * n)) & (sums > 0.05 * n)
-    p = np.ones(sums.shape)
-    if not usual.all():
-        x, n = sums[~usual], n[~usual]
+        x, n = (np.broadcast_to(a, p.shape)[unusual] for a in (sums, n))
         above = gammaincc(n / 2, np.maximum(x, 0.0) * (1 - _SUMMED) / 2)
         two_sided = np.minimum(1.0, 2 * np.minimum(smaller(x, n), above))
-        p[~usual] = np.where(np.isfinite(x), two_sided, 0.0)
+        p[unusual] = np.where(np.isfinite(x), two_sided, 0.0)
     return p
+
+
+def normal(score: ArrayLike) -> NDArray[np.float64]:
+    """Two-sided p of standard normal numbers, 1 below five deviations, 0 of what is no number.
+
+    >>> [f"{p:.1e}" for p in normal([-12.0, 3.0])]
+    ['3.6e-33', '1.0e+00']
+    """
+    size = np.abs(np.asarray(score, dtype=float))
+    usual = size < 5
+    p = np.ones(size.shape)
+    if not usual.all():
+        unusual = ~usual
+        p[unusual] = np.where(np.isnan(size[unusual]), 0.0, beyond(size[unusual]))
+    return p
+
+
+def counts(found: ArrayLike, of: ArrayLike, p: ArrayLike) -> NDArray[np.float64]:
+    """Two-sided p of how many of so many trials succeed, 1 where Chernoff's bound says >= 3e-7.
+
+    >>> [f"{p:.1e}" for p in counts([2, 10], 2410, 6.3e-5)]  # beyond 4 deviations
+    ['1.0e+00', '3.1e-15']
+    """
+    k, n, share = (np.asarray(a, dtype=float) for a in (found, of, p))
+    mean = n * share
+    off = np.abs(k - mean)
+    if (off * off < 25 * mean * (1 - share)).all():
+        return np.ones(off.shape)
+    with np.errstate(all="ignore"):
+        least = 1e-300
+        some, rest = np.maximum(k / n, least), np.maximum(1 - k / n, least)
+        exponent = n * (some * np.log(some / share) + rest * np.log(rest / (1 - share)))
+        unusual = ~(exponent < _USUAL)
+    tails = np.ones(unusual.shape)
+    if unusual.any():
+        k, n, share = (np.broadcast_to(a, tails.shape)[unusual] for a in (k, n, share))
+        tails[unusual] = np.minimum(
+            1.0, 2 * np.minimum(at_least(k, n, share), at_most(k, n, share))
+        )
+    return tails
 
 
 def smaller(total: ArrayLike, count: ArrayLike) -> NDArray[np.float64]:

@@ -8,13 +8,15 @@ with probability at most eta over the whole run, and so epsilon and delta of wha
 with (1 + e^epsilon) eta added to delta (docs/mathematics.md, "Noise that was tested").
 
 The i-th decision of a run has eta / (i (i + 1)), which adds up to eta, in equal shares for its
-tests: sums of squares by row, by part and in all, of the round and of all rounds so far; sums;
-zeros; how many values are beyond 1, 3 and 4 deviations; values that are repeated in a row; rows
-whose signs are those of an earlier one; and of noise that is mixed its covariance.
+tests. Sums of squares by row, by part and in all, of the round and of all rounds so far, and rows
+whose signs are those of an earlier one, and of noise that is mixed its covariance, are tested in
+every round. A closer look is taken in turn (`measured`): sums; zeros; how many values are beyond 1,
+3 and 4 deviations; values that are repeated in a row; and the sum of squares of each coordinate.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +28,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..step.values import Value
 from . import laws
-from .measured import THRESHOLDS, Measured, Reading, measure
+from .measured import THRESHOLDS, Closer, Coordinates, Measured, Reading, measure
 
 __all__ = ["RATE", "NoiseTestFailed", "NoiseTests", "Place", "RoundNoise"]
 
@@ -57,7 +59,51 @@ class _Noise(NamedTuple):
     sizes: NDArray[np.float64]
     width: int
     mixing: NDArray[np.float64] | None
-    measured: Measured
+    measured: Reading | Measured
+
+
+class _Found:
+    """What a decision rests on: probabilities, those of sums of squares computed at once."""
+
+    def __init__(self) -> None:
+        self._names: list[tuple[str, int]] = []
+        self._sums: list[NDArray[np.float64]] = []
+        self._counts: list[NDArray[np.float64]] = []
+        self._rest: list[tuple[str, NDArray[np.float64]]] = []
+
+    def squares(self, names: Sequence[tuple[str, int]], sums: Any, counts: Any) -> None:
+        """Sums of squares, of how many numbers each is, and what one after the other is called."""
+        self._names += names
+        self._sums.append(sums)
+        self._counts.append(counts)
+
+    def add(self, name: str, p: NDArray[np.float64]) -> None:
+        """Probabilities of a test."""
+        self._rest.append((name, p.reshape(-1)))
+
+    def failed(self, share: float) -> str | None:
+        """The first test that fails where all of them share a probability."""
+        p = [values for _, values in self._rest]
+        if self._sums:
+            squares = laws.squares(np.concatenate(self._sums), np.concatenate(self._counts))
+            p.insert(0, squares)
+        together = np.concatenate(p)
+        sound = together >= share / len(together)
+        if sound.all():
+            return None
+        names = [*self._names, *((name, values.size) for name, values in self._rest)]
+        ends = np.cumsum([length for _, length in names])
+        at = int(np.searchsorted(ends, np.flatnonzero(~sound)[0], side="right"))
+        return names[at][0]
+
+
+class _Kept(NamedTuple):
+    """Of one kind of operation: its sums of squares of all rounds, and how many."""
+
+    names: list[tuple[str, int]]
+    counts: NDArray[np.float64]
+    sums: NDArray[np.float64]
+    rounds: int
 
 
 class NoiseTests:
@@ -76,8 +122,9 @@ class NoiseTests:
             raise InputError(f"rate={rate} must lie strictly between 0 and 1")
         self._parts = dict(parts or {})
         self._rate, self._decisions = rate, 0
-        self._turn = 0
-        self._rows: dict[tuple[int, str, int, int], tuple[NDArray[np.float64], int]] = {}
+        self._turns: dict[tuple[int, str, int, int], int] = {}
+        self._kept: dict[tuple[int, str, int, int], _Kept] = {}
+        self._coordinates: dict[int, Coordinates] = {}
         self._pooled: dict[str, NDArray[np.float64]] = {}
         self._signs: dict[bytes, None] = {}
         self._spectra: dict[Any, tuple[NDArray[np.float64], ...]] = {}
@@ -98,61 +145,74 @@ class NoiseTests:
         Raises:
             NoiseTestFailed: it is not the noise of the run.
         """
-        readings = _read([one.measured for one in noted])
-        found: list[tuple[str, NDArray[np.float64]]] = []
+        readings, found = _read([one.measured for one in noted]), _Found()
         for one, reading in zip(noted, readings, strict=True):
-            found += self._of_operation(one, reading)
-        found += self._of_all()
+            self._of_operation(one, reading, found)
+        if (held := self._pooled.get("squares")) is not None:
+            found.squares([("sum of squares", 1)], held[:1], held[1:])
         self._decisions += 1
-        share = self._rate / (self._decisions * (self._decisions + 1))
-        each = share / max(1, sum(p.size for _, p in found))
-        failed = [name for name, p in found if p.size and not p.min() >= each]
-        if failed:
+        failed = found.failed(self._rate / (self._decisions * (self._decisions + 1)))
+        if failed is not None:
             raise NoiseTestFailed(
                 f"round {number} was stopped: its noise is not what the run is accounted for, by "
-                f"its {failed[0]} (a false alarm has probability {self._rate:.1g} in the whole "
+                f"its {failed} (a false alarm has probability {self._rate:.1g} in the whole "
                 "run); nothing of the round was kept, and it was announced, so it counts as "
                 "released: find what changed the noise, and start a new run in another folder"
             )
 
-    def _of_operation(
-        self, one: _Noise, reading: Reading
-    ) -> Iterator[tuple[str, NDArray[np.float64]]]:
-        count, width = len(reading.sums), one.width
-        mixed = one.mixing is not None
+    def _of_operation(self, one: _Noise, reading: Reading, found: _Found) -> None:
+        count, width, mixed = len(reading.squares), one.width, one.mixing is not None
         rows = reading.squares.sum(axis=1)
-        yield "sums of squares of rows", laws.squares(rows, width)
-        yield "sums of squares of parts", laws.squares(reading.squares, one.sizes)
-        yield "sums of rows", laws.beyond(np.abs(reading.sums) / np.sqrt(width))
-        yield "zeros in a row", laws.at_least(reading.zeros, width, laws.ATOM)
-        # The same of all rounds so far.
-        so_far, rounds = self._rows.get(one.key, (np.zeros_like(reading.squares), 0))
-        so_far, rounds = so_far + reading.squares, rounds + 1
-        self._rows[one.key] = so_far, rounds
-        if rounds > 1:
-            yield "sums of squares of rows", laws.squares(so_far.sum(axis=1), rounds * width)
-            yield "sums of squares of parts", laws.squares(so_far, rounds * one.sizes)
+        sums = [rows, reading.squares.ravel()]
         if mixed:
-            yield "covariance of rows", self._whitened(one, reading.sample)
+            found.add("covariance of rows", self._whitened(one, reading.sample))
         else:
-            yield (
-                "sums of squares of a part",
-                laws.squares(so_far.sum(axis=0), rounds * count * one.sizes),
-            )
+            sums.append(reading.squares.sum(axis=0))
             self._add("squares", rows.sum(), count * width)
-            self._add("sums", reading.sums.sum(), count * width)
-        if not mixed or count == 1:
-            yield "zeros", laws.at_least(reading.zeros.sum(), count * width, laws.ATOM)
-            self._add("zeros", reading.zeros.sum(), count * width)
-        self._add("beyond", *reading.beyond, reading.shaped)
-        yield "values beyond its deviation", _counts(reading.beyond, reading.shaped)
-        if reading.sorted >= _EXACT:
-            atom = min(1.0, reading.sorted * laws.ATOM / 2)
-            yield (
-                "repeated values",
-                np.atleast_1d(laws.at_least(reading.repeated, reading.sorted, atom)),
-            )
-        yield "rows that were there before", np.array([float(self._is_new(reading, mixed=mixed))])
+        self._squares(one, np.concatenate(sums), found)
+        if reading.closer is not None:
+            self._of_look(reading.closer, width, found, mixed=mixed)
+        new = float(self._is_new(reading, mixed=mixed))
+        found.add("rows that were there before", np.array([new]))
+
+    def _of_look(self, closer: Closer, width: int, found: _Found, *, mixed: bool) -> None:
+        """What a closer look found, and everything so far of its kind as one."""
+        block = len(closer.sums)
+        found.add("sums of squares of coordinates", _coordinates(closer, width))
+        found.add("sums of rows", laws.normal(closer.sums / math.sqrt(width)))
+        found.add("zeros in a row", _zeros(closer.zeros, width))
+        if not mixed:
+            held = self._add("sums", closer.sums.sum(), block * width)
+            found.add("sum", laws.normal(held[0] / math.sqrt(held[1])))
+        if not mixed or block == 1:
+            held = self._add("zeros", closer.zeros.sum(), block * width)
+            found.add("zeros", _zeros(closer.zeros.sum(), block * width))
+            found.add("zeros", _zeros(held[0], held[1]))
+        held = self._add("beyond", *closer.beyond, closer.shaped)
+        found.add("values beyond its deviation", laws.counts(closer.beyond, closer.shaped, _BEYOND))
+        found.add("values beyond its deviation", laws.counts(held[:-1], held[-1], _BEYOND))
+        if closer.sorted >= _EXACT:
+            atom = min(1.0, closer.sorted * laws.ATOM / 2)
+            found.add("repeated values", _repeated(closer.repeated, closer.sorted, atom))
+
+    def _squares(self, one: _Noise, sums: NDArray[np.float64], found: _Found) -> None:
+        """Sums of squares of rows, of their parts, and of parts over rows that are independent."""
+        kept = self._kept.get(one.key)
+        if kept is None:
+            count, parts = one.key[2], len(one.sizes)
+            names = [
+                ("sums of squares of rows", count),
+                ("sums of squares of parts", count * parts),
+            ]
+            counts = [np.full(count, float(one.width)), np.tile(one.sizes, count)]
+            if one.mixing is None:
+                names.append(("sums of squares of a part", parts))
+                counts.append(count * one.sizes)
+            kept = _Kept(names, np.concatenate(counts), np.zeros(len(sums)), 0)
+        found.squares(kept.names, sums, kept.counts)
+        kept = self._kept[one.key] = kept._replace(sums=kept.sums + sums, rounds=kept.rounds + 1)
+        if kept.rounds > 1:
+            found.squares(kept.names, kept.sums, kept.rounds * kept.counts)
 
     def _whitened(self, one: _Noise, sample: NDArray[np.float64]) -> NDArray[np.float64]:
         """P of the independent directions of mixed noise, and of what must cancel.
@@ -176,19 +236,10 @@ class NoiseTests:
         in_all = np.atleast_1d(laws.squares(unit.sum(), width * held.sum()))
         return np.concatenate([laws.squares(unit, width), in_all, nothing])
 
-    def _add(self, name: str, *found: float) -> None:
-        self._pooled[name] = self._pooled.get(name, np.zeros(len(found))) + np.array(found)
-
-    def _of_all(self) -> Iterator[tuple[str, NDArray[np.float64]]]:
-        """Everything so far as one."""
-        if (held := self._pooled.get("squares")) is not None:
-            yield "sum of squares", np.atleast_1d(laws.squares(*held))
-        if (held := self._pooled.get("sums")) is not None:
-            yield "sum", np.atleast_1d(laws.beyond(abs(held[0]) / np.sqrt(held[1])))
-        if (held := self._pooled.get("zeros")) is not None:
-            yield "zeros", np.atleast_1d(laws.at_least(held[0], held[1], laws.ATOM))
-        if (held := self._pooled.get("beyond")) is not None:
-            yield "values beyond its deviation", _counts(held[:-1], held[-1])
+    def _add(self, name: str, *found: float) -> NDArray[np.float64]:
+        """Everything so far of a kind as one."""
+        new = self._pooled[name] = self._pooled.get(name, 0.0) + np.array(found, dtype=float)
+        return new
 
     def _is_new(self, reading: Reading, *, mixed: bool) -> bool:
         """Whether no row has the signs of an earlier one, or of one beside it that is not mixed.
@@ -196,16 +247,18 @@ class NoiseTests:
         Signs of 160 coordinates or more are equal, all of them or none, with probability 2^-159;
         of fewer coordinates, 16 at the least, the numbers are compared in place of their signs.
         """
-        width = reading.sample.shape[1]
+        count, width = reading.sample.shape
         if width < _EXACT:
             return True
         if width >= _SIGNS:
             signs = reading.sample > 0
-            keys = [row.tobytes() for row in np.packbits(signs ^ signs[:, :1], axis=1)]
+            held = np.packbits(signs ^ signs[:, :1], axis=1)
         else:
-            keys = [row.tobytes() for row in np.abs(reading.sample)]
-        new = not any(key in self._signs for key in keys) and (mixed or len(set(keys)) == len(keys))
-        self._signs.update(dict.fromkeys(keys))
+            held = np.abs(reading.sample)
+        every, length = held.tobytes(), held.nbytes // count
+        keys = dict.fromkeys(every[at : at + length] for at in range(0, len(every), length))
+        new = self._signs.keys().isdisjoint(keys) and (mixed or len(keys) == count)
+        self._signs.update(keys)
         while len(self._signs) > _MOST_ROWS:
             del self._signs[next(iter(self._signs))]
         return new
@@ -230,24 +283,27 @@ class NoiseTests:
             known = int((norms > 0).sum())
             mixing = table[place.first : place.first + count]
             scales = norms[place.first : place.first + count, None]
-        kept = np.flatnonzero(scales[:, 0])
         self.numbers += known * width
-        if not len(kept) or not width:
-            return None
-        if len(kept) < count:
+        if not scales.all():  # what has no noise is not tested
+            kept = np.flatnonzero(scales[:, 0])
             rows, scales = rows[torch.from_numpy(kept).to(rows.device)], scales[kept]
-        self._turn += 1
+            mixing = None if mixing is None else mixing[kept]
+        if not len(rows) or not width:
+            return None
+        key = (call, type(value).__name__, len(rows), width)
+        turn = self._turns[key] = self._turns.get(key, 0) + 1
         parts = self._parts.get(width, (width,))
         return _Noise(
-            key=(call, type(value).__name__, len(kept), width),
+            key=key,
             sizes=np.asarray(parts, dtype=float),
             width=width,
-            mixing=None if mixing is None else mixing[kept] / scales,
+            mixing=None if mixing is None else mixing / scales,
             measured=measure(
                 rows,
-                torch.from_numpy(scales),
+                scales,
                 parts=parts,
-                turn=self._turn,
+                coordinates=self._coordinates.setdefault(width, Coordinates()),
+                turn=turn,
                 mixed=mixing is not None,
             ),
         )
@@ -282,20 +338,36 @@ class RoundNoise:
             self._tests.rounds += 1
 
 
-def _is_here(measured: Measured) -> bool:
+def _is_here(measured: Reading | Measured) -> bool:
     """Whether reading it waits for no device."""
-    return measured.values.device.type == "cpu"
+    return isinstance(measured, Reading)
 
 
-def _read(measured: Sequence[Measured]) -> list[Reading]:
+def _read(measured: Sequence[Reading | Measured]) -> list[Reading]:
     """All of them by one copy to the host."""
-    values = torch.cat([one.values for one in measured]).cpu().numpy()
-    ends = np.cumsum([len(one.values) for one in measured])[:-1]
-    return [one.taken(part) for one, part in zip(measured, np.split(values, ends), strict=True)]
+    there = [one for one in measured if isinstance(one, Measured)]
+    parts: Iterator[NDArray[np.float64]] = iter(())
+    if there:
+        values = torch.cat([one.values for one in there]).cpu().numpy()
+        parts = iter(np.split(values, np.cumsum([len(one.values) for one in there])[:-1]))
+    return [one.taken(next(parts)) if isinstance(one, Measured) else one for one in measured]
 
 
-def _counts(beyond: NDArray[np.float64], of: float) -> NDArray[np.float64]:
-    """Two-sided p of how many values are beyond each threshold."""
-    share = laws.beyond(THRESHOLDS)
-    tails = laws.at_least(beyond, of, share), laws.at_most(beyond, of, share)
-    return np.minimum(1.0, 2 * np.minimum(*tails))
+_BEYOND = np.array([math.erfc(threshold / math.sqrt(2)) for threshold in THRESHOLDS])
+
+
+def _zeros(found: NDArray[np.float64], of: float) -> NDArray[np.float64]:
+    """P of at least so many zeros, 1 where they are no more than twice the most expected and 3."""
+    if (found <= 3 + 2 * of * laws.ATOM).all():
+        return np.ones(found.shape)
+    return laws.at_least(found, of, laws.ATOM)
+
+
+def _repeated(found: float, of: int, atom: float) -> NDArray[np.float64]:
+    """P of at least so many values that are repeated in a row."""
+    return laws.at_least(found, of, atom) if found else np.ones(1)
+
+
+def _coordinates(closer: Closer, width: int) -> NDArray[np.float64]:
+    """P of the extremes of so many coordinates, each of which counts as a test."""
+    return np.minimum(1.0, width * laws.squares(closer.extremes, float(closer.rows)))
