@@ -219,7 +219,7 @@ def _closer(
         shaped=len(shaped),
         beyond=np.array([np.count_nonzero(shaped > scale * size) for size in THRESHOLDS]),
         sorted=len(ordered),
-        repeated=np.count_nonzero(ordered[1:] == ordered[:-1]),
+        repeated=float(np.count_nonzero(ordered[1:] == ordered[:-1])),
     )
 
 

@@ -214,7 +214,7 @@ class NoiseTests:
         if kept.rounds > 1:
             found.squares(kept.names, kept.sums, kept.rounds * kept.counts)
 
-    def _whitened(self, one: _Noise, sample: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _whitened(self, one: _Noise, sample: NDArray[np.floating]) -> NDArray[np.float64]:
         """P of the independent directions of mixed noise, and of what must cancel.
 
         Args:
