@@ -91,7 +91,7 @@ class ObservedRows:
         self._noise = trace.unknown_noise(adversary)
         self._of_mine = self._columns(Contributions)
         self._filters: dict[tuple[int, ...], MatchedFilter] = {}
-        self._adds: dict[tuple[int, ...], csr_array] = {}
+        self._adds: dict[tuple[int, ...], np.ndarray] = {}
 
     def _block(self, matrix: csr_array) -> int:
         used = int(matrix.indices[0]) if matrix.nnz else -1
@@ -108,11 +108,11 @@ class ObservedRows:
         """(rows, contributions) what each contribution adds."""
         return self.rows[:, self._of_mine]
 
-    def adds(self, columns: Sequence[int]) -> csr_array:
+    def adds(self, columns: Sequence[int]) -> np.ndarray:
         """(rows, columns) what contributions add, by their position among all of them."""
         key = tuple(columns)
         if key not in self._adds:
-            self._adds[key] = self.contributions[:, columns]
+            self._adds[key] = self.contributions[:, columns].toarray()
         return self._adds[key]
 
     @cached_property

@@ -238,11 +238,12 @@ class Scorer:
         every = rows.adds(self._of_agent(happened, host, first))[:sent]
         for columns, bounds, rate in batches:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
-            own = rows.adds(mine)[:sent].toarray()
+            own = rows.adds(mine)[:sent]
             # Two batches under one noise are no two messages; the whole view scores them.
-            alone = np.asarray(abs(every).sum(axis=1)).ravel() - np.abs(own).sum(axis=1) < 1e-12
+            reach_of = np.abs(own).sum(axis=1)
+            alone = np.abs(every).sum(axis=1) - reach_of < 1e-12
             q = self._rate if rate is None else rate
-            for row in np.flatnonzero((energy > 0) & (np.abs(own).sum(axis=1) > 0) & alone):
+            for row in np.flatnonzero((energy > 0) & (reach_of > 0) & alone):
                 size = own[row] @ planted.size[mine]
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]
@@ -251,8 +252,7 @@ class Scorer:
                 if self._replace:
                     ratio = ratio - log_mixture(-s - v / 2, q)
                 bound = max(b for b in bounds if b > 0)
-                reach = float(np.abs(own[row]).sum()) * bound
-                mu = round(reach / math.sqrt(energy[row]), 12)
+                mu = round(float(reach_of[row]) * bound / math.sqrt(energy[row]), 12)
                 key = (rows.messages[row], host)
                 held_so_far = self.links.get(key)
                 self.links[key] = (
