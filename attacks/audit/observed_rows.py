@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,27 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Project = Callable[[Tensor], Tensor]  # (rows, D) to (rows, n)
+
+
+class Projected:
+    """What to look at of a round's values, worked out once for all views of the round.
+
+    Args:
+        project: of (rows, D) values, row by row.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._held: dict[int, tuple[Tensor, np.ndarray]] = {}  # a tensor kept keeps its id
+
+    def __call__(self, rows: Tensor, at: np.ndarray | None = None) -> np.ndarray:
+        """(rows, n) of all rows, or of those at some positions."""
+        held = self._held.get(id(rows))
+        if held is None and at is not None and len(at) < len(rows):
+            return self._project(rows[torch.from_numpy(at)]).numpy()
+        if held is None:
+            held = self._held[id(rows)] = rows, self._project(rows).numpy()
+        return held[1] if at is None else held[1][at]
 
 
 class ObservedRows:
@@ -69,6 +91,7 @@ class ObservedRows:
         self._noise = trace.unknown_noise(adversary)
         self._of_mine = self._columns(Contributions)
         self._filters: dict[tuple[int, ...], MatchedFilter] = {}
+        self._adds: dict[tuple[int, ...], np.ndarray] = {}
 
     def _block(self, matrix: csr_array) -> int:
         used = int(matrix.indices[0]) if matrix.nnz else -1
@@ -80,10 +103,29 @@ class ObservedRows:
         ]
         return np.concatenate([np.zeros(0, dtype=int), *found])
 
-    @property
+    @cached_property
     def contributions(self) -> csr_array:
         """(rows, contributions) what each contribution adds."""
         return self.rows[:, self._of_mine]
+
+    def adds(self, columns: Sequence[int]) -> np.ndarray:
+        """(rows, columns) what contributions add, by their position among all of them."""
+        key = tuple(columns)
+        if key not in self._adds:
+            self._adds[key] = self.contributions[:, columns].toarray()
+        return self._adds[key]
+
+    @cached_property
+    def _known(self) -> list[tuple[np.ndarray, csr_array | None]]:
+        """Of each group: which columns the adversary knows, and the rows' weights on them."""
+        unknown = np.zeros(self.trace.columns, dtype=bool)
+        unknown[self._noise] = True
+        found: list[tuple[np.ndarray, csr_array | None]] = []
+        for group in self.trace.groups:
+            told = np.flatnonzero(~unknown[group.start : group.start + group.size])
+            weight = self.rows[:, group.start + told]
+            found.append((told, weight if weight.nnz else None))
+        return found
 
     def noise_of(self, agent: int) -> np.ndarray:
         """(K, sources) the noise, over all sources of the round, in the scores of an agent."""
@@ -101,7 +143,7 @@ class ObservedRows:
                 found.append(noise)
         return np.concatenate(found)
 
-    @property
+    @cached_property
     def noise_energy(self) -> np.ndarray:
         """(rows,) variance of the noise that the adversary does not know."""
         noise = self.rows[:, self._noise]
@@ -138,7 +180,7 @@ class ObservedRows:
         before: Mapping[str, Tensor],
         after: Mapping[str, Tensor],
         recorded: Recorded,
-        project: Project,
+        project: Projected,
     ) -> np.ndarray:
         """(rows, n) what was seen less all that is neither a contribution nor unknown noise.
 
@@ -150,15 +192,13 @@ class ObservedRows:
                 adversary knows.
             project: what to look at of (rows, D) values.
         """
-        parts = [project(messages[i].rows[torch.from_numpy(at)]) for i, at in self._messages]
+        parts = [project(messages[i].rows, at) for i, at in self._messages]
         parts += [project(after[field]) for field in self._fields]
-        seen = torch.cat(parts).numpy()
+        seen = np.concatenate(parts)
         known = iter(recorded.known)
         noise = iter(recorded.noise)
         sent = iter(messages)
-        unknown = np.zeros(self.trace.columns, dtype=bool)
-        unknown[self._noise] = True
-        for group in self.trace.groups:
+        for group, (told, weight) in zip(self.trace.groups, self._known, strict=True):
             if isinstance(group, Contributions):
                 continue
             if isinstance(group, Known):
@@ -168,9 +208,6 @@ class ObservedRows:
                 value = next(sent).rows
             else:
                 value = next(noise)
-            columns = np.arange(group.start, group.start + group.size)
-            weight = self.rows[:, columns[~unknown[columns]]]
-            if weight.nnz:
-                held = project(value).numpy()[~unknown[columns]]
-                seen = seen - weight @ held
+            if weight is not None:
+                seen = seen - weight @ project(value)[told]
         return np.asarray(seen)

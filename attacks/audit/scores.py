@@ -35,7 +35,7 @@ from ...training.tracing.round_trace import RoundTrace
 from ..watching.reference_sums import Oracle
 from .canaries import LENGTH, Directions, Released
 from .canary_noise import Residue
-from .observed_rows import ObservedRows
+from .observed_rows import ObservedRows, Projected
 from .strength import likeliest, log_mixture
 
 Array = NDArray[np.float64]
@@ -139,12 +139,13 @@ class Scorer:
     def add(self, happened: HappenedRound) -> None:
         """Add one round's log-likelihood ratios."""
         planted = self._planted(happened)
+        project = Projected(self._directions.project)
         seen: dict[str, tuple[ObservedRows, Array]] = {}
         drowned: dict[str, bool] = {}
         for name, of in self._adversaries.items():
             for host, who in of.items():
                 if who.name not in seen:
-                    seen[who.name] = rows, _ = self._less_known(happened, who, planted)
+                    seen[who.name] = rows, _ = self._less_known(happened, who, planted, project)
                     lost = rows.resolution(happened.messages, happened.after)
                     drowned[who.name] = lost > _DROWNED
                 rows, left = seen[who.name]
@@ -156,7 +157,11 @@ class Scorer:
                     self._add_links(happened, rows, left, planted, host)
 
     def _less_known(
-        self, happened: HappenedRound, who: Adversary, planted: Planted
+        self,
+        happened: HappenedRound,
+        who: Adversary,
+        planted: Planted,
+        project: Projected | None = None,
     ) -> tuple[ObservedRows, Array]:
         key = (id(happened.trace), who.name)
         if key not in self._rows_of:
@@ -167,7 +172,7 @@ class Scorer:
             before=happened.before,
             after=happened.after,
             recorded=happened.recorded,
-            project=self._directions.project,
+            project=project or Projected(self._directions.project),
         )
         return rows, left - rows.contributions @ (planted.clean + planted.size * planted.part)
 
@@ -180,7 +185,7 @@ class Scorer:
         whole = planted.size * planted.part
         # None of the host's own canaries is known, whichever of its batches they are in.
         every = self._of_agent(happened, host, first)
-        noise, left = left, left + rows.contributions[:, every] @ whole[every]
+        noise, left = left, left + rows.adds(every) @ whole[every]
         for number, (columns, bounds, rate) in enumerate(happened.trace.of_victim(host).values()):
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
@@ -228,16 +233,17 @@ class Scorer:
     ) -> None:
         """Score every message by itself: what it adds to those before it."""
         first, sent = _first_block(happened.trace), len(rows.messages)
-        energy, held = rows.noise_energy[:sent], rows.contributions[:sent]
+        energy = rows.noise_energy[:sent]
         batches = happened.trace.of_victim(host).values()
-        every = held[:, self._of_agent(happened, host, first)]
+        every = rows.adds(self._of_agent(happened, host, first))[:sent]
         for columns, bounds, rate in batches:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
-            own = held[:, mine].toarray()
+            own = rows.adds(mine)[:sent]
             # Two batches under one noise are no two messages; the whole view scores them.
-            alone = np.asarray(abs(every).sum(axis=1)).ravel() - np.abs(own).sum(axis=1) < 1e-12
+            reach_of = np.abs(own).sum(axis=1)
+            alone = np.abs(every).sum(axis=1) - reach_of < 1e-12
             q = self._rate if rate is None else rate
-            for row in np.flatnonzero((energy > 0) & (np.abs(own).sum(axis=1) > 0) & alone):
+            for row in np.flatnonzero((energy > 0) & (reach_of > 0) & alone):
                 size = own[row] @ planted.size[mine]
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]
@@ -246,8 +252,7 @@ class Scorer:
                 if self._replace:
                     ratio = ratio - log_mixture(-s - v / 2, q)
                 bound = max(b for b in bounds if b > 0)
-                reach = float(np.abs(own[row]).sum()) * bound
-                mu = round(reach / math.sqrt(energy[row]), 12)
+                mu = round(float(reach_of[row]) * bound / math.sqrt(energy[row]), 12)
                 key = (rows.messages[row], host)
                 held_so_far = self.links.get(key)
                 self.links[key] = (

@@ -30,6 +30,7 @@ not searched for, and sampled rounds are read on their own curve rather than on 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -233,21 +234,21 @@ def _smallest_rejected(claim: Claim, *, canaries: int, made: int, right: int, ri
     """Smallest scale of the declared noise that is rejected; infinite if none, 0 if all."""
     lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
 
-    def over(inverse: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> float:
-        found = _excess(inverse, 1, canaries=canaries, made=made, right=right, risk=risk)
-        return float(found[0])
+    def over(inverse: Callable[[float], float]) -> float:
+        return _excess_of_one(inverse, canaries=canaries, made=made, right=right, risk=risk)
 
     if over(lambda sums: sums) <= 0.0:  # even what releases nothing at all
         return math.inf
 
     # Steps below the curve, fine where the sums begin.
     grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _STEPS)])
+    steps = grid.tolist()
 
     def excess_at(x: float) -> float:
         scaled = at_scale(claim, math.exp(x))
         curve = trade_off(scaled.rounds, adjacency=scaled.adjacency)
-        lows = curve.false_negative_rates(1.0 - grid)
-        return -over(lambda sums: lows[np.searchsorted(grid, sums, side="right") - 1])
+        lows = curve.false_negative_rates(1.0 - grid).tolist()
+        return -over(lambda sums: lows[bisect_right(steps, sums) - 1])
 
     below: list[bool] = []  # whether no scale that can be resolved is left, once it is asked
 
@@ -278,6 +279,19 @@ def _excess(
     for i in range(right - 1, -1, -1):
         raised = np.maximum(h, inverse(s))
         s = np.minimum(s + i / (made - i) * (raised - h), 1.0)
+        h = raised
+    return h + s - made / canaries - 1e-12
+
+
+def _excess_of_one(
+    inverse: Callable[[float], float], *, canaries: int, made: int, right: int, risk: float
+) -> float:
+    """`_excess` of one curve, in plain numbers: some twenty times faster than arrays of one."""
+    h = risk * (made - right) / canaries
+    s = risk * right / canaries
+    for i in range(right - 1, -1, -1):
+        raised = max(h, inverse(s))
+        s = min(s + i / (made - i) * (raised - h), 1.0)
         h = raised
     return h + s - made / canaries - 1e-12
 

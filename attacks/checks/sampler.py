@@ -237,11 +237,19 @@ def _chernoff(
         sign: of s.
     """
     from scipy.optimize import minimize_scalar
-    from scipy.special import logsumexp
+
+    # All sums in one pass: where each begins, and which values are of it.
+    sizes = np.array([len(w) for _, w, _ in cumulants])
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    counts = np.array([n for n, _, _ in cumulants])
+    weights, deviations = (np.concatenate([one[i] for one in cumulants]) for i in (1, 2))
 
     def exponent(log_s: float) -> float:
         s = sign * math.exp(log_s)
-        return sum(n * float(logsumexp(w + s * d)) for n, w, d in cumulants) - s * total
+        terms = weights + s * deviations
+        most = np.maximum.reduceat(terms, starts)
+        sums = np.add.reduceat(np.exp(terms - most.repeat(sizes)), starts)
+        return float(counts @ (most + np.log(sums))) - s * total
 
     best = minimize_scalar(exponent, bounds=(-14.0, 0.0 if sign > 0 else 9.0), method="bounded")
     return min(0.0, float(best.fun))

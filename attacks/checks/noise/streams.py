@@ -332,7 +332,7 @@ def _note_shapes(
 
 def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: AlgorithmTrace) -> None:
     """No two new engines, and no two new roots, begin with the same source."""
-    held = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    held = _global_generators()
     firsts = set[bytes]()
     same = 0
     rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
@@ -349,19 +349,29 @@ def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: Algorith
         what = f"{same} of {engines} new engines draw the noise of another" if same else ""
         found.note(0.0 if same else 1.0, tests=engines, what=what)
         firsts.clear()
+        _set_global_generators()
+        state = _global_generators()  # to seed torch 500 times would take a second
         for _ in range(_ROOTS):
-            _set_global_generators()
+            _restore_global_generators(state)
             z = SecretRandomness().normal(
                 round=1, call=0, rows=[0], width=4, dtype=torch.float64, device="cpu"
             )
             firsts.add(z.numpy().tobytes())
     finally:
-        random.setstate(held[0])
-        np.random.set_state(held[1])  # noqa: NPY002
-        torch.set_rng_state(held[2])
+        _restore_global_generators(held)
     same = _ROOTS - len(firsts)
     what = f"{same} of {_ROOTS:,} new roots draw the noise of another" if same else ""
     found.note(0.0 if same else 1.0, tests=_ROOTS, what=what)
+
+
+def _global_generators() -> tuple[Any, Any, torch.Tensor]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+
+
+def _restore_global_generators(state: tuple[Any, Any, torch.Tensor]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])  # noqa: NPY002
+    torch.set_rng_state(state[2])
 
 
 def _set_global_generators() -> None:
