@@ -6,17 +6,22 @@ parameters that are trained already they are small, and the canary, whose label 
 hold for least likely, has a gradient that stays long and points one way. Both are allowed to whom
 a proof holds against: epsilon is said of all initial parameters and of all records.
 
-    start     Adam on the cross-entropy of held-out records, without privacy, from the run's own
-              initial parameters
-    canary    the held-out record that the start is surest of, under its least likely label
-    replaced  for "replace-one", by its mirror image -x under the same label; where inputs are no
-              real numbers, by itself under the next less likely label
+    start     Adam on the cross-entropy of held-out records and of the run's own, without privacy,
+              from the run's own initial parameters
+    canary    the record of these that the start is surest of, under its least likely label
+
+The start is the auditor's own and never released: the same one whether the canary is in or out.
+
+For "replace-one" the first of these records is the canary under its own label a, and under the next
+one b in its place. The start is trained to hold a and b for equally likely, so that the gradients
+of the two are opposite, and twice as far apart as one is long.
 
 Source: M. S. M. S. Annamalai, E. De Cristofaro, "Nearly tight black-box auditing of differentially
 private machine learning", NeurIPS 2024, arXiv:2405.14106, section 4.
 
 Where we differ from the paper: it trains the start on half of the data set and takes the rest for
-the run; we leave the run's records alone. Its canary is blank or mislabelled; ours is mislabelled
+the run; ours has seen the run's records, too, without which their gradients are a third of what the
+canary is hidden by (linear model, digits). Its canary is blank or mislabelled; ours is mislabelled
 whatever the inputs are, since a blank one may have a gradient that is shorter than the clip norm.
 """
 
@@ -34,9 +39,9 @@ from ...training.data.dataset import Examples
 from ...training.engine.engine import Setting
 from ...training.models.tasks import Task
 
-__all__ = ["Canary", "canary_for", "worst_start"]
+__all__ = ["Canary", "worst_start"]
 
-_MOST_RECORDS = 2000  # that the start is trained on
+_MOST_HELD_OUT, _MOST_OWN = 500, 1500  # records that the start is trained on
 _STEPS, _LEARNING_RATE = 300, 0.02
 
 
@@ -76,17 +81,22 @@ class _StartedTask:
         return self.task.project(value)
 
 
-def worst_start(setting: Setting, records: Examples, *, steps: int = _STEPS) -> Setting:
-    """The setting with initial parameters at which the gradients of such records are small.
+def worst_start(
+    setting: Setting, records: Examples, *, replaced: bool, steps: int = _STEPS
+) -> tuple[Setting, Canary]:
+    """The setting from initial parameters at which such records move little, and the canary.
 
     Args:
         setting: of a run; its model is left as it is.
-        records: (B) held-out inputs and targets; the first 2,000 are used.
+        records: (B) held-out inputs and targets, may be none; the first 500 are used, and of the
+            run's own 1,500, equally many of each agent.
+        replaced: whether the adjacency is "replace-one".
         steps: of Adam.
 
     Raises:
-        ValueError: there is no record.
+        ValueError: there is no record at all.
 
+    >>> from torch import nn
     >>> from overhear.training.data.load import load_dataset
     >>> from overhear.training.graphs.topologies import build_graph
     >>> data = load_dataset("digits")
@@ -96,56 +106,61 @@ def worst_start(setting: Setting, records: Examples, *, steps: int = _STEPS) -> 
     ...     shards=[Examples(data.inputs, data.targets)], sampling_rate=1.0,
     ...     device=torch.device("cpu"),
     ... )
-    >>> model = worst_start(setting, held_out).model
-    >>> bool(cross_entropy(model(held_out.inputs), held_out.targets) < 0.05)
+    >>> started, canary = worst_start(setting, held_out, replaced=False)
+    >>> bool(cross_entropy(started.model(held_out.inputs), held_out.targets) < 0.05)
+    True
+    >>> bool(cross_entropy(started.model(canary.inside.inputs), canary.inside.targets) > 5)
     True
     """
+    records = _chosen(setting, records)
     if len(records.targets) == 0:
-        raise InputError(
-            "the data set holds no held-out records, which initial parameters are trained on; name "
-            "a part of it as the test part"
-        )
+        raise InputError("no agent holds a record, and none is held out; nothing can be audited")
     model = copy.deepcopy(setting.model).to(setting.device)
-    inputs, targets = _on_device(records, setting)
-    inputs, targets = inputs[:_MOST_RECORDS], targets[:_MOST_RECORDS]
+    inputs, targets = records.inputs.to(setting.device), records.targets.to(setting.device)
+    classes = model(inputs[:1]).shape[1]
     optimiser = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
     for _ in range(steps):
         optimiser.zero_grad()
-        loss = cross_entropy(model(inputs), targets)
+        logits = model(inputs)
+        errors = cross_entropy(logits, targets, reduction="none")
+        if replaced:  # the first record is held undecided between two labels, and counts as much
+            both = cross_entropy(logits[:1], (targets[:1] + 1) % classes)
+            loss = errors[1:].sum() / len(errors) + 0.5 * (errors[0] + both)
+        else:
+            loss = errors.mean()
         loss.backward()  # type: ignore[no-untyped-call] # torch leaves it unannotated
         optimiser.step()
     model.zero_grad(set_to_none=True)
+    canary = _undecided(records, classes) if replaced else _mislabelled(model, inputs, records)
     model = model.to(next(setting.model.parameters()).device)
     task = setting.task
     if task is not None:
         first = torch.cat([value.detach().reshape(-1) for value in model.parameters()])
         task = _StartedTask(task, first)
-    return replace(setting, model=model, task=task)
+    return replace(setting, model=model, task=task), canary
+
+
+def _chosen(setting: Setting, records: Examples) -> Examples:
+    """Held-out records first, then those of the run's agents."""
+    each = -(-_MOST_OWN // len(setting.shards))
+    parts = [(records, _MOST_HELD_OUT), *((shard, each) for shard in setting.shards)]
+    return Examples(
+        torch.cat([part.inputs[:most].cpu() for part, most in parts]),
+        torch.cat([part.targets[:most].cpu() for part, most in parts]),
+    )
+
+
+def _undecided(records: Examples, classes: int) -> Canary:
+    first = Examples(records.inputs[:1], records.targets[:1])
+    return Canary(inside=first, outside=Examples(first.inputs, (first.targets + 1) % classes))
 
 
 @torch.no_grad()
-def canary_for(setting: Setting, records: Examples, *, replaced: bool) -> Canary:
-    """The canary at a setting's initial parameters.
-
-    Args:
-        setting: as `worst_start` gives it.
-        records: (B) held-out inputs and targets, at least one.
-        replaced: whether the adjacency is "replace-one".
-    """
-    model: nn.Module = copy.deepcopy(setting.model).to(setting.device)
-    inputs, targets = _on_device(records, setting)
-    logits = model(inputs[:_MOST_RECORDS])
-    sure = logits.gather(1, targets[:_MOST_RECORDS, None])[:, 0] - logits.amin(dim=1)
+def _mislabelled(model: nn.Module, inputs: Tensor, records: Examples) -> Canary:
+    logits = model(inputs)
+    own = records.targets[:, None].to(logits.device)
+    sure = logits.gather(1, own)[:, 0] - logits.amin(dim=1)
     place = int(sure.nan_to_num(nan=-torch.inf).argmax())
     chosen = records.inputs[place : place + 1]
-    least, next_least = (one.cpu().reshape(1) for one in logits[place].argsort()[:2])
-    inside = Examples(chosen, least)
-    if not replaced:
-        return Canary(inside=inside, outside=Examples(chosen[:0], least[:0]))
-    if chosen.is_floating_point():
-        return Canary(inside=inside, outside=Examples(-chosen, least))
-    return Canary(inside=inside, outside=Examples(chosen, next_least))
-
-
-def _on_device(records: Examples, setting: Setting) -> Examples:
-    return Examples(records.inputs.to(setting.device), records.targets.to(setting.device))
+    label = logits[place].argmin().cpu().reshape(1)
+    return Canary(inside=Examples(chosen, label), outside=Examples(chosen[:0], label[:0]))

@@ -70,8 +70,8 @@ def _show(found: LastModel) -> None:
     console = make_console()
     say(
         console,
-        f"{found.runs} runs of {found.rounds} rounds from trained initial parameters; a coin put a "
-        f"mislabelled record among those of agent {found.victim}, and only last models were seen.",
+        f"{found.runs} runs of {found.rounds} rounds from trained initial parameters; a coin "
+        f"decided about one record of agent {found.victim}, and only last models were seen.",
     )
     say(console, f"{found.words}.")
     say(console, f"Seed of the coins: {found.seed}.")

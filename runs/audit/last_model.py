@@ -16,7 +16,7 @@ from ...attacks.membership.black_box import (
     LastModelMeasured,
     measure_last_model,
 )
-from ...attacks.membership.worst_start import canary_for, worst_start
+from ...attacks.membership.worst_start import worst_start
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...training.data.dataset import Examples
@@ -85,7 +85,7 @@ def audit_last_model_of_folder(
     Raises:
         FileNotFoundError: no run is in the folder.
         FileExistsError: it was audited so already.
-        ValueError: nothing is proven, there are no held-out records, or the price is too high.
+        ValueError: nothing is proven, or the price is too high.
         ContradictedProof: more was measured than is proven; last-model.json is written before.
     """
     path = run_folder.require(folder, run_folder.RUN)
@@ -125,8 +125,7 @@ def audit_last_model(
         progress: called with (runs done, in all, what comes next).
 
     Raises:
-        ValueError: nothing is proven of holders of the final models, there are no held-out records,
-            or the price is too high.
+        ValueError: nothing is proven of holders of the final models, or the price is too high.
     """
     asked = wanted or LastModelWanted()
     built = build(config)
@@ -140,14 +139,14 @@ def audit_last_model(
             "nothing that last models could contradict; attack the run instead: --membership"
         )
     records = Examples(built.data.test_inputs, built.data.test_targets)
-    setting = worst_start(built.setting, records)
     replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
+    setting, canary = worst_start(built.setting, records, replaced=replaced)
     game = LastModelGame(
         setting=setting,
         bound=built.bound(multiplier),
         rounds=config.training.rounds,
         victim=proof.victim,
-        canary=canary_for(setting, records, replaced=replaced),
+        canary=canary,
         scripts=plan.scripts,
     )
     seed = secrets.randbits(_SEED_BITS) if asked.seed is None else asked.seed
