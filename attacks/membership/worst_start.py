@@ -20,9 +20,9 @@ Source: M. S. M. S. Annamalai, E. De Cristofaro, "Nearly tight black-box auditin
 private machine learning", NeurIPS 2024, arXiv:2405.14106, section 4.
 
 Where we differ from the paper: it trains the start on half of the data set and takes the rest for
-the run; ours has seen the run's records, too, without which their gradients are a third of what the
-canary is hidden by (linear model, digits). Its canary is blank or mislabelled; ours is mislabelled
-whatever the inputs are, since a blank one may have a gradient that is shorter than the clip norm.
+the run; ours has seen the run's records, too, whose gradients else hide much of the canary. Its
+canary is blank or mislabelled; ours is mislabelled whatever the inputs are, since a blank one may
+have a gradient that is shorter than the clip norm.
 """
 
 from __future__ import annotations

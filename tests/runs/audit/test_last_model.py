@@ -122,7 +122,11 @@ def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
     assert kept["verdict"] == "contradicted"
     check_sums(folder)
     report_run(folder)
-    assert main(["check", str(folder)]) == 4
+    policy = folder.parent / "policy.toml"
+    policy.write_text(
+        'schema = 1\n[[limits]]\nadversary = "final-models"\nepsilon = 100\ndelta = 1e-5\n'
+    )
+    assert main(["check", str(folder), "--policy", str(policy)]) == 4
     assert "Last models tell more than is proven" in " ".join(capsys.readouterr().out.split())
 
 
