@@ -22,6 +22,7 @@ from ..runs.described import (
     Score,
     Status,
 )
+from ..runs.evidence.last_model import LastModel
 from ..runs.evidence.membership import Membership
 from ..runs.evidence.schema import Assumption, Attack, Audit, Measured, Trail
 from ..runs.folder.records import Environment, Stopped
@@ -271,6 +272,8 @@ class Report(Described):
     """By audited adversary."""
     membership: Membership | None = None
     """Where it was inferred; records are never listed here."""
+    last_model: LastModel | None = None
+    """Where last models alone were asked of a canary."""
     assumptions: list[Assumption]
     reproduce: Reproduce
     trail: Trail | None = None

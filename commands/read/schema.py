@@ -20,6 +20,7 @@ class SchemaName(enum.StrEnum):
     REPORT = "report"
     TOTAL = "total"
     MEMBERSHIP = "membership"
+    LAST_MODEL = "last-model"
     AUDIT = "audit"
 
 
@@ -41,6 +42,10 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
         from ...runs.evidence.membership import membership_schema
 
         print_json(membership_schema())
+    elif what is SchemaName.LAST_MODEL:
+        from ...runs.evidence.last_model import last_model_schema
+
+        print_json(last_model_schema())
     elif what is SchemaName.AUDIT:
         from ...runs.evidence.schema import audit_schema
 

@@ -47,8 +47,14 @@ def audit(
     records: Annotated[
         int | None, typer.Option(metavar="N", help="Of --membership: most of either kind, 2000.")
     ] = None,
+    last_model: Annotated[
+        bool, typer.Option("--last-model", help="Plant a canary that only last models can show.")
+    ] = False,
+    runs: Annotated[
+        int | None, typer.Option(metavar="R", help="Of --last-model: trainings, 400.")
+    ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="Of --membership: most to train, 30.")
+        float | None, typer.Option(metavar="M", help="Of these two: most to train, 30.")
     ] = None,
     show_records: Annotated[
         bool, typer.Option("--show-records", help="Of --membership: list those worst off.")
@@ -59,17 +65,27 @@ def audit(
 ) -> None:
     """Measure what is proven: plant records, run the real engine, and bound epsilon from below.
 
-    Of a run's folder the result is kept as audit.json, that of --membership as membership.json; of
-    a run file a line is left in audits.jsonl beside it. Exit code 4 if what is measured contradicts
-    a proven epsilon, a check of the engine fails, or more guesses of members are right than the
-    proof allows.
+    Of a run's folder the result is kept as audit.json, that of --membership as membership.json,
+    that of --last-model as last-model.json; of a run file's canaries a line is left in audits.jsonl
+    beside it. Exit code 4 if what is measured contradicts a proven epsilon, a check of the engine
+    fails, or more guesses of members are right than the proof allows.
     """
-    asked = {"references": references, "games": games, "records": records, "minutes": minutes}
-    asked = {name: value for name, value in asked.items() if value is not None}
+    from ...privacy.errors import InputError
+
+    given = {"references": references, "games": games, "records": records, "minutes": minutes}
+    asked = {name: value for name, value in (given | {"runs": runs}).items() if value is not None}
+    if last_model:
+        if membership:
+            raise InputError("--membership and --last-model are two audits; ask for one at a time")
+        if show_records:
+            asked = {"show-records": True} | asked
+        _last_model(target, asked, overrides, out, again=again, json=json)
+        return
     if membership:
+        if runs is not None:
+            raise InputError("--runs belongs to --last-model; --games is what --membership plays")
         _membership(target, asked, overrides, out, again=again, shown=show_records, json=json)
         return
-    from ...privacy.errors import InputError
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.run_file import load_run_file
@@ -77,15 +93,10 @@ def audit(
 
     if asked or show_records:
         name = "show-records" if show_records else next(iter(asked))
-        raise InputError(f"--{name} belongs to --membership; add it, or leave this out")
-    if target.suffix != ".toml" and out is not None:
-        raise InputError("--out belongs to RUN.toml; of a folder the result is kept in it")
-    if target.suffix == ".toml" and again:
-        raise InputError("--again belongs to the folder of a run; a run file is audited every time")
-    if out is not None and out.exists():
-        raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
-    if out is not None and not out.parent.is_dir():
-        raise FileNotFoundError(f"{out.parent} is no folder; make it, or name another --out")
+        of = {"runs": "--last-model", "minutes": "--membership or --last-model"}
+        what = of.get(name, "--membership")
+        raise InputError(f"--{name} belongs to {what}; add it, or leave this out")
+    _check_out(target, out, again=again)
     contradicted: ContradictedProof | None = None
     untraced = ""
     with audit_progress(make_console(stderr=True)) as progress:
@@ -111,6 +122,43 @@ def audit(
     if contradicted is not None:
         raise contradicted
     raise_contradiction(found)
+
+
+def _check_out(target: Path, out: Path | None, *, again: bool) -> None:
+    """Refuse a place for the result that does not fit."""
+    from ...privacy.errors import InputError
+
+    if target.suffix != ".toml" and out is not None:
+        raise InputError("--out belongs to RUN.toml; of a folder the result is kept in it")
+    if target.suffix == ".toml" and again:
+        raise InputError("--again belongs to the folder of a run; a run file is audited every time")
+    if out is not None and out.exists():
+        raise FileExistsError(f"{out} exists; an audit is never overwritten, name another file")
+    if out is not None and not out.parent.is_dir():
+        raise FileNotFoundError(f"{out.parent} is no folder; make it, or name another --out")
+
+
+def _last_model(
+    target: Path,
+    asked: dict[str, Any],
+    overrides: list[str] | None,
+    out: Path | None,
+    *,
+    again: bool,
+    json: bool,
+) -> None:
+    """Plant a canary in input space, and ask the last models alone."""
+    from ...privacy.errors import InputError
+    from ...runs.audit.last_model import LastModelWanted
+    from .last_model import run_last_model
+
+    if stray := [name for name in asked if name not in ("runs", "minutes")]:
+        raise InputError(f"--{stray[0]} belongs to --membership; leave it out")
+    if target.suffix != ".toml" and overrides:
+        raise InputError("--set does not belong to --last-model of a folder; leave it out")
+    _check_out(target, out, again=again)
+    wanted = LastModelWanted(**asked)
+    run_last_model(target, wanted, overrides=overrides or [], out=out, again=again, json=json)
 
 
 def _membership(

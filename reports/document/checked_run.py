@@ -17,6 +17,7 @@ from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...runs.described import LARGEST_OBJECT, Described
+from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
@@ -92,6 +93,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     read_evidence(folder / run_folder.ATTACK, Attack)
     read_evidence(folder / run_folder.AUDIT, Audit)
     read_evidence(folder / run_folder.MEMBERSHIP, Membership)
+    read_evidence(folder / run_folder.LAST_MODEL, LastModel)
     report = collect(folder)
     reported = (folder / run_folder.PRIVACY).exists()
     if reported and hold_report:

@@ -16,6 +16,7 @@ from ...runs.audit.trail import trail_of_folder
 from ...runs.errors import ContradictedProof
 from ...runs.evidence.assumptions import Facts, assumptions
 from ...runs.evidence.evidence import measured, read_attack, read_audit
+from ...runs.evidence.last_model import read_last_model
 from ...runs.evidence.membership import read_membership
 from ...runs.evidence.schema import Attack
 from ...runs.folder import folder as run_folder
@@ -122,6 +123,8 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
         # The page goes to readers who are not to know of whom it speaks.
         unnamed = inferred.model_copy(update={"exposed": []})
         report = report.model_copy(update={"membership": unnamed})
+    if (last_model := read_last_model(folder)) is not None:
+        report = report.model_copy(update={"last_model": last_model})
     if (trail := trail_of_folder(folder, config)) is not None:
         report = report.model_copy(update={"trail": trail})
     if not others:
@@ -229,6 +232,7 @@ def _reproduce(folder: Path) -> Reproduce:
         run_folder.ATTACK: ["overhear attack DIR"],
         run_folder.AUDIT: ["overhear audit DIR"],
         run_folder.MEMBERSHIP: ["overhear audit DIR --membership"],
+        run_folder.LAST_MODEL: ["overhear audit DIR --last-model"],
     }
     there = {name: commands for name, commands in kept.items() if (folder / name).exists()}
     commands = [command for commands in there.values() for command in commands]

@@ -34,6 +34,7 @@ def report_markdown(report: Report) -> str:
             *_attack(report),
             *_audit(report),
             *_membership(report),
+            *_last_model(report),
             *_assumptions(report),
         ]
     )
@@ -181,6 +182,13 @@ def _audit(report: Report) -> Iterator[str]:
         f"{markdown_text(one.words)}\n"
         for one in audit.checks
     )
+
+
+def _last_model(report: Report) -> Iterator[str]:
+    found = report.last_model
+    if found is not None:
+        yield "## Last model\n"
+        yield f"Verdict: {found.verdict}; {found.runs} runs. {markdown_text(found.words)}.\n"
 
 
 def _membership(report: Report) -> Iterator[str]:

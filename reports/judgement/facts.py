@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.guarantee import Bound, Status
+from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.plan.plan import Plan
@@ -123,7 +124,7 @@ class Ran:
         resumed: how often the run was resumed.
         repeated: (round, how often) of what was released more than once.
         duplicates: records that occur more than once.
-        attack, audit, membership: the evidence, or None.
+        attack, audit, membership, last_model: the evidence, or None.
         fixes: what would have met the target, as privacy.json holds it.
         opinions: by adversary what another library says of its figure.
     """
@@ -145,6 +146,7 @@ class Ran:
     fixes: Sequence[Fix]
     opinions: Mapping[str, SecondOpinion] = field(default_factory=dict)
     membership: Membership | None = None
+    last_model: LastModel | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -339,5 +341,6 @@ def facts_of_report(
             fixes=report.fixes,
             opinions=report.second_opinion,
             membership=report.membership,
+            last_model=report.last_model,
         ),
     )

@@ -40,6 +40,7 @@ class Kind(enum.StrEnum):
     MEASURED = "contradicted by the audit"
     OPINION_CONTRADICTS = "contradicted by a second opinion"
     MEMBERS_GUESSED = "contradicted by guesses of members"
+    LAST_MODEL = "last models tell more than is proven"
     CHECK_FAILED = "check failed"
     SUSPICIOUS = "suspicious"
     NO_REPORT = "no report"

@@ -84,6 +84,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.MEASURED,
         Kind.OPINION_CONTRADICTS,
         Kind.MEMBERS_GUESSED,
+        Kind.LAST_MODEL,
         Kind.CHECK_FAILED,
     ),
 }
@@ -237,7 +238,8 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         rebuilt = [one for one in against if one.kind is Kind.REBUILT]
         yield "proof: not contradicted by the attack", rebuilt or [agrees]
     if ran.audit is not None:
-        others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, Kind.MEMBERS_GUESSED)
+        by_models = (Kind.MEMBERS_GUESSED, Kind.LAST_MODEL)
+        others = (Kind.REBUILT, Kind.OPINION_CONTRADICTS, *by_models)
         told = [one for one in against if one.kind not in others]
         refuted = [one for one in told if one.kind is not Kind.SUSPICIOUS]
         yield "proof: not contradicted by the audit", refuted or told or [_agrees(ran.audit)]
@@ -245,6 +247,8 @@ def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:
         yield "proof: not contradicted by a second opinion", doubted
     if guessed := [one for one in against if one.kind is Kind.MEMBERS_GUESSED]:
         yield "proof: not contradicted by guesses of members", guessed
+    if told := [one for one in against if one.kind is Kind.LAST_MODEL]:
+        yield "proof: not contradicted by last models", told
 
 
 def _agrees(audit: Audit) -> Finding:

@@ -54,6 +54,7 @@ HEADLINES: Mapping[Kind, str] = {
     Kind.MEASURED: "Contradicted: the audit found more than is proven",
     Kind.OPINION_CONTRADICTS: "Contradicted: another library finds more than is proven",
     Kind.MEMBERS_GUESSED: "Contradicted: more members were guessed than is proven",
+    Kind.LAST_MODEL: "Contradicted: last models tell more than is proven",
     Kind.CHECK_FAILED: "Not met: a check of the audit failed",
     Kind.SUSPICIOUS: "The target is met on paper, but the audit is suspicious",
 }
@@ -174,6 +175,7 @@ KINDS: Mapping[Kind, str] = {
         "train again, and run `overhear attack {folder}`."
     ),
     Kind.MEMBERS_GUESSED: "More members were guessed than the proof allows: {said}.",
+    Kind.LAST_MODEL: "Last models tell more than is proven: {said}.",
     Kind.NO_MEMBERSHIP: (
         "Nobody tried to tell from the final models who was trained on; `overhear audit {folder} "
         "--membership` does it."

@@ -13,6 +13,7 @@ from .sentence import Figure, Value
 
 __all__ = ["against_proofs", "of_membership", "of_opinion"]
 
+_REFUTED = "contradicted"
 _RATE = 0.01  # of false positives, at which a policy limits members that are found
 
 
@@ -29,7 +30,8 @@ def against_proofs(facts: Facts) -> tuple[Finding, ...]:
         return ()
     opinions = (of_opinion(name, facts) for name in facts.ran.opinions)
     told = [one for one in opinions if one.kind is Kind.OPINION_CONTRADICTS]
-    return (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told, *_guessed(facts))
+    refuted = (*_refuted(facts.ran.audit, facts), *_rebuilt(facts), *told)
+    return (*refuted, *_guessed(facts), *_told_by_last_models(facts))
 
 
 def _guessed(facts: Facts) -> Iterator[Finding]:
@@ -41,6 +43,22 @@ def _guessed(facts: Facts) -> Iterator[Finding]:
             adversary=found.adversary,
             remedy=(Remedy(action=Action.DISTRUST),),
             words={"said": found.words},
+        )
+
+
+def _told_by_last_models(facts: Facts) -> Iterator[Finding]:
+    """More measured from last models than is proven, and again, now or before."""
+    found = None if facts.ran is None else facts.ran.last_model
+    if found is None:
+        return
+    earlier = [f"{one.file}: {one.verdict}" for one in found.earlier if one.verdict == _REFUTED]
+    if found.verdict == _REFUTED or earlier:
+        said = "; ".join([found.words, *earlier])
+        yield Finding(
+            kind=Kind.LAST_MODEL,
+            adversary=found.adversary,
+            remedy=(Remedy(action=Action.DISTRUST),),
+            words={"said": said},
         )
 
 

@@ -26,6 +26,7 @@ _CONTRADICTED = (
     Kind.REBUILT,
     Kind.OPINION_CONTRADICTS,
     Kind.MEMBERS_GUESSED,
+    Kind.LAST_MODEL,
 )
 
 

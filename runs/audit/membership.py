@@ -30,7 +30,7 @@ from ..run_file.build import Built, build, parts_of, statement_of
 from ..run_file.run_file import RunFile, load_run_file
 from .membership_told import Proof, exposed, told
 
-__all__ = ["Wanted", "audit_membership", "raise_membership"]
+__all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -123,7 +123,7 @@ def audit_membership(
         most_seconds=60.0 * asked.minutes,
         progress=progress,
     )
-    proof = _proof(config, built, multiplier=multiplier)
+    proof = proof_of(config, built, multiplier=multiplier)
     said = told(config, found, pool, proof, rounds=last, multiplier=multiplier)
     said = said.model_copy(
         update={"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
@@ -159,8 +159,14 @@ def _final_models(folder: Path, header: LedgerHeader, last: int) -> Tensor:
     return held.state["x"]
 
 
-def _proof(config: RunFile, built: Built, *, multiplier: float) -> Proof:
-    """What is proven of holders of the final models about any agent's record."""
+def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
+    """What is proven of holders of the final models about any agent's record.
+
+    Args:
+        config: the run file.
+        built: its objects.
+        multiplier: noise multiplier of the run.
+    """
     p = config.privacy
     if p is None or built.clip_norm is None or multiplier == 0:
         return Proof(limit=None, status="no protection", because="nothing is clipped or hidden")
@@ -187,7 +193,8 @@ def _proof(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         rounds=plan.rounds,
     )
     limit = ProvenLimit(claim=claim, epsilon=stated.epsilon, delta=stated.delta)
-    return Proof(limit=limit, status="proven", because="")
+    victim = plan.exposures[FINAL_MODELS.name].victim
+    return Proof(limit=limit, status="proven", because="", victim=victim)
 
 
 def _put_aside(folder: Path) -> list[EarlierMembership]:

@@ -38,11 +38,15 @@ _LIMIT = tuple(float(rate) for rate in np.geomspace(1e-4, 1.0, 41))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """What is proven of holders of the final models; `limit` is None where nothing is."""
+    """What is proven of holders of the final models; `limit` is None where nothing is.
+
+    `victim` is the agent whose record is worst off.
+    """
 
     limit: ProvenLimit | None
     status: Status
     because: str
+    victim: int = 0
 
 
 def told(

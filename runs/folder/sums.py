@@ -22,6 +22,7 @@ from .folder import (
     AUDIT,
     CHECKPOINTS,
     ENVIRONMENT,
+    LAST_MODEL,
     LEDGER,
     MEMBERSHIP,
     METRICS,
@@ -41,9 +42,9 @@ __all__ = ["check_sums", "forget_sums", "write_sums"]
 _LARGEST = 64 << 20  # bytes; a line has about a hundred
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _ALWAYS = (RUN, ENVIRONMENT, RECORDS, LEDGER)
-_READ = (*_ALWAYS, METRICS, STOPPED, PRIVACY, REPORT, ATTACK, AUDIT, MEMBERSHIP)
+_READ = (*_ALWAYS, METRICS, STOPPED, PRIVACY, REPORT, ATTACK, AUDIT, MEMBERSHIP, LAST_MODEL)
 _FOLDERS = (CHECKPOINTS, TRANSCRIPT)  # every file in them
-_EARLIER = ("audit-*.json", "membership-*.json")
+_EARLIER = ("audit-*.json", "membership-*.json", "last-model-*.json")
 
 
 def write_sums(folder: Path) -> dict[str, str]:

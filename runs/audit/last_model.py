@@ -1,0 +1,250 @@
+"""The black-box audit of a run file or of a run: a canary that last models alone are asked of."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...attacks.membership.against_proof import ProvenLimit
+from ...attacks.membership.black_box import (
+    LEAST_RUNS,
+    SURE,
+    LastModelGame,
+    LastModelMeasured,
+    measure_last_model,
+)
+from ...attacks.membership.worst_start import worst_start
+from ...privacy.accounting.request import Adjacency
+from ...privacy.errors import InputError
+from ...training.data.dataset import Examples
+from ..errors import ContradictedProof
+from ..evidence.last_model import EarlierLastModel, LastModel, SecondLastModel, read_last_model
+from ..folder import folder as run_folder
+from ..folder.records import header_of
+from ..folder.released import read_released
+from ..folder.sums import check_sums, write_sums
+from ..numbers import bound, lower_bound, small
+from ..plan.plan import make_plan
+from ..run_file.build import build, statement_of
+from ..run_file.run_file import RunFile, load_run_file
+from .audit import check_auditable
+from .membership import proof_of
+
+__all__ = [
+    "LastModelWanted",
+    "audit_last_model",
+    "audit_last_model_of_folder",
+    "raise_last_model",
+]
+
+Progress = Callable[[int, int, str], None]
+_CONFIDENCE = 0.95
+_SEED_BITS = 53  # so that every reader of JSON keeps the number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LastModelWanted:
+    """What is asked for.
+
+    Attributes:
+        runs: trainings, at least 20; as many again where the first exceed the proof.
+        minutes: that the trainings of one look may take.
+        seed: of the coins; from the system's entropy by default.
+    """
+
+    runs: int = 400
+    minutes: float = 30.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can be served with."""
+        if not self.minutes > 0 or not math.isfinite(self.minutes):
+            raise InputError(f"minutes={self.minutes:g} must be finite and above 0")
+        if self.runs < LEAST_RUNS:
+            raise InputError(f"runs={self.runs} must be at least {LEAST_RUNS}; 400 is usual")
+
+
+def audit_last_model_of_folder(
+    folder: Path,
+    wanted: LastModelWanted | None = None,
+    *,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> LastModel:
+    """Audit what a folder's run file trains, at the noise of its ledger; write last-model.json.
+
+    Args:
+        folder: of `overhear train`.
+        wanted: how much.
+        again: audit once more; what was found before stays beside it.
+        progress: called with (runs done, in all, what comes next).
+
+    Raises:
+        FileNotFoundError: no run is in the folder.
+        FileExistsError: it was audited so already.
+        ValueError: nothing is proven, or the price is too high.
+        ContradictedProof: more was measured than is proven; last-model.json is written before.
+    """
+    path = run_folder.require(folder, run_folder.RUN)
+    config = load_run_file(path)
+    check_sums(folder)
+    run_folder.require(folder, run_folder.LEDGER)
+    header = header_of(read_released(folder))
+    held = folder / run_folder.LAST_MODEL
+    if held.exists() and not again:
+        raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
+    found = audit_last_model(
+        config, wanted, noise_multiplier=header.noise_multiplier, progress=progress
+    )
+    found = found.model_copy(
+        update={"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
+    )
+    found.write(held)
+    if (folder / run_folder.SUMS).exists():
+        write_sums(folder)
+    raise_last_model(found)
+    return found
+
+
+def audit_last_model(
+    config: RunFile,
+    wanted: LastModelWanted | None = None,
+    *,
+    noise_multiplier: float | None = None,
+    progress: Progress | None = None,
+) -> LastModel:
+    """Train a run file over and over, with a canary and without, and ask the last models.
+
+    Args:
+        config: the run file.
+        wanted: how much.
+        noise_multiplier: of the run; that of its plan by default.
+        progress: called with (runs done, in all, what comes next).
+
+    Raises:
+        ValueError: nothing is proven of holders of the final models, or the price is too high.
+    """
+    asked = wanted or LastModelWanted()
+    built = build(config)
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
+    check_auditable(config, built, multiplier=multiplier)
+    proof = proof_of(config, built, multiplier=multiplier)
+    if proof.limit is None:
+        raise InputError(
+            f"nothing is proven of holders of the final models ({proof.because}), so that there is "
+            "nothing that last models could contradict; attack the run instead: --membership"
+        )
+    records = Examples(built.data.test_inputs, built.data.test_targets)
+    replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
+    setting, canary = worst_start(built.setting, records, replaced=replaced)
+    game = LastModelGame(
+        setting=setting,
+        bound=built.bound(multiplier),
+        rounds=config.training.rounds,
+        victim=proof.victim,
+        canary=canary,
+        scripts=plan.scripts,
+    )
+    seed = secrets.randbits(_SEED_BITS) if asked.seed is None else asked.seed
+    found = measure_last_model(
+        game,
+        proof.limit,
+        runs=asked.runs,
+        seed=seed,
+        confidence=_CONFIDENCE,
+        most_seconds=60.0 * asked.minutes,
+        progress=progress,
+    )
+    second = None
+    if found.again is not None and found.fresh is not None:
+        second = SecondLastModel(
+            epsilon=found.again.epsilon, confidence=SURE, fresh_epsilon=found.fresh.epsilon
+        )
+    return LastModel(
+        version=1,
+        runs=asked.runs,
+        rounds=config.training.rounds,
+        noise_multiplier=multiplier,
+        confidence=_CONFIDENCE,
+        delta=statement_of(config).delta,
+        seed=seed,
+        victim=proof.victim,
+        model="victim" if found.model == "victim" else "average",
+        proven_epsilon=proof.limit.epsilon,
+        measured_epsilon=found.bound.epsilon,
+        ideal_epsilon=found.ideal,
+        guesses=found.bound.guesses,
+        false_alarms=found.bound.false_alarms,
+        misses=found.bound.misses,
+        second=second,
+        verdict=found.verdict.value,
+        words=_words(found, proof.limit, runs=asked.runs),
+    )
+
+
+def raise_last_model(found: LastModel) -> None:
+    """Raise what was found against a proof, now or before.
+
+    Raises:
+        ContradictedProof: more was measured than is proven, twice.
+    """
+    said = [found.words] if found.verdict == "contradicted" else []
+    said += [f"{one.file} found: {one.verdict}" for one in found.earlier if _refutes(one)]
+    if said:
+        raise ContradictedProof("; ".join(said))
+
+
+def _refutes(one: EarlierLastModel) -> bool:
+    return one.verdict == "contradicted"
+
+
+def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
+    """What follows, and what does not."""
+    first = found.bound
+    proven = f"epsilon {bound(limit.epsilon)} at delta {small(limit.delta)}"
+    of = "the victim's last model" if found.model == "victim" else "the average of the last models"
+    said = (
+        f"{first.guesses - first.errors} of {first.guesses} guesses from {of} were right: epsilon "
+        f"is at least {lower_bound(first.epsilon)} at {100 * first.confidence:g} % confidence, and "
+        f"{proven} is proven"
+    )
+    if found.again is not None and found.fresh is not None:
+        once_more = (
+            f"{said}; {runs} fresh runs show {lower_bound(found.fresh.epsilon)} at "
+            f"{100 * found.fresh.confidence:g} % and {lower_bound(found.again.epsilon)} at "
+            f"{100 * found.again.confidence:g} %"
+        )
+        return {
+            "contradicted": f"{once_more}: proof, code or this test is wrong",
+            "suspicious": f"{once_more}, which neither clears nor contradicts: audit again",
+        }.get(found.verdict.value, f"{once_more}, which clears it")
+    if found.verdict.value == "not measured":
+        could = "no number of them would" if found.needed is None else f"about {found.needed} could"
+        return (
+            f"{said}; {runs} runs show at best {lower_bound(found.ideal)}, less than a tenth of "
+            f"it, and {could}"
+        )
+    return (
+        f"{said}; who sees all that the proof counts would show {lower_bound(found.ideal)} in as "
+        "many runs"
+    )
+
+
+def _put_aside(folder: Path) -> list[EarlierLastModel]:
+    """Rename what is there already, and say what it and those before it found."""
+    before = read_last_model(folder)
+    if before is None:
+        return []
+    stem, count = Path(run_folder.LAST_MODEL).stem, 1
+    while (folder / f"{stem}-{count}.json").exists():
+        count += 1
+    name = f"{stem}-{count}.json"
+    (folder / run_folder.LAST_MODEL).rename(folder / name)
+    summary = EarlierLastModel(
+        file=name, runs=before.runs, verdict=before.verdict, seed=before.seed
+    )
+    return [*before.earlier, summary]

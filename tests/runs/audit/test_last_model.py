@@ -1,0 +1,163 @@
+"""The option --last-model of `overhear audit`, on small runs of digits."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from overhear.attacks.membership import black_box
+from overhear.commands.cli import main
+from overhear.reports.document.checked_run import read_checked_run
+from overhear.reports.document.collect import report_run
+from overhear.runs.audit.last_model import LastModelWanted, audit_last_model
+from overhear.runs.evidence.last_model import LastModel, last_model_schema
+from overhear.runs.folder.run import train_run
+from overhear.runs.folder.sums import check_sums
+from overhear.runs.run_file.run_file import load_run_file
+from overhear.training.engine.engine import Engine
+
+RUN = """\
+[data]
+name = "digits"
+agents = 3
+
+[model]
+name = "linear"
+
+[algorithm]
+name = "dp-dpsgd"
+
+[privacy]
+epsilon = 8
+delta = 1e-5
+
+[training]
+rounds = 2
+sampling_rate = 1
+"""
+FEW = LastModelWanted(runs=20)
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("trained")
+    (place / "run.toml").write_text(RUN, encoding="utf-8")
+    train_run(load_run_file(place / "run.toml"), place / "run")
+    return place / "run"
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_what_is_found_of_a_folder_is_kept_summed_and_reported(folder: Path, capsys) -> None:
+    assert main(["audit", str(folder), "--last-model", "--runs", "20"]) == 0
+    assert "a coin decided about one record of agent" in " ".join(capsys.readouterr().out.split())
+    check_sums(folder)
+    kept = json.loads((folder / "last-model.json").read_text(encoding="utf-8"))
+    assert kept["guesses"] == 16
+    assert kept["measured_epsilon"] <= kept["proven_epsilon"] <= 8.0 + 1e-9
+    assert main(["audit", str(folder), "--last-model"]) == 2
+    assert "--again audits once more" in capsys.readouterr().err
+    assert main(["audit", str(folder), "--last-model", "--runs", "20", "--again"]) == 0
+    again = json.loads((folder / "last-model.json").read_text(encoding="utf-8"))
+    assert [one["file"] for one in again["earlier"]] == ["last-model-1.json"]
+    assert again["seed"] != kept["seed"]
+    check_sums(folder)
+    report_run(folder)
+    found = read_checked_run(folder).report.last_model
+    assert found is not None
+    assert found.words == again["words"]
+
+
+def test_a_run_file_is_audited_before_it_is_trained(run_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found.json"
+    command = ["audit", str(run_file), "--last-model", "--runs", "20", "--out", str(out)]
+    assert main([*command, "--set", "training.rounds=1"]) == 0
+    assert LastModel.read(out, refusal="{}: {}".format).rounds == 1
+    assert main(command) == 2  # nothing is overwritten
+
+
+@pytest.mark.parametrize("name", ["dpdl", "dpmixsgd", "decor"])
+def test_other_algorithms_are_audited_too(run_file: Path, name: str) -> None:
+    changes = [f"algorithm.name={name}", "training.sampling_rate=0.5"]
+    found = audit_last_model(load_run_file(run_file, changes), FEW)
+    assert found.verdict in ("consistent", "not measured")
+
+
+def test_replaced_records_are_audited_too(run_file: Path) -> None:
+    changes = ["privacy.adjacency=replace-one"]
+    found = audit_last_model(load_run_file(run_file, changes), FEW)
+    assert found.measured_epsilon <= found.proven_epsilon
+
+
+def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
+    folder: Path, capsys, monkeypatch
+) -> None:
+    class Silent(Engine):
+        def __init__(self, setting, bound, *, scripts=None):
+            super().__init__(setting, _silent(bound))
+
+    def _silent(bound):
+        from overhear.runs.run_file.build import build
+
+        config = load_run_file(folder / "run.toml")
+        return build(config).bound(1e-6)
+
+    monkeypatch.setattr(black_box, "Engine", Silent)
+    command = ["audit", str(folder), "--last-model", "--runs", "60"]
+    assert main(command) == 4
+    assert "proof, code or this test is wrong" in " ".join(capsys.readouterr().err.split())
+    kept = json.loads((folder / "last-model.json").read_text(encoding="utf-8"))
+    assert kept["verdict"] == "contradicted"
+    check_sums(folder)
+    report_run(folder)
+    policy = folder.parent / "policy.toml"
+    policy.write_text(
+        'schema = 1\n[[limits]]\nadversary = "final-models"\nepsilon = 100\ndelta = 1e-5\n'
+    )
+    assert main(["check", str(folder), "--policy", str(policy)]) == 4
+    assert "Last models tell more than is proven" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--last-model", "--runs", "5"], "runs=5 must be at least 20"),
+        (["--last-model", "--minutes", "0"], "minutes=0 must be finite"),
+        (["--last-model", "--minutes", "1e-9"], "are allowed; ask for fewer runs"),
+        (["--last-model", "--games", "3"], "--games belongs to --membership"),
+        (["--last-model", "--show-records"], "--show-records belongs to --membership"),
+        (["--last-model", "--membership"], "two audits"),
+        (["--membership", "--runs", "30"], "--runs belongs to --last-model"),
+        (["--runs", "30"], "--runs belongs to --last-model"),
+        (["--last-model", "--set", "training.rounds=1"], "--set does not belong"),
+    ],
+)
+def test_bad_requests_are_refused_in_a_sentence(folder: Path, capsys, options, said: str) -> None:
+    assert main(["audit", str(folder), *options]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert said in told
+    assert "Traceback" not in told
+    assert not (folder / "last-model.json").exists()
+
+
+@pytest.mark.parametrize("change", ["privacy.form=none", "training.evaluation_noise_seed=1"])
+def test_where_nothing_is_proven_nothing_is_measured(run_file: Path, capsys, change: str) -> None:
+    assert main(["audit", str(run_file), "--last-model", "--set", change]) == 2
+
+
+def test_the_schema_describes_every_key() -> None:
+    assert last_model_schema()["properties"].keys() == {
+        field.alias or name for name, field in LastModel.model_fields.items()
+    }
