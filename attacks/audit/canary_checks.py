@@ -243,10 +243,13 @@ def _note_scores(found: Finding, of: CanaryNoise) -> None:
     v = of.information.transpose(0, 2, 1)[absent]
     rng = np.random.default_rng(0)
     own = _scores(z, v, of.rate)
-    rank = np.zeros(len(own))
+    below, equal = np.zeros(len(own)), np.zeros(len(own))
     for _ in range(_DRAWN):
-        rank += _scores(rng.normal(size=z.shape), v, of.rate) < own
-    uniform = np.sort((rank + rng.random(len(own))) / (_DRAWN + 1))
+        drawn = _scores(rng.normal(size=z.shape), v, of.rate)
+        below += drawn < own
+        equal += drawn == own
+    # Under little noise all scores are equal: every "there" underflows. Chance puts them in order.
+    uniform = np.sort((below + rng.random(len(own)) * (equal + 1)) / (_DRAWN + 1))
     _note_distance(found, uniform, f"scores of absent canaries to the {of.name} are not as claimed")
 
 

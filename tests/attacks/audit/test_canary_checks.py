@@ -183,6 +183,13 @@ def _played(name: str = "dpdl", *, q: float = 0.3, change=None, seed: int = 0, *
     return canary_checks(played.noise, replace=game.replace)
 
 
+@pytest.mark.parametrize("v", [1e4, 1e6])
+def test_scores_that_are_all_equal_are_in_no_order(v: float) -> None:
+    """Under so little noise "there" underflows, and every absent canary has the same score."""
+    found = absent_check([_noise(present=0.01, v=v)], replace=False)
+    assert found.passed, found.words
+
+
 @pytest.mark.some_quick(3)
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("q", [1.0, 0.3])

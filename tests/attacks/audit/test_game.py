@@ -77,6 +77,7 @@ def test_scores_of_sampled_rounds_are_calibrated() -> None:
     assert against.mean() == pytest.approx(1.0, abs=6 * error)
 
 
+@pytest.mark.slow
 def test_two_batches_under_one_noise_are_not_told_apart_too_well() -> None:
     """DP-NETFLEET's third local step: m = 1,150, errors no fewer than the proof allows.
 

@@ -64,6 +64,7 @@ def test_evidence_begins_at_even_odds_and_a_look_that_is_lost_costs_its_stake() 
     assert Evidence(looks=[20.0]).odds == pytest.approx(0.5 + 0.5 * (0.5 * 20 + 0.5))
 
 
+@pytest.mark.slow
 def test_sound_claims_are_contradicted_no_more_often_than_stated() -> None:
     """4,000 audits that go on for 30 looks, at the worst that the claim allows.
 

@@ -41,7 +41,10 @@ def test_a_rate_exceeds_only_beyond_both_intervals() -> None:
 
 @pytest.mark.parametrize(
     ("claim", "games"),
-    [(Claim(rounds={(2.0, 1.0): 4}), 20), (Claim(rounds={(1.0, 0.1): 60}), 3)],
+    [
+        (Claim(rounds={(2.0, 1.0): 4}), 20),
+        pytest.param(Claim(rounds={(1.0, 0.1): 60}), 3, marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_proven_is_never_contradicted(claim: Claim, games: int) -> None:
     """Scores as good as the proof allows, games of 3,000 coins: each errs below 1e-6."""

@@ -107,6 +107,7 @@ def test_sound_cases_have_every_algorithm_graph_rate_and_adjacency(sound):
     assert {one.algorithm for one in itertools.islice(sound.cases(0, only=["dpdl"]), 5)} == {"dpdl"}
 
 
+@pytest.mark.slow
 def test_a_sound_run_of_the_small_data_is_audited(sound, capsys):
     """One bound in twenty may be suspicious, and no more than one audit of few may be."""
     assert sound.main(["--audits", "1", "--only", "dp-dpsgd", "--seed", "4", "--verbose"]) == 0
