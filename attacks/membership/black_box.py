@@ -37,10 +37,10 @@ from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
 from ...training.models.parameters import unflatten
 from ...training.tracing.scripts import Scripts
-from ..audit.power import LEAST_SHARE, canaries_for
 from ..bounds.guesses import Guesses
 from ..bounds.held_out import EVERY, held_out
 from ..bounds.lower_bounds import LowerBound, ideal
+from ..bounds.power import LEAST_SHARE, canaries_for
 from .against_proof import ProvenLimit
 from .worst_start import Canary
 

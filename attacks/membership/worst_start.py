@@ -128,7 +128,7 @@ def worst_start(
             loss = errors[1:].sum() / len(errors) + 0.5 * (errors[0] + both)
         else:
             loss = errors.mean()
-        loss.backward()  # type: ignore[no-untyped-call] # torch leaves it unannotated
+        loss.backward()
         optimiser.step()
     model.zero_grad(set_to_none=True)
     canary = _undecided(records, classes) if replaced else _mislabelled(model, inputs, records)

@@ -217,7 +217,7 @@ def _closer(
         extremes=np.array([coordinates.sums.min(), coordinates.sums.max()]),
         rows=coordinates.rows,
         shaped=len(shaped),
-        beyond=np.array([np.count_nonzero(shaped > scale * size) for size in THRESHOLDS]),
+        beyond=np.array([float(np.count_nonzero(shaped > scale * t)) for t in THRESHOLDS]),
         sorted=len(ordered),
         repeated=float(np.count_nonzero(ordered[1:] == ordered[:-1])),
     )
