@@ -357,8 +357,8 @@ FAULTS = (
     ),
     Planted(
         name="noise with the decay of a learning rate",
-        sentence="Noise falls by .02 of the first a round: mu of the last of 24 rounds is 1.46 "
-        "times what is stated.",
+        sentence="Noise is divided by 1 + .02 (t - 1) in round t: mu of the last of 24 rounds is "
+        "1.46 times what is stated.",
         plant=decaying,
         kind=Kind.NOISE_SIZE,
         origin=Origin.HOLDOUT,
