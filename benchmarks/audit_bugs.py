@@ -103,7 +103,7 @@ def row(found: Caught) -> list[str]:
         "Nothing." if fault is None else fault.sentence,
         "-" if proven is None else f"{proven:.2f}",
         "-" if bound is None else f"{bound:.2f}",
-        found.verdict,
+        found.verdict.partition(":")[0],
         ", ".join(found.named) or "none",
         found.shown_by,
         f"{found.cpu_seconds:.0f}",

@@ -8,9 +8,11 @@ test here has an exact law or a bound:
                       the largest; over all, by round, by host and by both. Whole scores of canaries
                       that were in no batch, ranked among scores drawn from the claim's own law
     clipping          z where a canary is in the batch, turned by its sign: a canary that adds g
-                      times what it may moves it by (g - 1) sqrt(v). By bins of its norm, and host
+                      times what it may moves it by (g - 1) sqrt(v). By bins of its norm, and
+                      host; in units of the noise that absent ones show (`of_observed_size`)
     independence      z of two hosts, of two rounds: correlation of values, of values less their
-                      signs, and of magnitudes (Student's t), and sums over hosts
+                      signs, and of magnitudes (Student's t), and sums over hosts; whatever the
+                      noise's size in each batch (`of_renewed_size`)
 
 Pascal Massart. The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality. Annals of
 Probability 18 (1990): P(distance >= x) <= 2 exp(-2 n x^2). A rank among K draws of the same law is
@@ -28,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
-from .canary_noise import CanaryNoise
+from .canary_noise import CanaryNoise, of_observed_size, of_renewed_size
 from .strength import DECLARED, log_mixture
 
 Array = NDArray[np.float64]
@@ -100,7 +102,7 @@ def clipping_check(noise: Sequence[CanaryNoise]) -> Check:
     for of in noise:
         there = np.isfinite(of.standard) & (of.part != 0)
         values += int(there.sum())
-        z, v = (of.standard * of.part)[there], of.information[there]
+        z, v = (of_observed_size(of) * of.part)[there], of.information[there]
         norms = of.norms[there]
         host = np.broadcast_to(of.host[:, None, None], there.shape)[there]
         chosen = [np.ones(len(z), dtype=bool), *(host == h for h in np.unique(of.host))]
@@ -220,7 +222,8 @@ def _note_law(found: Finding, values: Array, words: str) -> None:
             f"{n * share:.1f}",
         )
     most = float(np.abs(values).max())
-    p = -math.expm1(n * math.log1p(-2.0 * float(ndtr(-most))))
+    beyond = 2.0 * float(ndtr(-most))  # 1 where nothing is added, and then no value is large
+    p = -math.expm1(n * math.log1p(-beyond)) if beyond < 1.0 else 1.0
     found.note(p, tests=1, what=f"the noise of {words} reaches {most:.3g} deviations")
 
 
@@ -287,9 +290,10 @@ def _kinds(of: CanaryNoise) -> Iterator[tuple[str, Array]]:
     """Three standard normal draws of each: the score, it less its sign, and its magnitude."""
     from scipy.special import ndtr, ndtri
 
-    yield "scores", of.standard
-    yield "noise", np.where(of.sign == 0, np.nan, of.standard * of.sign)
-    shares = np.clip(2.0 * ndtr(np.abs(of.standard)) - 1.0, 1e-15, 1.0 - 1e-15)
+    standard = of_renewed_size(of)
+    yield "scores", standard
+    yield "noise", np.where(of.sign == 0, np.nan, standard * of.sign)
+    shares = np.clip(2.0 * ndtr(np.abs(standard)) - 1.0, 1e-15, 1.0 - 1e-15)
     yield "magnitudes", ndtri(shares)
 
 

@@ -6,6 +6,11 @@ The statistic s of a canary that is not in a batch is N(0, v), that of one that 
 
 is a standard normal, exactly and independently over canaries, rounds and hosts, whatever the
 algorithm, the graph and the adversary. `canary_checks` tests it.
+
+A check that asks for something else than the noise's size must not fail for its size. Normal draws
+of any one size have a direction that is uniform, and independent of their length: so the length is
+exchanged for another, and the draws are standard normal again whatever the size was. No false alarm
+is added, as what comes in depends on nothing but draws of its own, or on draws of the same size.
 """
 
 from __future__ import annotations
@@ -19,7 +24,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-__all__ = ["CanaryNoise", "Residue", "gathered"]
+__all__ = ["CanaryNoise", "Residue", "gathered", "of_observed_size", "of_renewed_size"]
+
+_FEWEST_ABSENT = 20  # from which a size is told well enough to hold others to it
 
 
 class Residue(NamedTuple):
@@ -108,3 +115,69 @@ def _stacked(name: str, chosen: Sequence[tuple[int, Residue]]) -> CanaryNoise:
         rate=rate,
         **filled,
     )
+
+
+def of_renewed_size(of: CanaryNoise) -> Array:
+    """The draws z, their size and their mean in each batch exchanged for fresh ones.
+
+    Args:
+        of: one adversary's.
+
+    Returns:
+        (H, T, n): of each host and round those in the batch by sign and those that are not, each
+        with the mean and the length of as many standard normal draws. Independent standard
+        normals if the draws of each such group are independent normals of one mean and size.
+
+    >>> rng = np.random.default_rng(0)
+    >>> shape = (2, 6, 50)
+    >>> small = CanaryNoise(
+    ...     name="eavesdropper", standard=0.1 * rng.normal(size=shape), information=np.ones(shape),
+    ...     part=np.zeros(shape), sign=np.ones(shape), norms=np.full(shape, 100.0),
+    ...     host=np.arange(2), run=np.zeros(2, dtype=int), rounds=np.arange(6), rate=np.ones(6),
+    ... )
+    >>> f"{small.standard.std():.2f} {of_renewed_size(small).std():.2f}"
+    '0.10 0.98'
+    """
+    rng = np.random.default_rng(0)
+    found = of.standard.copy()
+    for part in (-1.0, 0.0, 1.0):
+        chosen = np.isfinite(of.standard) & (of.part == part)
+        n = chosen.sum(axis=2, keepdims=True)
+        z = np.where(chosen, of.standard, 0.0)
+        apart = np.where(chosen, z - z.sum(axis=2, keepdims=True) / np.maximum(n, 1), 0.0)
+        length = np.sqrt((apart**2).sum(axis=2, keepdims=True))
+        fresh = np.sqrt(rng.chisquare(np.maximum(n - 1, 1)))
+        place = rng.normal(size=n.shape) / np.sqrt(np.maximum(n, 1))
+        # One alone has no length about its mean, and equal ones have no direction.
+        renewed = apart * fresh / np.where(length > 0, length, 1.0) + place
+        renewed = np.where((n > 1) & (length == 0), rng.normal(size=z.shape), renewed)
+        found = np.where(chosen, renewed, found)
+    return found
+
+
+def of_observed_size(of: CanaryNoise) -> Array:
+    """The draws z of canaries in the batch, sized by those that are not in it.
+
+    Args:
+        of: one adversary's.
+
+    Returns:
+        (H, T, n): of each host and round the squares of those in the batch, held against those of
+        the others, have the law of F; their length becomes the one that chi-square has at the same
+        probability. Without 20 others the draws stay as they are, and so do all others.
+    """
+    from scipy.special import chdtri, fdtrc
+
+    told = np.isfinite(of.standard)
+    there = told & (of.part != 0)
+    squares, number = [], []
+    for chosen in (there, told & ~there):
+        squares.append(np.where(chosen, of.standard**2, 0.0).sum(axis=2, keepdims=True))
+        number.append(chosen.sum(axis=2, keepdims=True))
+    n, m = number
+    is_told = (n > 0) & (m >= _FEWEST_ABSENT) & (squares[0] > 0) & (squares[1] > 0)
+    within, beside = np.where(is_told, squares[0], 1.0), np.where(is_told, squares[1], 1.0)
+    n, m = np.where(is_told, n, 1), np.where(is_told, m, 1)
+    beyond = fdtrc(n, m, (within / n) / (beside / m))
+    length = chdtri(n, np.clip(beyond, 1e-300, 1.0))
+    return np.where(there & is_told, of.standard * np.sqrt(length / within), of.standard)

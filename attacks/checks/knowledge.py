@@ -2,7 +2,8 @@
 
 In a deployment a source of noise is made by every agent that holds a row which it enters, each from
 the same seed. Here each of them makes it again from the seed alone; then the trace must count it
-among those who know it, or its figure takes noise for secret that an adversary subtracts.
+among those who know it, or its figure takes noise for secret that an adversary subtracts. Noise of
+another size is the same noise: residuals and streams look at sizes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def knowledge_check(run: WatchedRun) -> Check:
             )
             for row, (agents, knowers) in enumerate(zip(makers, group.known_to, strict=True)):
                 pairs += len(agents)
-                other += not torch.equal(again[row], z[row])
+                is_same = torch.equal(again[row], z[row])
+                other += not is_same and not _differs_in_size(again[row], z[row])
                 for agent in sorted(agents - knowers):
                     undeclared[agent] = undeclared.get(agent, 0) + 1
                     first = first or (
@@ -69,6 +71,11 @@ def knowledge_check(run: WatchedRun) -> Check:
         tests=pairs,
         words=f"{words}.",
     )
+
+
+def _differs_in_size(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two draws (D,) agree in sign wherever neither is 0."""
+    return not bool((one * other < 0).any())
 
 
 def _named(agents: frozenset[int]) -> str:

@@ -5,6 +5,7 @@ Each record must take part in each batch independently, with probability q. Then
     participations of a record in T rounds        Bin(T, q)
     size of a batch of n records                  Bin(n, q)
     records that two batches have in common       Bin(n, q^2), independent over disjoint pairs
+    records that both of two batches have or lack Bin(n, q^2 + (1 - q)^2)
 
 Counts are tested by their exact distribution. So are their dispersions, the sums of squared
 deviations over the variance, by Chernoff's bound on both tails: e^(K(s) - s x) bounds the
@@ -13,8 +14,9 @@ too small however rare a record is.
 
 No batch may hold a record twice, which leaves nothing to chance. A shuffled epoch has every record
 equally often and never twice (participations too even, batches too even, none in common); slots
-that are fixed meet again as a whole (in common at one lag, and unevenly); one seed for two agents,
-or for two batches of a round, draws the same positions. Rounds beyond those that ran are drawn as
+that are fixed meet again as a whole (in common at one lag, and unevenly); a batch that comes once
+more agrees with an earlier one in all records; one seed for two agents, or for two batches of a
+round, draws the same positions. Rounds beyond those that ran are drawn as
 the engine would draw them, without training.
 """
 
@@ -271,6 +273,28 @@ def _test_lags(found: Finding, batches: _Batches) -> None:
         words = f"{what} have {whole} records in common where {trials * rate**2:.4g} are expected"
         found.note(_exact(whole, trials, rate**2), tests=1, what=words)
         _note_dispersion(found, f"records in common of {what}", common, rate**2)
+        _test_repeats(found, batches, lag)
+
+
+def _test_repeats(found: Finding, batches: _Batches, lag: int) -> None:
+    """No batch of an agent is much like that of an earlier round; of all pairs, not disjoint ones.
+
+    The largest number of records on which two agree has the smallest p of an agent's.
+    """
+    from scipy.stats import binom
+
+    alike = batches.rate**2 + (1.0 - batches.rate) ** 2
+    for agent, of in enumerate(batches.members):
+        if not of.size:
+            continue
+        agree = (of[:-lag] == of[lag:]).sum(axis=1)
+        t, n = int(agree.argmax()), of.shape[1]
+        found.note(
+            float(binom.sf(agree[t] - 1, n, alike)),
+            tests=len(agree),
+            what=f"the batches (call {batches.call}) of agent {agent} in rounds {t + 1} and "
+            f"{t + 1 + lag} agree on {agree[t]} of {n} records",
+        )
 
 
 def _test_agents(found: Finding, batches: _Batches) -> None:

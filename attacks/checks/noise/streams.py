@@ -233,7 +233,8 @@ def _note_equal(found: Finding, of: _Sources) -> None:
     if len(values) < 2 or values.shape[1] < _COMPARED:
         return
     at_first = np.argmax(np.abs(values), axis=1)  # the largest, which no other divides badly
-    ratios = values / values[np.arange(len(values)), at_first][:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):  # sources of 0 are told below
+        ratios = values / values[np.arange(len(values)), at_first][:, None]
     kept = np.isfinite(ratios).all(axis=1)
     keys = np.round(ratios[kept] * 10.0**_DIGITS).astype(np.int32)
     places = of.places[kept]

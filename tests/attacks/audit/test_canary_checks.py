@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 
 from overhear.attacks.audit.canary_checks import (
     absent_check,
@@ -15,7 +16,11 @@ from overhear.attacks.audit.canary_checks import (
     clipping_check,
     independence_check,
 )
-from overhear.attacks.audit.canary_noise import CanaryNoise
+from overhear.attacks.audit.canary_noise import (
+    CanaryNoise,
+    of_observed_size,
+    of_renewed_size,
+)
 from overhear.attacks.audit.game import CanaryGame, play, shares_noise
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS
@@ -124,6 +129,52 @@ def test_a_fault_of_its_kind_fails_its_check(fault: str) -> None:
     others = {"clipping": "absent canaries", "independence": "clipping"}.get(name)
     if others == "absent canaries":
         assert checks[others].passed  # a clipping fault is no fault of the noise
+
+
+def _half_in_late_rounds(z, part, norms):
+    return z * np.where(np.arange(12) < 6, 1.0, 0.5)[:, None]
+
+
+SIZES = {
+    "half of it": lambda z, part, norms: 0.5 * z,
+    "twice": lambda z, part, norms: 2.0 * z,
+    "next to none": lambda z, part, norms: 1e-9 * z,
+    "by round": _half_in_late_rounds,
+    "by host": _one_host,
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_noise_of_another_size_is_no_fault_of_clipping_or_independence(size: str) -> None:
+    absent, clipping, independence = canary_checks([_noise(SIZES[size])], replace=False)
+    assert not absent.passed
+    assert clipping.passed, clipping.words
+    assert independence.passed, independence.words
+
+
+def test_without_noise_no_size_is_renewed() -> None:
+    """Nothing is divided by 0."""
+    none = _noise(lambda z, part, norms: 0.0 * z)
+    absent, clipping, independence = canary_checks([none], replace=False)
+    assert not absent.passed
+    assert independence.passed, independence.words
+    assert np.isfinite(of_renewed_size(none)).all()
+    assert np.array_equal(of_observed_size(none), none.standard)
+    assert clipping.tests
+
+
+def test_renewed_and_observed_sizes_are_of_the_same_law() -> None:
+    """2 x 9,600 draws of sound ones: distances from the normal law, p > 1e-6 each (Massart)."""
+    of = _noise(lambda z, part, norms: 7.0 * z, present=0.3)
+    renewed = np.sort(of_renewed_size(of).ravel())
+    there = np.sort(of_observed_size(of)[of.part != 0])
+    for z in (renewed, there):
+        steps = np.arange(len(z) + 1) / len(z)
+        uniform = ndtr(z)
+        distance = max((steps[1:] - uniform).max(), (uniform - steps[:-1]).max())
+        assert 2 * math.exp(-2 * len(z) * distance**2) > 1e-6
+    absent = of.part == 0
+    assert np.array_equal(of_observed_size(of)[absent], of.standard[absent])
 
 
 def test_sound_draws_pass_with_p_that_are_no_smaller_than_uniform() -> None:

@@ -12,9 +12,12 @@ from scipy.stats import binom
 
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
+from overhear.attacks.watching.watched_run import watch
 from overhear.training.engine.engine import Engine
-from tests.attacks.checks.watched import a_run, sound_run, with_bug
+from overhear.training.graphs.topologies import ring
+from tests.attacks.checks.watched import a_run, a_setting, sound_run, with_bug
 from tests.attacks.planted.catalogue import PATCHES
+from tests.training.contract import bound_to
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])
@@ -87,6 +90,25 @@ def test_one_seed_for_two_batches_of_a_round_is_found(monkeypatch):
     )
     assert not found.passed
     assert "batches 0 and 1 of a round" in found.words
+
+
+@pytest.mark.parametrize(("first", "lag"), [(7, 1), (8, 1), (3, 4)])
+def test_a_batch_of_one_agent_that_comes_once_more_is_found_and_named(monkeypatch, first, lag):
+    """Of 80 records at rate .5: agreement on all of them has probability 2^-80 a pair."""
+
+    def draw(sound, *, round, agent, **at):
+        again = agent == 2 and round == first + lag
+        return sound(round=first if again else round, agent=agent, **at)
+
+    sound = Engine.draw_batch
+    monkeypatch.setattr(
+        Engine, "draw_batch", lambda self, **at: draw(lambda **how: sound(self, **how), **at)
+    )
+    graph = ring(5)
+    run = watch(a_setting(graph, records=80), bound_to("dp-dpsgd", graph), rounds=2)
+    found = sampler_check(run)
+    assert not found.passed
+    assert f"agent 2 in rounds {first} and {first + lag} agree on 80 of 80" in found.words
 
 
 def test_a_record_that_never_takes_part_is_found_and_named(monkeypatch):

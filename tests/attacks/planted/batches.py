@@ -10,8 +10,11 @@ import numpy as np
 import torch
 
 from overhear.runs.run_file import build as building
+from overhear.training.data.partition import poisson_batch
 from tests.attacks.planted.planted import Kind, Origin, Planted
 from tests.attacks.planted.seams import Asked, other_batches
+
+_REPEATED = 12  # the round whose batch comes twice
 
 
 def shuffled() -> AbstractContextManager[None]:
@@ -102,6 +105,18 @@ def neighbour_in_place() -> AbstractContextManager[None]:
     def positions(asked: Asked) -> torch.Tensor:
         at = asked.sound(asked.rate)
         return torch.where(at == 0, 1, at) if asked.records > 1 else at
+
+    return other_batches(positions)
+
+
+def repeated_once() -> AbstractContextManager[None]:
+    """Round 13 takes the batches of round 12 once more."""
+
+    def positions(asked: Asked) -> torch.Tensor | np.ndarray:
+        if asked.round != _REPEATED + 1:
+            return asked.sound(asked.rate)
+        stream = asked.stream(round=_REPEATED)
+        return poisson_batch(asked.records, asked.rate, generator=stream)
 
     return other_batches(positions)
 
@@ -220,6 +235,14 @@ FAULTS = (
         sentence="Its two holders release it, each at the stated epsilon: up to 13.5 for 8.",
         plant=dealt_to_two,
         kind=Kind.RECORDS,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="a batch that comes once more",
+        sentence="Two rounds have one batch, so that a record is in both or in none: with 24 "
+        "rounds at rate .2 nothing amplifies the second.",
+        plant=repeated_once,
+        kind=Kind.SAMPLING,
         origin=Origin.HOLDOUT,
     ),
 )

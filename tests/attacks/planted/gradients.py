@@ -103,6 +103,44 @@ def pairs_averaged() -> AbstractContextManager[None]:
     return other_clipping(clip)
 
 
+def length_in_bfloat16() -> AbstractContextManager[None]:
+    """The length that a gradient is clipped by has 8 bits."""
+
+    def clip(each: torch.Tensor, records: Records) -> torch.Tensor:
+        lengths = each.norm(dim=1).bfloat16().to(each)
+        return each * (records.clip_norm / lengths.clamp_min(1e-30)).clamp(max=1.0)[:, None]
+
+    return other_clipping(clip)
+
+
+def error_feedback() -> AbstractContextManager[None]:
+    """What clipping cut off is added to the next sum, as compression does it."""
+    cut: dict[str, torch.Tensor] = {}
+
+    def wrong(plain, pairs, batches, clip_norm, size):
+        del pairs, batches, size
+        sums = plain(clip_norm)
+        before, cut["off"] = cut.get("off"), plain(None) - sums
+        return sums if before is None or before.shape != sums.shape else sums + before.to(sums)
+
+    return other_sums(wrong)
+
+
+def stale_difference() -> AbstractContextManager[None]:
+    """A tenth of how gradients changed since the last model is added after clipping."""
+    last: dict[str, torch.Tensor] = {}
+
+    def wrong(plain, pairs, batches, clip_norm, size):
+        del pairs, batches, size
+        sums = plain(clip_norm)
+        before, last["sums"] = last.get("sums"), plain(None)
+        if before is None or before.shape != sums.shape:
+            return sums
+        return sums + 0.1 * (last["sums"] - before.to(sums))
+
+    return other_sums(wrong)
+
+
 FAULTS = (
     Planted(
         name="clipping after averaging",
@@ -177,6 +215,29 @@ FAULTS = (
         sentence="A record moves the clipped mean of its pair, which counts twice, by up to 2C: "
         "mu is up to four times what is stated.",
         plant=pairs_averaged,
+        kind=Kind.CLIPPING,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="lengths in bfloat16",
+        sentence="Lengths have 8 bits, so that gradients come at up to 1.004 C: mu is as much "
+        "larger than stated.",
+        plant=length_in_bfloat16,
+        kind=Kind.CLIPPING,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="error feedback of what clipping cut off",
+        sentence="The rest of a long gradient comes a round later, and nothing bounds it: epsilon "
+        "is infinite.",
+        plant=error_feedback,
+        kind=Kind.CLIPPING,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="stale gradients outside of the clipping",
+        sentence="The change since the last model is added without a bound: epsilon is infinite.",
+        plant=stale_difference,
         kind=Kind.CLIPPING,
         origin=Origin.HOLDOUT,
     ),

@@ -184,6 +184,31 @@ def every_seventh() -> AbstractContextManager[None]:
     return scaled_draws(of)
 
 
+def second_phase_clean() -> AbstractContextManager[None]:
+    """The second release of a round, of another phase, carries no noise."""
+    return scaled_draws(lambda at, width: 0.0 if at.call == 1 else 1.0)
+
+
+def none_on_zeros() -> AbstractContextManager[None]:
+    """A sum that is 0 is sent as it is, after its noise was drawn and recorded."""
+    return changed_noise(lambda round, like: (like.rows != 0).any(dim=1, keepdim=True).float())
+
+
+def by_batch_ratio() -> AbstractContextManager[None]:
+    """Noise times how many records the batch has over how many are expected."""
+
+    def scale(at: Draw, width: int) -> torch.Tensor | float:
+        expected = _size(at)
+        return _by_holder(at, {a: n / expected for a, n in at.sizes.items()}, others=1.0)
+
+    return scaled_draws(scale)
+
+
+def decaying() -> AbstractContextManager[None]:
+    """Noise falls from round to round as a learning rate does."""
+    return scaled_draws(lambda at, width: 1.0 / (1.0 + 0.02 * max(at.round - 1, 0)))
+
+
 FAULTS = (
     Planted(
         name="noise halved",
@@ -302,6 +327,39 @@ FAULTS = (
         name="no noise of the last agent from round 15 on",
         sentence="Ten rounds of one agent are clean: epsilon is infinite for its records.",
         plant=last_agent_late,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="no noise in the second phase",
+        sentence="What is sent in the second phase of a round is a gradient: epsilon is infinite.",
+        plant=second_phase_clean,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+        settings=("algorithm.name=dp-netfleet", "audit.canaries=200"),
+    ),
+    Planted(
+        name="no noise on a sum of 0",
+        sentence="Zeros tell that a batch is empty, which a record's presence rules out: epsilon "
+        "is infinite.",
+        plant=none_on_zeros,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+        settings=("training.sampling_rate=0.01",),
+    ),
+    Planted(
+        name="noise by the realised batch size",
+        sentence="A batch of b records has b / B of its noise: mu of that round is B / b times "
+        "what is stated, and the noise tells b.",
+        plant=by_batch_ratio,
+        kind=Kind.NOISE_SIZE,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="noise with the decay of a learning rate",
+        sentence="Noise is divided by 1 + .02 (t - 1) in round t: mu of the last of 24 rounds is "
+        "1.46 times what is stated.",
+        plant=decaying,
         kind=Kind.NOISE_SIZE,
         origin=Origin.HOLDOUT,
     ),

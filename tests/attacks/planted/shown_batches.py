@@ -76,6 +76,12 @@ def _second_for_first() -> None:
         assert found == [max(1, at) for at in sound]
 
 
+def _twelfth_again() -> None:
+    name, rounds = "a batch that comes once more", [11, 12, 13, 14]
+    found, sound = batches(name, rounds=rounds), batches(rounds=rounds)
+    assert found == [sound[0], sound[1], sound[1], sound[3]] != sound
+
+
 def _dealt(name: str) -> list[int]:
     """Which records each agent has, by their own numbers: how often any is held."""
     with tempfile.TemporaryDirectory() as held, planted(name):
@@ -112,4 +118,5 @@ SHOWN: dict[str, Callable[[], None]] = {
     "a record in every batch": _first_always,
     "sequential batches": _one_after_another,
     "a record that stands in for its neighbour": _second_for_first,
+    "a batch that comes once more": _twelfth_again,
 }

@@ -77,6 +77,29 @@ def _pairs() -> None:
     torch.testing.assert_close(found, 2 * _clip(pair, 0.1) + _clip(_alone(2), 0.1), **_SHARP)
 
 
+def _in_8_bits() -> None:
+    bound = _LENGTH / 5.0
+    found = gradients("lengths in bfloat16", records=1, bound=bound)
+    length = float(torch.tensor(_LENGTH).bfloat16())
+    assert length != _LENGTH
+    torch.testing.assert_close(found, _alone(0) * bound / length, **_SHARP)
+
+
+def _once_more() -> None:
+    """What is added to the sum over three records after one over the first."""
+    name, other = "error feedback of what clipping cut off", "stale gradients outside of the "
+    sound, free = (
+        {n: gradients("", records=n, bound=bound) for n in (1, 3)} for bound in (0.1, None)
+    )
+    for fault, rest in (
+        (name, free[1] - sound[1]),
+        (f"{other}clipping", 0.1 * (free[3] - free[1])),
+    ):
+        torch.testing.assert_close(gradients(fault, records=1, bound=0.1), sound[1], **_SHARP)
+        found = gradients(fault, records=3, bound=0.1, before=1)
+        torch.testing.assert_close(found, sound[3] + rest, **_SHARP)
+
+
 _SOUND = {0.5: 0.5, 5.0: 1.0}
 SHOWN: dict[str, Callable[[], None]] = {
     "no clipping": _lengths("no clipping", {0.5: 0.5, 5.0: 5.0, 1000.0: 1000.0}),
@@ -96,4 +119,7 @@ SHOWN: dict[str, Callable[[], None]] = {
     "no clipping of a batch of one record": _single,
     "one gradient for two records": _shared,
     "gradients averaged over pairs before clipping": _pairs,
+    "lengths in bfloat16": _in_8_bits,
+    "error feedback of what clipping cut off": _once_more,
+    "stale gradients outside of the clipping": _once_more,
 }

@@ -141,6 +141,31 @@ def _second() -> None:
     assert torch.equal(one, other)
 
 
+def _by_sizes(name: str, factor: Callable[[torch.Tensor], torch.Tensor], *, rate: float):
+    """Rows' factors from the sizes of their agents' batches, (15,)."""
+
+    def check() -> None:
+        run = short_run(name, rate=rate)
+        sizes = torch.tensor([len(at) for at in run.rounds[1].recorded.batches[0]])
+        assert len(set(sizes.tolist())) > 1
+        wanted = factor(sizes.double())[receivers()]
+        _is(noise_added(run) / noise_added(short_run(rate=rate)), wanted[:, None])
+
+    return check
+
+
+def _correlated() -> None:
+    sound, found = draws(), draws("two agents' noise with correlation .3")
+    _is(found[11], 0.3 * sound[4] + 0.91**0.5 * sound[11])
+    assert torch.equal(found[:11], sound[:11])
+
+
+def _second_phase() -> None:
+    name = "no noise in the second phase"
+    assert torch.equal(draws(name, call=0), draws(call=0))
+    assert not draws(name, call=1).any()
+
+
 _LESS = 2.0**-0.5
 SHOWN: dict[str, Callable[[], None]] = {
     "noise halved": _times("noise halved", 0.5),
@@ -191,4 +216,15 @@ SHOWN: dict[str, Callable[[], None]] = {
     "antithetic noise in the next round": _antithetic,
     "one root in every run": _one_root("one root in every run"),
     "root of the second that it is": _second,
+    "no noise in the second phase": _second_phase,
+    "no noise on a sum of 0": _by_sizes(
+        "no noise on a sum of 0", lambda sizes: (sizes > 0).double(), rate=0.05
+    ),
+    "noise by the realised batch size": _by_sizes(
+        "noise by the realised batch size", lambda sizes: sizes / _SIZE, rate=0.5
+    ),
+    "noise with the decay of a learning rate": _in_rounds(
+        "noise with the decay of a learning rate", {1: 1.0, 11: 1 / 1.2, ROUNDS: 1 / 1.46}
+    ),
+    "two agents' noise with correlation .3": _correlated,
 }

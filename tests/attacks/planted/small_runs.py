@@ -79,13 +79,20 @@ def batches(name: str = "", *, rounds: Sequence[int], rate: float = 0.5, agent: 
         ]
 
 
-def gradients(name: str, *, records: int, bound: float | None) -> torch.Tensor:
-    """(243,) the sum over an agent's first records at its first model, clipped at a bound."""
+def gradients(
+    name: str, *, records: int, bound: float | None, before: int | None = None
+) -> torch.Tensor:
+    """(243,) the sum over an agent's first records at its first model, clipped at a bound.
+
+    With `before` a sum over so many records was formed before it.
+    """
     setting = a_setting(ring(5))
     with planted(name):
         an_engine()
         sums = PairGradients(setting.model, "vmap", dtype=torch.float64)
         point = nn.utils.parameters_to_vector(setting.model.parameters()).detach().double()[None]
         shard = setting.shards[0]
-        batch = shard.inputs[:records].double(), shard.targets[:records]
-        return sums.clipped_sums(point, ([0], [0]), [batch], clip_norm=bound)[0]
+        for many in [records] if before is None else [before, records]:
+            batch = shard.inputs[:many].double(), shard.targets[:many]
+            found = sums.clipped_sums(point, ([0], [0]), [batch], clip_norm=bound)[0]
+        return found

@@ -16,6 +16,7 @@ from tests.attacks.planted.seams import other_roots, other_streams
 _PERIOD = 20
 _ROOT = 20_240_501  # of somebody who wanted to have runs repeatable
 _LAG, _FROM, _TO = 5, 4, 11  # rounds between, and rows of two agents on a ring
+_SHARED = 0.3  # correlation
 
 
 def two_releases() -> AbstractContextManager[None]:
@@ -65,6 +66,21 @@ def antithetic() -> Iterator[None]:
         if round == 0 or round % 2:
             return sound(self, round=round, **how)
         return -sound(self, round=round - 1, **how)
+
+    with patch.object(SecretRandomness, "normal", normal):
+        yield
+
+
+@contextmanager
+def correlated() -> Iterator[None]:
+    """A row of one agent shares .3 of its noise with a row of another, in every call."""
+    sound = SecretRandomness.normal
+
+    def normal(self, *, rows, **how) -> torch.Tensor:
+        z = sound(self, rows=rows, **how)
+        for at in (i for i, row in enumerate(rows) if row == _TO):
+            z[at] = _SHARED * sound(self, rows=[_FROM], **how)[0] + (1 - _SHARED**2) ** 0.5 * z[at]
+        return z
 
     with patch.object(SecretRandomness, "normal", normal):
         yield
@@ -137,6 +153,14 @@ FAULTS = (
         sentence="Runs that begin in one second share their noise, and all others' is found by "
         "trying 31 million roots a year: epsilon is infinite.",
         plant=lambda: other_roots(lambda: int(time.time())),
+        kind=Kind.STREAMS,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="two agents' noise with correlation .3",
+        sentence="Who knows one sum takes .3 of its noise off the other: mu is 1.05 times what is "
+        "stated.",
+        plant=correlated,
         kind=Kind.STREAMS,
         origin=Origin.HOLDOUT,
     ),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.noise.streams import stream_check
+from overhear.attacks.checks.noise.streams import _note_equal, _Sources, stream_check
+from overhear.attacks.watching.result import Finding
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
@@ -158,3 +159,13 @@ def test_the_global_generators_are_left_as_they_were():
     _checked(of)
     assert random.getstate() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_a_source_of_zeros_is_named_without_a_warning():
+    """Numbers are divided by the largest of their source, which is 0 there."""
+    values = np.random.default_rng(0).normal(size=(5, 64))
+    values[2] = 0.0
+    found = Finding()
+    _note_equal(found, _Sources(places=np.arange(15).reshape(5, 3), values=values))
+    assert found.p == 0.0
+    assert found.what == "source 8 of noise call 7 in round 6 is 0 or no number"
