@@ -100,10 +100,10 @@ def worst_start(
     >>> from overhear.training.data.load import load_dataset
     >>> from overhear.training.graphs.topologies import build_graph
     >>> data = load_dataset("digits")
-    >>> held_out = Examples(data.test_inputs, data.test_targets)
+    >>> held_out = Examples(data.test_inputs[:60], data.test_targets[:60])
     >>> setting = Setting(
     ...     graph=build_graph("full", 1), model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-    ...     shards=[Examples(data.inputs, data.targets)], sampling_rate=1.0,
+    ...     shards=[Examples(data.inputs[:60], data.targets[:60])], sampling_rate=1.0,
     ...     device=torch.device("cpu"),
     ... )
     >>> started, canary = worst_start(setting, held_out, replaced=False)
