@@ -104,8 +104,6 @@ def audit(
             config = load_run_file(target, overrides or ())
             found = audit_config(config, progress=progress)
             found, untraced = _traced(target, config, found)
-            if out is not None:
-                found.write(out)
         else:
             try:
                 found = audit_folder(
@@ -119,9 +117,13 @@ def audit(
         _show(found)
     if untraced:
         say(make_console(stderr=True), untraced)
-    if contradicted is not None:
-        raise contradicted
-    raise_contradiction(found)
+    try:
+        if out is not None:  # after it is shown, so that nothing is lost where it cannot be kept
+            found.write(out)
+    finally:
+        if contradicted is not None:
+            raise contradicted
+        raise_contradiction(found)
 
 
 def _check_out(target: Path, out: Path | None, *, again: bool) -> None:

@@ -20,11 +20,12 @@ from ..evidence.schema import (
 from ..folder import folder as run_folder
 from ..folder.records import header_of
 from ..folder.released import read_released
-from ..folder.sums import check_sums, write_sums
+from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
+from .aside import aside_name, keep
 from .folder_checks import folder_checks
 from .game import game_of
 from .written import audit_of
@@ -78,7 +79,7 @@ def audit_folder(
         progress=progress,
     )
     # What was found before stays beside it, and a suspicion stands until a closer look clears it.
-    earlier = _put_aside(folder, before, rounds=config.training.rounds)
+    earlier = _found_before(folder, before, rounds=config.training.rounds)
     verdict = found.verdict
     if verdict in ("consistent", "cleared", "not measured") and earlier:
         if any(_in_doubt(one, found) for one in earlier):
@@ -88,9 +89,7 @@ def audit_folder(
     found = found.model_copy(
         update={"verdict": verdict, "run_file": run_folder.digest(path), "earlier": earlier}
     )
-    found.write(held)
-    if (folder / run_folder.SUMS).exists():
-        write_sums(folder)
+    keep(found, held, earlier[-1].file if earlier else None)
     raise_contradiction(found)
     return found
 
@@ -118,7 +117,13 @@ def _evidence_of(before: Audit | None) -> dict[str, Evidence]:
     found = {}
     for row in before.adversaries if before is not None else ():
         held = row.evidence
-        if held is not None and len(held.at_zero) == len(held.learned) == len(BETS):
+        if held is not None:
+            if not len(held.at_zero) == len(held.learned) == len(BETS):
+                raise InputError(
+                    f"{run_folder.AUDIT} keeps evidence of {len(held.at_zero)} and "
+                    f"{len(held.learned)} bets where there are {len(BETS)}: another version wrote "
+                    "it, or somebody changed it; audit with that version, or train anew"
+                )
             found[row.name] = Evidence(
                 at_zero=held.at_zero,
                 learned=held.learned,
@@ -128,8 +133,8 @@ def _evidence_of(before: Audit | None) -> dict[str, Evidence]:
     return found
 
 
-def _put_aside(folder: Path, before: Audit | None, *, rounds: int) -> list[EarlierAudit]:
-    """Rename an audit that is there already, and say what it and those before it found.
+def _found_before(folder: Path, before: Audit | None, *, rounds: int) -> list[EarlierAudit]:
+    """What an audit that is there already and those before it found, under the name that it gets.
 
     Args:
         folder: of the run.
@@ -138,11 +143,7 @@ def _put_aside(folder: Path, before: Audit | None, *, rounds: int) -> list[Earli
     """
     if before is None:
         return []
-    stem, count = Path(run_folder.AUDIT).stem, 1
-    while (folder / f"{stem}-{count}.json").exists():
-        count += 1
-    name = f"{stem}-{count}.json"
-    (folder / run_folder.AUDIT).rename(folder / name)
+    name = aside_name(folder / run_folder.AUDIT)
     summary = EarlierAudit(
         file=name,
         canaries=before.canaries,

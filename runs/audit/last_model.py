@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...attacks.audit.audit import AGAIN
 from ...attacks.membership.against_proof import ProvenLimit
 from ...attacks.membership.black_box import (
     LEAST_RUNS,
@@ -25,11 +26,12 @@ from ..evidence.last_model import EarlierLastModel, LastModel, SecondLastModel, 
 from ..folder import folder as run_folder
 from ..folder.records import header_of
 from ..folder.released import read_released
-from ..folder.sums import check_sums, write_sums
+from ..folder.sums import check_sums
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import build, statement_of
 from ..run_file.run_file import RunFile, load_run_file
+from .aside import aside_name, keep
 from .audit import check_auditable
 from .membership import proof_of
 
@@ -43,6 +45,9 @@ __all__ = [
 Progress = Callable[[int, int, str], None]
 _CONFIDENCE = 0.95
 _SEED_BITS = 53  # so that every reader of JSON keeps the number
+
+
+_MOST_RUNS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +70,8 @@ class LastModelWanted:
             raise InputError(f"minutes={self.minutes:g} must be finite and above 0")
         if self.runs < LEAST_RUNS:
             raise InputError(f"runs={self.runs} must be at least {LEAST_RUNS}; 400 is usual")
+        if self.runs > _MOST_RUNS:
+            raise InputError(f"runs={self.runs} must be at most {_MOST_RUNS}: each is a training")
 
 
 def audit_last_model_of_folder(
@@ -99,12 +106,19 @@ def audit_last_model_of_folder(
     found = audit_last_model(
         config, wanted, noise_multiplier=header.noise_multiplier, progress=progress
     )
-    found = found.model_copy(
-        update={"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
+    earlier = _found_before(folder)
+    # A suspicion stands until a look that is four times as close clears it.
+    doubted = any(
+        one.verdict == "suspicious"
+        and (found.verdict == "not measured" or found.runs < AGAIN * one.runs)
+        for one in earlier
     )
-    found.write(held)
-    if (folder / run_folder.SUMS).exists():
-        write_sums(folder)
+    verdict = found.verdict
+    if doubted and verdict in ("consistent", "cleared", "not measured"):
+        verdict = "suspicious"
+    update = {"run_file": run_folder.digest(path), "earlier": earlier, "verdict": verdict}
+    found = found.model_copy(update=update)
+    keep(found, held, earlier[-1].file if earlier else None)
     raise_last_model(found)
     return found
 
@@ -234,16 +248,12 @@ def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
     )
 
 
-def _put_aside(folder: Path) -> list[EarlierLastModel]:
-    """Rename what is there already, and say what it and those before it found."""
+def _found_before(folder: Path) -> list[EarlierLastModel]:
+    """What is there already and those before it found, under the name that it gets."""
     before = read_last_model(folder)
     if before is None:
         return []
-    stem, count = Path(run_folder.LAST_MODEL).stem, 1
-    while (folder / f"{stem}-{count}.json").exists():
-        count += 1
-    name = f"{stem}-{count}.json"
-    (folder / run_folder.LAST_MODEL).rename(folder / name)
+    name = aside_name(folder / run_folder.LAST_MODEL)
     summary = EarlierLastModel(
         file=name, runs=before.runs, verdict=before.verdict, seed=before.seed
     )

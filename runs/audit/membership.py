@@ -24,15 +24,19 @@ from ..evidence.membership import EarlierMembership, Membership, read_membership
 from ..folder import folder as run_folder
 from ..folder.records import LedgerHeader, header_of
 from ..folder.released import read_released
-from ..folder.sums import check_sums, write_sums
+from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, parts_of, statement_of
 from ..run_file.run_file import RunFile, load_run_file
+from .aside import aside_name, keep
 from .membership_told import Proof, exposed, told
 
 __all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]
 
 Progress = Callable[[int, int, str], None]
+
+
+_MOST_TRAININGS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +70,11 @@ class Wanted:
             )
         if self.games < 0:
             raise InputError(f"games={self.games} must be at least 0; 4 is usual")
+        for name, asked in (("references", self.references), ("games", self.games)):
+            if asked > _MOST_TRAININGS:
+                raise InputError(
+                    f"{name}={asked} must be at most {_MOST_TRAININGS}: each is a training"
+                )
 
 
 def audit_membership(
@@ -125,12 +134,12 @@ def audit_membership(
     )
     proof = proof_of(config, built, multiplier=multiplier)
     said = told(config, found, pool, proof, rounds=last, multiplier=multiplier)
+    earlier = _found_before(folder)
     said = said.model_copy(
-        update={"run_file": run_folder.digest(path), "earlier": _put_aside(folder)}
+        update={"run_file": run_folder.digest(path), "earlier": earlier}
         | ({"exposed": exposed(found, pool)} if asked.show_records else {})
     )
-    said.write(held)
-    write_sums(folder)
+    keep(said, held, earlier[-1].file if earlier else None)
     raise_membership(said)
     return said
 
@@ -197,16 +206,12 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
     return Proof(limit=limit, status="proven", because="", victim=victim)
 
 
-def _put_aside(folder: Path) -> list[EarlierMembership]:
-    """Rename what is there already, and say what it and those before it found."""
+def _found_before(folder: Path) -> list[EarlierMembership]:
+    """What is there already and those before it found, under the name that it gets."""
     before = read_membership(folder)
     if before is None:
         return []
-    stem, count = Path(run_folder.MEMBERSHIP).stem, 1
-    while (folder / f"{stem}-{count}.json").exists():
-        count += 1
-    name = f"{stem}-{count}.json"
-    (folder / run_folder.MEMBERSHIP).rename(folder / name)
+    name = aside_name(folder / run_folder.MEMBERSHIP)
     summary = EarlierMembership(
         file=name, references=before.references, games=before.games, verdict=before.verdict
     )

@@ -339,9 +339,9 @@ class AttackTable(Table):
 class AuditTable(Table):
     """[audit]: how epsilon is measured on the real engine."""
 
-    canaries: Count = 1000
+    canaries: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Planted records, over all runs of the audit."""
-    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    confidence: Annotated[float, Field(gt=0.5, le=1 - 1e-9)] = 0.95
     """Of the first look, of all that is tested; what exceeds is looked at again, more surely."""
     rounds: Count | None = None
     """Rounds that are run, by default all; fewer are held against the epsilon of so many."""

@@ -20,6 +20,7 @@ exactly, whatever D: no test here is approximate.
                    and of every k-th coordinate, and pairs of coordinates, over all rows (`subsets`)
     repeats        products of coordinates at all lags, forwards and backwards (`repeats`)
     shape          tails and cells of all values together (`shape`)
+    regularity     how sums over rows and over coordinates vary (`regularity`)
     numbers        equal numbers among those that the noise is made of (`values`)
     exact          rows without declared noise are zero, and rows that share all of their noise are
                    equal, to rounding
@@ -40,6 +41,7 @@ from .chances import two_sided
 from .coordinates import note_coordinates
 from .pairs import note_pairs_of_rounds, note_pairs_over_rounds
 from .pools import Pool, parts_of, pooled
+from .regularity import note_regularity
 from .repeats import note_repeats
 from .rows import DROWNED, Rows, deviations, is_correlated, scaled, whitened
 from .shape import note_shape
@@ -106,17 +108,19 @@ def residual_check(run: WatchedRun) -> Check:
 def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
     """Tests of values over all rows and rounds: of single coordinates, and of several together."""
     subsets, means, repeats, spans, together, shapes = (Finding() for _ in range(6))
+    regular = Finding()
     for pool in pools:
         note_subsets(subsets, pool)
         note_means(means, pool)
         note_repeats(repeats, pool)
         note_span(spans, pool)
         note_pairs_of_coordinates(together, pool)
+        note_regularity(regular, pool)
         note_shape(shapes, pool.values, f"the noise of every {pool.kind}")
         for part in pool.parts if len(pool.parts) > 1 else ():
             words = f"the noise on {part.name} in every {pool.kind}"
             note_shape(shapes, pool.values[:, part.start : part.stop], words)
-    return [subsets, means], [repeats, shapes, together, spans]
+    return [subsets, means], [repeats, shapes, together, spans, regular]
 
 
 def _numbers(run: WatchedRun) -> Finding:

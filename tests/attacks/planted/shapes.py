@@ -30,6 +30,11 @@ def _on_grid(step: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda z: (z / step).round() * step
 
 
+def _standardised(z: torch.Tensor) -> torch.Tensor:
+    centred = z - z.mean(dim=1, keepdim=True)
+    return centred / centred.square().mean(dim=1, keepdim=True).sqrt()
+
+
 def _levels(z: torch.Tensor) -> torch.Tensor:
     """(rows, width) of where each normal value lies in (0, 1)."""
     return torch.special.ndtr(z.double()).clamp(1e-12, 1 - 1e-12)
@@ -119,6 +124,14 @@ FAULTS = (
         name="tails cut at 3.5 deviations",
         sentence=f"One coordinate in 2,150 lies at the cut, none beyond: {_INFINITE}",
         plant=_as(lambda z: z.clamp(-3.5, 3.5)),
+        kind=Kind.NOISE_SHAPE,
+        origin=Origin.HOLDOUT,
+    ),
+    Planted(
+        name="noise standardised by row",
+        sentence="Mean and length of every row of noise are what they are expected to be, exactly, "
+        f"so each message is an equation in what it holds: {_INFINITE}",
+        plant=_as(_standardised),
         kind=Kind.NOISE_SHAPE,
         origin=Origin.HOLDOUT,
     ),

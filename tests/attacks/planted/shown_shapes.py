@@ -55,6 +55,12 @@ def _eight_bits() -> None:
     assert 200 < len(_drawn("noise of 8 bits").unique()) <= 255
 
 
+def _standardised() -> None:
+    found = _drawn("noise standardised by row")
+    assert torch.allclose(found.square().mean(dim=1), torch.ones(len(found), dtype=found.dtype))
+    assert float(found.mean(dim=1).abs().max()) < 1e-9
+
+
 def _uniform() -> None:
     """Variance 1, whose own deviation is sqrt(.8 / n) of n values; five of them are allowed."""
     found = _drawn("uniform noise")
@@ -80,6 +86,7 @@ SHOWN: dict[str, Callable[[], None]] = {
     "noise in float16": _float16,
     "noise on a lattice": lambda: _on_grid("noise on a lattice", 2.0**-10),
     "noise of 8 bits": _eight_bits,
+    "noise standardised by row": _standardised,
     "uniform noise": _uniform,
     "Laplace noise": _laplace,
 }

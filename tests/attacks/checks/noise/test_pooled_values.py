@@ -8,6 +8,7 @@ import pytest
 
 from overhear.attacks.checks.noise.chances import quadratic
 from overhear.attacks.checks.noise.pools import Part, Pool
+from overhear.attacks.checks.noise.regularity import note_regularity
 from overhear.attacks.checks.noise.repeats import note_repeats
 from overhear.attacks.checks.noise.shape import note_shape
 from overhear.attacks.checks.noise.subsets import (
@@ -34,7 +35,14 @@ def _of(note, values: np.ndarray) -> Finding:
     return found
 
 
-NOTES = [note_subsets, note_means, note_pairs_of_coordinates, note_span, note_repeats]
+NOTES = [
+    note_subsets,
+    note_means,
+    note_pairs_of_coordinates,
+    note_span,
+    note_repeats,
+    note_regularity,
+]
 
 
 @pytest.mark.parametrize("note", NOTES)
@@ -182,3 +190,19 @@ def test_numbers_that_come_again_are_found(change):
 
 def test_the_row_that_is_another_in_another_order_is_named():
     assert "numbers of row 3 are those of row 150" in _numbers(_copied_row(_normals())).what
+
+
+@pytest.mark.parametrize(
+    "regular",
+    [
+        lambda z: z * np.sqrt(D) / np.linalg.norm(z, axis=1, keepdims=True),
+        lambda z: z - z.mean(axis=1, keepdims=True),
+        lambda z: z - z.mean(axis=0),
+        lambda z: z / np.sqrt(np.square(z).mean(axis=0)),
+    ],
+    ids=["lengths", "sums", "sums of coordinates", "squares of coordinates"],
+)
+def test_noise_that_is_scaled_or_centred_to_its_own_size_is_too_regular(regular):
+    found = _of(note_regularity, regular(_normals()))
+    assert not found.passed
+    assert "off their law" in found.what

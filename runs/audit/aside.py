@@ -1,0 +1,48 @@
+"""What an audit found before stays beside what it finds now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...privacy.durable import write_durably
+from ..described import Described
+from ..folder import folder as run_folder
+from ..folder.sums import write_sums
+
+__all__ = ["aside_name", "keep"]
+
+
+def aside_name(held: Path) -> str:
+    """The name that a result gets once there is a newer one: audit-1.json, and so on.
+
+    >>> aside_name(Path("no-such-folder") / "audit.json")
+    'audit-1.json'
+    """
+    count = 1
+    while (held.parent / f"{held.stem}-{count}.json").exists():
+        count += 1
+    return f"{held.stem}-{count}.json"
+
+
+def keep(found: Described, held: Path, aside: str | None) -> None:
+    """Write a result, and keep the one that was there; where it cannot be, leave all as it was.
+
+    Args:
+        found: the new one.
+        held: where it belongs, in the folder of a run.
+        aside: where the one that is there goes; None where there is none.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    kept = None if aside is None else held.with_name(aside)
+    try:
+        if kept is not None:
+            write_durably(kept, held.read_bytes())
+        found.write(held)
+    except OSError:
+        if kept is not None:
+            kept.unlink(missing_ok=True)
+        raise
+    if (held.parent / run_folder.SUMS).exists():
+        write_sums(held.parent)
