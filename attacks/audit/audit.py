@@ -65,6 +65,8 @@ __all__ = [
     "not_measured",
 ]
 
+_LEAST_RISK = 1e-14  # of one look
+
 
 def audit(
     game: CanaryGame,
@@ -252,7 +254,8 @@ def _second_look(one: Audited, look: _Look, rules: _Rules) -> Audited:
         if decisive(evidence, tested=rules.tested):
             return _decided(replace(one, evidence=evidence), rules)
     guesses = _joined([part.guesses[name] for part in parts])
-    risk = second_risk(attempt, risk=rules.risk, tested=rules.tested)
+    # A confidence that a float cannot tell from 1 is none; the stake pays for this risk.
+    risk = max(_LEAST_RISK, second_risk(attempt, risk=rules.risk, tested=rules.tested))
     again = _headline(guesses, proven, confidence=1.0 - risk)
     fresh = _headline(guesses, proven, confidence=1.0 - rules.risk)
     if evidence is not None:
@@ -263,7 +266,7 @@ def _second_look(one: Audited, look: _Look, rules: _Rules) -> Audited:
     if linked is not None:
         suspects = {(link.message, link.host) for link in one.links if link.exceeded}
         looked_at = [link for link in _joined_links(parts) if (link.message, link.host) in suspects]
-        surely = 1.0 - second_risk_of_links(attempt, risk=rules.of_links)
+        surely = 1.0 - max(_LEAST_RISK, second_risk_of_links(attempt, risk=rules.of_links))
         sure = link_bounds(looked_at, statement=proven.statement, confidence=surely)
         doubted = link_bounds(looked_at, statement=proven.statement, confidence=1.0 - rules.risk)
     verdict = Verdict.CLEARED

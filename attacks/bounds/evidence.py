@@ -66,7 +66,6 @@ BETS = (*(2.0**-k for k in range(7, 0, -1)), 0.75, 0.875, 0.9375, 0.984375)
 RISK = 0.001  # that audits of a sound engine ever contradict, of all adversaries together
 LINKS = 0.1  # share of a risk that all single messages have together
 _OF_CLAIMS = (1.0 - LINKS) * RISK
-_LEAST_RISK = 1e-12  # of a look that a float can tell from none; of a hundredth look 1e-30
 _EVERY = 5  # of a first look one canary in so many chooses the threshold for the others
 _NOTHING = (0.0,) * len(BETS)
 _ROUNDING = 1e-9  # of a logarithm, where a look is just decisive
@@ -173,7 +172,7 @@ def second_risk(attempt: int, *, risk: float, tested: int) -> float:
     >>> second_risk(1, risk=0.05, tested=3), round(second_risk(6, risk=0.05, tested=3), 8)
     (0.001, 4.687e-05)
     """
-    return max(_LEAST_RISK, min(RISK, 0.5 * 0.5**attempt * _OF_CLAIMS / (risk * tested)))
+    return min(RISK, 0.5 * 0.5**attempt * _OF_CLAIMS / (risk * tested))
 
 
 def second_risk_of_links(attempt: int, *, risk: float) -> float:
@@ -182,7 +181,7 @@ def second_risk_of_links(attempt: int, *, risk: float) -> float:
     >>> second_risk_of_links(1, risk=0.005)
     0.001
     """
-    return max(_LEAST_RISK, min(RISK, 0.5**attempt * LINKS * RISK / risk))
+    return min(RISK, 0.5**attempt * LINKS * RISK / risk)
 
 
 def decisive(evidence: Evidence, *, tested: int) -> bool:

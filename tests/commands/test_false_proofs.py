@@ -223,7 +223,7 @@ def commands(tmp_path, monkeypatch, capsys):
     return every
 
 
-@pytest.mark.some_quick(3)
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize("make", CASES, ids=lambda f: f.__name__)
 def test_no_command_calls_it_proven(make, commands):
     codes, out = commands(make)
@@ -243,6 +243,7 @@ def unfinished(out):
     return json.loads((out / "privacy.json").read_text())["run"]["finished"] is False
 
 
+@pytest.mark.slow
 def test_a_sound_step_passes_every_command(commands):
     codes, out = commands(lambda: simple(lambda round, sums, z: None))
     assert codes["plan"] == codes["train"] == codes["report"] == codes["check"] == 0

@@ -42,6 +42,7 @@ def test_a_sound_run_keeps_what_is_declared() -> None:
     assert sum(one != DECLARED for one in taken) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [1.0, 0.5])
 def test_a_strength_that_is_read_from_scores_costs_no_confidence(noise: float) -> None:
     """1,000 audits of 100 canaries in 6 rounds whose true noise is `noise` times the declared one.

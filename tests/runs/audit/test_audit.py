@@ -116,6 +116,7 @@ def test_the_audit_of_a_folder_is_kept(run_file: Path, tmp_path: Path, capsys) -
     assert "the same coins are no new evidence" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_contradiction_is_kept_before_it_is_raised(
     run_file: Path, tmp_path: Path, monkeypatch
 ) -> None:
@@ -250,6 +251,7 @@ def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Pa
     assert main(given) == 2
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch) -> None:
     played = []
     sound = audits.play
@@ -270,6 +272,7 @@ def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch
     assert (first.scores != same.scores).any()
 
 
+@pytest.mark.slow
 def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file: Path, capsys) -> None:
     given = ["audit", str(run_file), "--set", "audit.canaries=40"]
     assert main([*given, "--json"]) == 0

@@ -88,6 +88,7 @@ def test_a_run_file_is_audited_before_it_is_trained(run_file: Path, tmp_path: Pa
     assert main(command) == 2  # nothing is overwritten
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dpdl", "dpmixsgd", "decor"])
 def test_other_algorithms_are_audited_too(run_file: Path, name: str) -> None:
     changes = [f"algorithm.name={name}", "training.sampling_rate=0.5"]
@@ -101,6 +102,7 @@ def test_replaced_records_are_audited_too(run_file: Path) -> None:
     assert found.measured_epsilon <= found.proven_epsilon
 
 
+@pytest.mark.slow
 def test_noise_that_is_missing_is_contradicted_with_exit_code_4(
     folder: Path, capsys, monkeypatch
 ) -> None:
