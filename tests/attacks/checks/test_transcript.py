@@ -145,6 +145,7 @@ def test_half_of_a_row_that_copies_the_other_half_is_found_where_nothing_is_adde
         assert not checked("dpdl").passed
 
 
+@pytest.mark.slow
 def test_gradients_make_it_weaker_and_never_wrong():
     # Whatever is added that does not know the noise: 300 rows, each with another large vector.
     graph, rng = ring(5), np.random.default_rng(3)

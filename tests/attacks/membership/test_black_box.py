@@ -163,6 +163,7 @@ def game_of(multiplier: float, *, rounds: int = 3, replaced: bool = False) -> La
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("replaced", "reach"), [(False, 1.0), (True, 2.0)])
 def test_of_one_agent_the_last_model_tells_what_the_proof_counts(
     replaced: bool, reach: float

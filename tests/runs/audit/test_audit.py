@@ -141,6 +141,7 @@ def test_a_contradiction_is_kept_before_it_is_raised(
         audit_folder(folder, again=True, overrides=["training.rounds=1"])
 
 
+@pytest.mark.slow
 def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None:
     config = load_run_file(run_file, ["audit.rounds=1", "audit.canaries=100"])
     found = audit_config(config)
@@ -149,6 +150,7 @@ def test_fewer_rounds_are_held_against_their_own_epsilon(run_file: Path) -> None
     assert 0 < by_name["eavesdropper"].proven_epsilon < 3 / 1.5
 
 
+@pytest.mark.slow
 def test_a_replaced_record_is_played_as_two_opposites(run_file: Path) -> None:
     config = load_run_file(run_file, ["privacy.adjacency=replace-one", "audit.canaries=100"])
     found = audit_config(config)
@@ -243,6 +245,7 @@ def test_an_audit_without_noise_is_refused(run_file: Path, capsys) -> None:
     assert "noise" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "audit.json"
     given = ["audit", str(run_file), "--set", "audit.canaries=50", "--out", str(out)]
@@ -291,6 +294,7 @@ def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file: Path, capsy
     assert json.loads(lines[0])["seed"] == found["seed"]
 
 
+@pytest.mark.slow
 def test_without_a_trace_the_result_is_told_all_the_same(run_file: Path, capsys) -> None:
     (run_file.parent / "audits.jsonl").mkdir()
     assert main(["audit", str(run_file), "--set", "audit.canaries=40", "--json"]) == 0

@@ -60,6 +60,7 @@ def folder(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
+@pytest.mark.slow
 def test_what_is_found_of_a_folder_is_kept_summed_and_reported(folder: Path, capsys) -> None:
     assert main(["audit", str(folder), "--last-model", "--runs", "20"]) == 0
     assert "a coin decided about one record of agent" in " ".join(capsys.readouterr().out.split())

@@ -131,6 +131,7 @@ def test_other_algorithms_are_attacked_too(tmp_path: Path, name: str) -> None:
     assert len(found.run.agents) == 4
 
 
+@pytest.mark.slow
 def test_guesses_that_are_all_right_contradict_the_proof(folder: Path, monkeypatch) -> None:
     """Models that hold their training sets: every coin is guessed, and epsilon 1 is proven."""
     held: list[np.ndarray] = []

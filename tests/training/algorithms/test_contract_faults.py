@@ -179,6 +179,7 @@ def bare(kind: type[TensorRound]) -> TensorRound:
     )
 
 
+@pytest.mark.slow
 def test_noise_that_is_drawn_with_half_the_variance_is_found():
     bound = bound_to("dp-dpsgd", ring(5))  # whose own noise passes: test_algorithms
     with pytest.raises(AssertionError, match="variance of source"):

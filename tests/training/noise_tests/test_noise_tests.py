@@ -143,6 +143,7 @@ def test_it_is_found_wherever_an_algorithm_adds_its_noise(name, fault):
         train(name)
 
 
+@pytest.mark.some_quick(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sound_noise_passes(name, dtype):
