@@ -211,7 +211,17 @@ def commands(tmp_path, monkeypatch, capsys):
             ("train", ["train", str(path), "--out", str(out)]),
             ("report", ["report", str(out)]),
             ("check", ["check", str(out), "--policy", str(policy)]),
-            ("audit", ["audit", str(path), "--set", "audit.canaries=60"]),
+            (
+                "audit",
+                [
+                    "audit",
+                    str(path),
+                    "--set",
+                    "audit.canaries=60",
+                    "--set",
+                    "audit.checked_rounds=2",
+                ],
+            ),
         ):
             # Its counters begin anew with every command, as in a process of its own.
             odd = Algorithm(name="odd", init=begin, step=make())
