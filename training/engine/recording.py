@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..functions.purity import PureFunction
+from ..step.delegated import Delegated
 from ..step.operations import Coef, Operations, P, V
 from ..step.values import SERVER, Agents, Batch, Edges, Server, Value
 from .function_calls import Calls
@@ -21,6 +22,8 @@ from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
 
 __all__ = ["AddedNoise", "GradientCall", "KeptNoise", "Recorded", "Recording", "makers"]
+
+_Of = TypeVar("_Of", bound=Value)
 
 
 class GradientCall(NamedTuple):
@@ -121,7 +124,7 @@ class KeptNoise:
         return z
 
 
-class Recording(Operations):
+class Recording(Delegated):
     """Does what another round does, and keeps what comes out.
 
     Every operation is the other round's; nothing is computed again. Batches are kept by whoever
@@ -137,36 +140,34 @@ class Recording(Operations):
     def __init__(
         self, inner: Operations, *, recorded: Recorded, links: Links, sizes: Sequence[int]
     ) -> None:
-        self._inner, self._recorded = inner, recorded
-        self._links, self._sizes = links, tuple(sizes)
-        self._drawn: list[Batch] = []
-        self.agents, self.weights = inner.agents, inner.weights
+        super().__init__(inner)
+        self._recorded, self._links, self._sizes = recorded, links, tuple(sizes)
 
-    @property
-    def index(self) -> int:
-        """The number of the round."""
-        return self._inner.index
+    def _seen(self, value: _Of) -> _Of:
+        self._recorded.given.append(value)
+        return value
 
-    # Operations whose results are columns of the trace: done, then kept.
+    def _hidden(self, secret: Agents) -> Agents:
+        return self._seen(secret)
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""
-        return self._known(self._inner.initial(block=block))
+        return self._known(super().initial(block=block))
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
-        self._given_to_function(values)
-        return self._known(self._inner.postprocess(fn, *values, block=block))
+        self._takes(len(values))
+        return self._known(super().postprocess(fn, *values, block=block))
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """See `Round.project`."""
-        self._given_to_function([value])
-        return self._known(self._inner.project(value, block=block))
+        self._takes(1)
+        return self._known(super().project(value, block=block))
 
-    def _given_to_function(self, values: Sequence[Value]) -> None:
+    def _takes(self, count: int) -> None:
+        """A function is given the next so many values."""
         first = len(self._recorded.given)
-        self._recorded.given += values
-        self._recorded.arguments.append(range(first, first + len(values)))
+        self._recorded.arguments.append(range(first, first + count))
 
     def _known(self, value: Agents) -> Agents:
         self._recorded.known.append(value.rows.clone())
@@ -180,8 +181,7 @@ class Recording(Operations):
         coefs: Sequence[Coef],
         clip_norm: float | None,
     ) -> tuple[P, ...]:
-        self._recorded.given += [value for point in points for value in point]
-        parts = self._inner.clipped_sums(*points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        parts = super()._clipped_sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         call = self._call(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         self._recorded.contributions += [part.rows.clone() for part in parts]
         self._recorded.calls += [call] * len(parts)
@@ -190,10 +190,7 @@ class Recording(Operations):
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
-        self._recorded.given.append(point)
-        mean = self._inner.clipped_mean(
-            point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
-        )
+        mean = super()._clipped_mean(point, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
         call = self._call(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
         self._recorded.contributions.append(mean.rows.clone())
         self._recorded.calls.append(call._replace(mean_of=batch_size))
@@ -233,92 +230,21 @@ class Recording(Operations):
         *,
         released: Sequence[Edges] = (),
         private: Sequence[Agents] = (),
-        lipschitz: float,
-        blame: str,
+        **how: Any,
     ) -> Agents:
         """See `Round.bounded`."""
-        self._given_to_function([secret, *released, *private])
-        result = self._inner.bounded(
-            fn, secret, released=released, private=private, lipschitz=lipschitz, blame=blame
-        )
+        self._takes(1 + len(released) + len(private))
+        result = super().bounded(fn, secret, released=released, private=private, **how)
         self._recorded.contributions.append(result.rows.clone())
         self._recorded.calls.append(None)
         return result
 
-    def noise(
-        self,
-        like: V,
-        *,
-        std: float,
-        factor: Tensor | None = None,
-        known_to: Sequence[frozenset[int]] | None = None,
-    ) -> V:
+    def noise(self, like: V, *, std: float, factor: Tensor | None = None, **how: Any) -> V:
         """See `Round.noise`; its rows are kept where they are made."""
         self._recorded.makers.append(makers(self._holders(like), factor))
-        made = self._inner.noise(like, std=std, factor=factor, known_to=known_to)
+        made = super().noise(like, std=std, factor=factor, **how)
         self._recorded.added.append(AddedNoise(made.rows.clone(), std, factor))
         return made
-
-    # Operations of which no result is kept: taps hear messages, and the rest is arithmetic.
-
-    def of_agents(self, table: Tensor) -> Agents:
-        """See `Round.of_agents`."""
-        return self._inner.of_agents(table)
-
-    def of_edges(self, table: Tensor) -> Edges:
-        """See `Round.of_edges`."""
-        return self._inner.of_edges(table)
-
-    @property
-    def weight_table(self) -> Tensor:
-        """(E, 1) the mixing weights of all edges."""
-        return self._inner.weight_table
-
-    def draw(self, sampling_rate: float | None = None) -> Batch:
-        """See `Round.draw`."""
-        self._drawn.append(self._inner.draw(sampling_rate))
-        return self._drawn[-1]
-
-    def broadcast(self, value: Agents, *, kind: str) -> Edges:
-        """See `Round.broadcast`."""
-        self._recorded.given.append(value)
-        return self._inner.broadcast(value, kind=kind)
-
-    def reply(self, value: Edges, *, kind: str) -> Edges:
-        """See `Round.reply`."""
-        self._recorded.given.append(value)
-        return self._inner.reply(value, kind=kind)
-
-    def mix(self, value: Agents, *, kind: str) -> Agents:
-        """See `Round.mix`."""
-        self._recorded.given.append(value)
-        return self._inner.mix(value, kind=kind)
-
-    def upload(self, value: Agents, *, kind: str) -> Server:
-        """See `Round.upload`."""
-        self._recorded.given.append(value)
-        return self._inner.upload(value, kind=kind)
-
-    def download(self, value: Server, *, kind: str) -> Agents:
-        """See `Round.download`."""
-        self._recorded.given.append(value)
-        return self._inner.download(value, kind=kind)
-
-    def average(self, value: Agents) -> Server:
-        """See `Round.average`."""
-        return self._inner.average(value)
-
-    def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
-        """See `Round.sum_in`."""
-        return self._inner.sum_in(value, weights=weights)
-
-    def own(self, value: Edges) -> Agents:
-        """See `Round.own`."""
-        return self._inner.own(value)
-
-    def spread(self, value: Agents) -> Edges:
-        """See `Round.spread`."""
-        return self._inner.spread(value)
 
 
 def makers(holders: Tensor, factor: Tensor | None) -> list[frozenset[int]]:
