@@ -21,6 +21,7 @@ from ..runs.described import (
     NotNegative,
     Score,
     Status,
+    schema_of,
 )
 from ..runs.evidence.last_model import LastModel
 from ..runs.evidence.membership import Membership
@@ -46,8 +47,6 @@ __all__ = [
     "report_schema",
     "total_schema",
 ]
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Tool(Described):
@@ -288,8 +287,7 @@ def report_schema() -> JsonSchemaValue:
     >>> report_schema()["properties"]["schema"]["const"]
     2
     """
-    found = Report.model_json_schema()
-    return {"$schema": DIALECT, **found, "title": "privacy.json of overhear, version 2"}
+    return schema_of(Report, "privacy.json of overhear, version 2")
 
 
 def total_schema() -> JsonSchemaValue:
@@ -298,5 +296,4 @@ def total_schema() -> JsonSchemaValue:
     >>> total_schema()["properties"]["schema"]["const"]
     1
     """
-    found = Total.model_json_schema()
-    return {"$schema": DIALECT, **found, "title": "overhear total --json, version 1"}
+    return schema_of(Total, "overhear total --json, version 1")

@@ -24,6 +24,7 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import PydanticKnownError
 
 from ..privacy import guarantee
@@ -43,6 +44,7 @@ __all__ = [
     "Status",
     "as_text",
     "finite",
+    "schema_of",
     "status_word",
 ]
 
@@ -187,3 +189,13 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(held) for held in value]
     return value
+
+
+def schema_of(kind: type[BaseModel], title: str) -> JsonSchemaValue:
+    """JSON Schema (2020-12) of a file that holds one object of a kind.
+
+    >>> schema_of(Described, "nothing")["title"]
+    'nothing'
+    """
+    found = kind.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": title}

@@ -15,6 +15,7 @@ __all__ = [
     "measured",
     "read_attack",
     "read_audit",
+    "read_evidence",
 ]
 
 _DIGITS = 3
@@ -27,7 +28,7 @@ def read_attack(folder: Path) -> Attack | None:
     Raises:
         ValueError: it is no attack; a report never leaves out evidence that is there.
     """
-    return _read(folder / run_folder.ATTACK, Attack, "overhear attack")
+    return read_evidence(folder / run_folder.ATTACK, Attack, "overhear attack DIR")
 
 
 def read_audit(folder: Path) -> Audit | None:
@@ -36,17 +37,27 @@ def read_audit(folder: Path) -> Audit | None:
     Raises:
         ValueError: it is no audit; a report never leaves out evidence that is there.
     """
-    return _read(folder / run_folder.AUDIT, Audit, "overhear audit")
+    return read_evidence(folder / run_folder.AUDIT, Audit, "overhear audit DIR")
 
 
-def _read(path: Path, kind: type[_Evidence], command: str) -> _Evidence | None:
+def read_evidence(path: Path, kind: type[_Evidence], command: str) -> _Evidence | None:
+    """What a command found, None where it was not run.
+
+    Args:
+        path: of the file.
+        kind: what it holds.
+        command: that writes it, for the words of a refusal.
+
+    Raises:
+        ValueError: it is none that can be read; evidence that is there is never left out.
+    """
     if not path.exists():
         return None
     return kind.read(
         path,
         refusal=lambda at, what: (
             f"{path} cannot be read at {at or 'its start'}: {what}; move it away and run "
-            f"`{command} DIR` again"
+            f"`{command}` again"
         ),
     )
 

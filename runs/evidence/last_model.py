@@ -11,8 +11,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..described import Count, Delta, Described, NotNegative
+from ..described import Count, Delta, Described, NotNegative, schema_of
 from ..folder import folder as run_folder
+from .evidence import read_evidence
 
 __all__ = [
     "EarlierLastModel",
@@ -86,15 +87,7 @@ def read_last_model(folder: Path) -> LastModel | None:
         ValueError: it is none that can be read; evidence that is there is never left out.
     """
     path = folder / run_folder.LAST_MODEL
-    if not path.exists():
-        return None
-    return LastModel.read(
-        path,
-        refusal=lambda at, what: (
-            f"{path} cannot be read at {at or 'its start'}: {what}; move it away and run "
-            "`overhear audit DIR --last-model` again"
-        ),
-    )
+    return read_evidence(path, LastModel, "overhear audit DIR --last-model")
 
 
 def last_model_schema() -> JsonSchemaValue:
@@ -103,9 +96,4 @@ def last_model_schema() -> JsonSchemaValue:
     >>> last_model_schema()["properties"]["schema"]["const"]
     1
     """
-    found = LastModel.model_json_schema()
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **found,
-        "title": "last-model.json of overhear, version 1",
-    }
+    return schema_of(LastModel, "last-model.json of overhear, version 1")

@@ -11,8 +11,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..described import Count, Delta, Described, Fraction, NotNegative, Score, Status
+from ..described import Count, Delta, Described, Fraction, NotNegative, Score, Status, schema_of
 from ..folder import folder as run_folder
+from .evidence import read_evidence
 
 __all__ = [
     "EarlierMembership",
@@ -165,15 +166,7 @@ def read_membership(folder: Path) -> Membership | None:
         ValueError: it is none that can be read; evidence that is there is never left out.
     """
     path = folder / run_folder.MEMBERSHIP
-    if not path.exists():
-        return None
-    return Membership.read(
-        path,
-        refusal=lambda at, what: (
-            f"{path} cannot be read at {at or 'its start'}: {what}; move it away and run "
-            "`overhear audit DIR --membership` again"
-        ),
-    )
+    return read_evidence(path, Membership, "overhear audit DIR --membership")
 
 
 def membership_schema() -> JsonSchemaValue:
@@ -182,9 +175,4 @@ def membership_schema() -> JsonSchemaValue:
     >>> membership_schema()["properties"]["schema"]["const"]
     1
     """
-    found = Membership.model_json_schema()
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **found,
-        "title": "membership.json of overhear, version 1",
-    }
+    return schema_of(Membership, "membership.json of overhear, version 1")

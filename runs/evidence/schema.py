@@ -12,7 +12,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.json_schema import JsonSchemaValue
 
-from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Score, Status
+from ..described import (
+    Adjacency,
+    Count,
+    Delta,
+    Described,
+    Fraction,
+    NotNegative,
+    Score,
+    Status,
+    schema_of,
+)
 
 __all__ = [
     "AllowedByProof",
@@ -36,8 +46,6 @@ __all__ = [
     "Wealth",
     "audit_schema",
 ]
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 RowVerdict = Literal[
     "consistent", "cleared", "suspicious", "contradicted", "nothing proven", "not measured"
@@ -317,5 +325,4 @@ def audit_schema() -> JsonSchemaValue:
     >>> audit_schema()["properties"]["schema"]["enum"]
     [1, 2]
     """
-    found = Audit.model_json_schema()
-    return {"$schema": DIALECT, **found, "title": "audit.json of overhear, version 2"}
+    return schema_of(Audit, "audit.json of overhear, version 2")
