@@ -329,11 +329,14 @@ def joined(place: Place, *, timeout: float) -> Iterator[Group]:
     if place.rank > 0:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 hears it, and the others miss rank 0
     group = Group(place, _meeting(place, limit=max(timeout, _PREPARING)), timeout=timeout)
+    watching = threading.Thread(target=group.end_with_another, daemon=True)
     if place.rank > 0:
-        threading.Thread(target=group.end_with_another, daemon=True).start()
+        watching.start()
     try:
         yield group
         group.finish()
+        if place.rank > 0:
+            watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it ends the process
         group.fail(error)
 
