@@ -42,7 +42,8 @@ def train(
 
     As a rank of torchrun it trains its share of the agents.
     """
-    from ...runs.folder.launch import Place, hold_on, launch
+    from ...runs.folder.launch import hold_on, launch
+    from ...runs.hosts.place import Place
 
     place = Place.of_environment()
     if place is None and ranks is not None and ranks > 1:
@@ -57,6 +58,7 @@ def train(
         _train(run, out, overrides or (), resume=resume, json=json)
         return
     place.check_size(ranks)
+    place.quieten_libraries()
     hold_on()
     from ...runs.folder.ranks import joined
 
