@@ -343,5 +343,7 @@ def joined(place: Place, *, timeout: float) -> Iterator[Group]:
         group.finish()
         if place.rank > 0:
             watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
+    except SystemExit as leave:  # of code that the run calls, such as a model of the user's
+        group.fail(RuntimeError(f"the command was left by {leave!r} before its end"))
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it ends the process
         group.fail(error)
