@@ -281,10 +281,10 @@ class Group:
         if code == _CRASH or (code == _FAILED and os.environ.get("OVERHEAR_DEBUG") == "1"):
             traceback.print_exception(error)
         if code in (_FAILED, _CONTRADICTED) and isinstance(error, Exception):
-            where = (
-                f"rank {self.place.rank} on {self.hosts[self.place.rank]}: " if self.hosts else ""
-            )
-            print(f"error: {where}{sentence(error)}", file=sys.stderr)
+            told, rank = sentence(error), self.place.rank
+            if self.hosts:
+                told = f"rank {rank} of {self.place.size} on {self.hosts[rank]}: {told}"
+            print(f"error: {told}", file=sys.stderr)
         sys.stderr.flush()
 
     def _part(self, said: int | None) -> None:

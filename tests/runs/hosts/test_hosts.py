@@ -84,13 +84,16 @@ def trained(
 ) -> Ended:
     """One rank on each host, each with its own change, variables and run file."""
     files = [run_file, second or run_file]
-    return started_by_hand(
+    ended = started_by_hand(
         [command(path, folder / "out", "--rank-timeout=5") for path in files],
         folder,
         changes=[partial(be_on, *of) for of in zip(hosts, changes, variables, strict=True)],
         agent=False,
         variables={"MASTER_ADDR": FIRST, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
     )
+    # The library, which was loaded before it was told to be quiet, misses a name of the address.
+    lines = [[x for x in said.splitlines() if not x.startswith("[W")] for said in ended.said]
+    return Ended(ended.codes, ["\n".join(of) for of in lines])
 
 
 def test_two_hosts_train_the_run_of_one_process_with_no_variable_set(run_file, tmp_path, hosts):
@@ -142,7 +145,7 @@ def test_hosts_that_cannot_train_together_say_so_once_and_end_alike(
     begun = time.monotonic()
     ended = trained(run_file, tmp_path, hosts, **how)
     assert ended.codes == [2, 2], ended.said
-    assert "".join(ended.said).count("\n") == len(ended.errors) == 1, ended.said
+    assert len("".join(ended.said).splitlines()) == len(ended.errors) == 1, ended.said
     assert words.replace("HOST", os.uname().nodename) in ended.errors[0]
     assert time.monotonic() - begun < 50
     assert not (tmp_path / "out").exists()
