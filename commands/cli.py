@@ -100,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _told(error: Exception) -> int:
     """Tell an error on standard error, and give its exit code."""
-    from ..runs.errors import STATED, ContradictedProof, sentence
+    from ..runs.errors import STATED, ContradictedProof, as_stated, sentence
 
+    error = as_stated(error)
     if isinstance(error, ContradictedProof):
         print(f"error: {error}", file=sys.stderr)
         return CONTRADICTED

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import os
 import stat
 import struct
 import zlib
@@ -19,6 +20,7 @@ from .errors import InputError
 __all__ = [
     "MOST_VALUES",
     "check_expansion",
+    "check_memory",
     "check_safetensors",
     "check_size",
     "count_lines",
@@ -104,6 +106,42 @@ def check_expansion(path: Path, becomes: int) -> None:
         raise InputError(
             f"{path} becomes {becomes} bytes or more when it is unpacked, and at most {most} are "
             "read of a file of its size; unpack it yourself if you trust it"
+        )
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this process may have at all: the machine's, or its control group's."""
+    found = [1 << 62]
+    if hasattr(os, "sysconf"):  # not on Windows
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name in _GROUP_LIMITS:
+        try:
+            found.append(int(Path(name).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # none, or "max"
+            continue
+    return min(size for size in found if size > 0)
+
+
+_GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def check_memory(what: str, needed: int, remedy: str) -> None:
+    """Refuse what takes more memory than the machine has, before any of it is taken.
+
+    Args:
+        what: takes it, with its size.
+        needed: bytes.
+        remedy: what would lower it.
+
+    Raises:
+        ValueError: more than the machine has.
+
+    >>> check_memory("a table of 1000 numbers", 4000, "give fewer")
+    """
+    if needed > (held := machine_memory()):
+        raise InputError(
+            f"{what} takes {needed / 1e9:.3g} GB of memory, and this machine has {held / 1e9:.3g}: "
+            f"{remedy}"
         )
 
 

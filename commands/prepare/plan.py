@@ -87,12 +87,18 @@ def plan(
     from ..terminal.tables import second_opinions
 
     config, ready = load_run_file(run, overrides or ()), None
-    begun = process_time()
+    told, begun = make_console(stderr=True), process_time()
+
+    def notice(text: str) -> None:
+        say(told, text)
+
     if check:
         from ...runs.readiness.readiness import check_ready
 
-        ready = check_ready(config, out=out)
-    planned = make_plan(config, every_agent=every_agent) if ready is None else ready.plan
+        ready = check_ready(config, out=out, notice=notice)
+    planned = (
+        make_plan(config, every_agent=every_agent, notice=notice) if ready is None else ready.plan
+    )
     if ready is not None and every_agent:
         planned = make_plan(config, every_agent=True)
     slow = process_time() - begun > _LONG

@@ -53,7 +53,7 @@ from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
-from ..errors import STATED, ContradictedProof, sentence
+from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..hosts.meeting import FAILED_FIRST, connect, hosts_of, introduce, store_of
 from ..hosts.place import Place
 from ..hosts.same_run import check_same_facts, digest_of_module, program_facts
@@ -261,6 +261,7 @@ class Group:
             )
         code = _INTERRUPTED
         if isinstance(error, Exception):
+            error = as_stated(error)
             code = _FAILED if isinstance(error, STATED) else _CRASH
             code = _CONTRADICTED if isinstance(error, ContradictedProof) else code
         mine = json.dumps([self.place.rank, code])

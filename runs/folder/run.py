@@ -129,10 +129,16 @@ def join_run(config: RunFile, out: Path, *, group: Group) -> None:
         _rounds(replace(session, last=start.last), ledger=None, start=start.checkpoint)
 
 
-def plan_session(config: RunFile, out: Path, *, progress: Progress | None = None) -> Session:
-    """A session of the whole run; nothing is written."""
+def plan_session(
+    config: RunFile,
+    out: Path,
+    *,
+    progress: Progress | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> Session:
+    """A session of the whole run; nothing is written. `notice` is as for `make_plan`."""
     built = build(config)
-    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size, notice=notice)
     return Session(
         config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
@@ -126,6 +126,7 @@ def make_plan(
     graph: Topology | None = None,
     batch_size: float = _SOME_BATCH,
     every_agent: bool = False,
+    notice: Callable[[str], None] | None = None,
 ) -> Plan:
     """Account for a run file.
 
@@ -135,6 +136,7 @@ def make_plan(
         batch_size: the normaliser that the run will use. What a round costs must not depend on
             it, so any number does where no data are at hand; this is checked.
         every_agent: whether to give epsilon of every agent's records besides the worst.
+        notice: told beforehand what the plan takes, where that is more than some seconds.
 
     Raises:
         ValueError: a victim or adversary that does not exist.
@@ -167,6 +169,7 @@ def make_plan(
         adversaries=() if p is None else p.adversaries,
         victim=None if p is None else p.victim,
         encrypted=encrypted,
+        notice=notice,
     )
     every = _guarantees(config, found)
     return Plan(

@@ -10,7 +10,9 @@ A combination that cannot be planned keeps its reason and does not stop the othe
 from __future__ import annotations
 
 import itertools
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Combination", "combinations_of", "plan_sweep", "read_sweep"]
 
 _OPENING, _CLOSING = "[{", "]}"
+_MOST_COMBINATIONS = 10_000
 _COMPANION = re.compile(r"\+\s*(?=\w+\.\w+\s*=)")  # 1e+5 has no companion
 
 
@@ -86,7 +89,8 @@ def read_sweep(text: str) -> tuple[str, list[str]]:
         raise InputError(f"sweep {text!r} must read table.key=a,b,c, such as graph.name=ring,full")
     if not all(values):
         raise InputError(f"sweep {text!r} has an empty value; separate values by single commas")
-    twice = next((value for value in values if values.count(value) > 1), None)
+    counts = Counter(values)
+    twice = next((value for value in values if counts[value] > 1), None)
     if twice is not None:
         raise InputError(f"sweep {text!r} gives {twice} twice; give each value once")
     return key, values
@@ -154,6 +158,11 @@ def combinations_of(
             raise InputError(f"{key} is given twice; sweep it once and leave it out of --set")
     if not Path(run).is_file():
         raise FileNotFoundError(f"no run file at {run}")
+    if (count := math.prod(len(values) for _, values in read)) > _MOST_COMBINATIONS:
+        raise InputError(
+            f"the sweeps make {count} combinations, and at most {_MOST_COMBINATIONS} are planned; "
+            "sweep fewer values at a time"
+        )
     return [_overriding(values, overrides) for values in _combinations(read)]
 
 

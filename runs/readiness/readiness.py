@@ -44,7 +44,9 @@ class Readiness:
     audit: str | None
 
 
-def check_ready(config: RunFile, *, out: Path | None = None) -> Readiness:
+def check_ready(
+    config: RunFile, *, out: Path | None = None, notice: Callable[[str], None] | None = None
+) -> Readiness:
     """Build a run as `overhear train` does, and refuse what it refuses; nothing is written.
 
     An [attack] or an [audit] that differs from the defaults is asked for, so it is refused where
@@ -53,6 +55,7 @@ def check_ready(config: RunFile, *, out: Path | None = None) -> Readiness:
     Args:
         config: the run file.
         out: the folder that the run would be written to.
+        notice: told beforehand what the plan takes, where that is more than some seconds.
 
     Raises:
         FileExistsError: the folder holds files.
@@ -61,7 +64,7 @@ def check_ready(config: RunFile, *, out: Path | None = None) -> Readiness:
     """
     if out is not None:
         run_folder.check_claimable(out)
-    session = plan_session(config, out or Path())
+    session = plan_session(config, out or Path(), notice=notice)
     engine_of(session, layout=config.training.layout, transcript=Transcript([], agents=[]))
     _rehearse(session)
     built, plan = session.built, session.plan

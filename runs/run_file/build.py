@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import ALGORITHMS, Algorithm, Form, bind
@@ -22,11 +23,12 @@ from ...training.engine.engine import Setting
 from ...training.gradients.choice import BY_LAYER, unknown_forward
 from ...training.graphs.graph import Topology
 from ...training.graphs.topologies import build_graph
-from ...training.models.parameters import build_model, validate_model
+from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import ClassWeights, Task
 from .run_file import RunFile
 
 _DELTA = 1e-5
+_LEAST_COPIES = 3  # of all models at once: the models, their gradients, and noise
 
 
 def graph_of(config: RunFile) -> Topology:
@@ -169,6 +171,12 @@ def build(config: RunFile) -> Built:
         generator=torch.Generator().manual_seed(seed),
     )
     validate_model(model)
+    agents, size = config.data.agents, sum(sizes_of(model))
+    check_memory(
+        f"a run of agents={agents} with {size} parameters each",
+        _LEAST_COPIES * 4 * agents * size,
+        "lower [data] agents, or choose a smaller [model] name",
+    )
     _check_layout(config, model)
     shards = [
         Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts

@@ -117,10 +117,11 @@ def resolved_attack(
     tried = attack.rounds
     if "rounds" not in attack.model_fields_set:
         tried = intercept.rounds
+    intercepted = frozenset(intercept.rounds)
     problems = [
         f"[attack] rounds names round {number}, which is not in [intercept] rounds; add it there"
         for number in tried
-        if number not in intercept.rounds
+        if number not in intercepted
     ]
     problems += _attacker(attack.adversary, agents, intercept.victims)
     together = attack.together

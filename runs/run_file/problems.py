@@ -28,6 +28,9 @@ _RANGES = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _BATCH_SIZE = ("training", "sampling_rate")
 
 
+_MOST_TOLD = 20
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A remedy to put behind a sentence, or nothing where no known word is close.
 
@@ -43,15 +46,18 @@ def stated(details: ErrorDetails) -> str:
     return str(details.get("ctx", {}).get("error", details["msg"]))
 
 
-def sentences(error: ValidationError, schema: JsonSchemaValue) -> list[str]:
-    """Each problem of a run file in the words of a run file.
+def sentences(error: ValidationError, schema: JsonSchemaValue) -> tuple[list[str], int]:
+    """The first problems of a run file in the words of a run file, and how many more there are.
 
     Args:
         error: what validation found.
         schema: JSON schema of the run file; it knows the keys and their ranges.
     """
-    found = [_sentence(details, schema) for details in error.errors(include_url=False)]
-    return [line for sentence in found for line in sentence.splitlines()]
+    every = error.errors(include_url=False)
+    found = [_sentence(details, schema) for details in every[:_MOST_TOLD]]
+    lines = [line for sentence in found for line in sentence.splitlines()]
+    told = lines[:_MOST_TOLD]
+    return told, len(lines) - len(told) + len(every) - len(found)
 
 
 def _sentence(details: ErrorDetails, schema: JsonSchemaValue) -> str:

@@ -148,11 +148,12 @@ def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     try:
         return RunFile.model_validate(values)
     except ValidationError as error:
-        found = sentences(error, run_file_schema(algorithms=False))
+        found, more = sentences(error, run_file_schema(algorithms=False))
         if len(found) == 1:
             raise InputError(f"{path}: {found[0]}") from None
         lines = "".join(f"\n  {sentence}" for sentence in found)
-        raise InputError(f"{path} has {len(found)} problems:{lines}") from None
+        lines += f"\n  and {more} more" if more else ""
+        raise InputError(f"{path} has {len(found) + more} problems:{lines}") from None
 
 
 def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:

@@ -49,6 +49,8 @@ MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resne
 
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Tries = Annotated[int, Field(ge=1, le=10_000)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Indices = Annotated[tuple[Index, ...], Field(strict=False)]
@@ -279,7 +281,7 @@ class TrainingTable(Table):
     """Instead of sampling_rate: expected records in an agent's batch."""
     learning_rate: Positive = 0.01
     """Step size."""
-    seed: Index = 0
+    seed: Seed = 0
     """Of data and model only; noise and batches come from the system's entropy."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the gradients are computed."""
@@ -320,7 +322,7 @@ class AttackTable(Table):
 
     presets: Annotated[tuple[PresetName, ...], Field(strict=False)] = ("inverting-gradients",)
     """Attacks, each with settings of its own."""
-    restarts: Count | None = None
+    restarts: Tries | None = None
     """Starts of each reconstruction; by default the preset's own."""
     images: Count = 4
     """Reconstructions per scenario, each of another record."""

@@ -24,6 +24,7 @@ from ..tracing.scripts import Scripts
 from ..tracing.trace import check_noise
 from .by_agent import epsilon_by_agent, exposures_by_agent
 from .figures import Asked, adversaries_of, figures_of
+from .price import price_of
 from .request import algorithm_of, graph_of
 from .subject import Subject
 from .table import table
@@ -294,6 +295,7 @@ def account_of(
     adversaries: Sequence[str] = (),
     victim: int | None = None,
     encrypted: bool = False,
+    notice: Callable[[str], None] | None = None,
 ) -> Account:
     """The account of a run whose numbers were read; see `account`.
 
@@ -306,6 +308,10 @@ def account_of(
         adversaries: accounted for besides; the usual ones where none are given.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        notice: told beforehand what the account takes, where that is more than some seconds.
+
+    Raises:
+        ValueError: likewise, or it is estimated to take more than some minutes.
     """
     if epsilon is not None:
         check_epsilon(epsilon, positive=True)
@@ -321,6 +327,10 @@ def account_of(
     names = adversaries_of(
         adversaries, target=adversary, agents=subject.graph.agents, encrypted=encrypted
     )
+    price = price_of(subject)
+    price.check()
+    if notice is not None and price.words is not None:
+        notice(price.words)
     figures = figures_of(
         subject,
         Asked(names, victim, encrypted),

@@ -106,15 +106,18 @@ class Subject:
         return self._traced(bound, noise_multiplier)
 
     def reference(self, noise_multiplier: float) -> AlgorithmTrace:
-        """The run at a noise multiplier, at clip norm 1 and with another batch size.
+        """The run at a noise multiplier, at clip norm 1 and with another batch size."""
+        return self._traced(self.reference_bound(noise_multiplier), noise_multiplier)
+
+    def reference_bound(self, noise_multiplier: float) -> Bound:
+        """The algorithm with the numbers of `reference`.
 
         A start of a given size costs as it does beside batches of the run's own size alone, so
         there the batch size is the run's.
         """
         batch_size = self._batch_size or 1.0 if self.algorithm.needs_records else 1.0
         clip_norm = None if self.clip_norm is None else 1.0
-        bound = self._bound(noise_multiplier, clip_norm=clip_norm, batch_size=batch_size)
-        return self._traced(bound, noise_multiplier)
+        return self._bound(noise_multiplier, clip_norm=clip_norm, batch_size=batch_size)
 
     @property
     def _batch_size(self) -> float | None:

@@ -7,20 +7,28 @@ the owner of the data.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import MOST_VALUES
+from ...privacy.bounded import MOST_VALUES, check_size
 from ...privacy.errors import InputError
 from .readers import Records
 
-__all__ = ["read_image_folder"]
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["opened_picture", "read_image_folder"]
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 _FORMATS = ("PNG", "JPEG", "BMP")  # whatever the suffix says
 _MOST_PIXELS = 1 << 22  # of a record; 2048 x 2048
+_LARGEST = 64 << 20  # bytes of a picture
 # Pillow's modes and their white: bits, grey, 16-bit grey, colour.
 _WHITE = {"1": 1, "L": 255, "I;16": 65_535, "RGB": 255}
 _LAYOUT = "ROOT/train/CLASS/*.png and ROOT/test/CLASS/*.png, or ROOT/CLASS/*.png"
@@ -69,12 +77,10 @@ def _folders(folder: Path) -> list[str]:
 def _read_classes(folder: Path, classes: list[str]) -> Records:
     images: list[NDArray[np.float32]] = []
     targets: list[int] = []
-    first = folder
-    for target, name in enumerate(classes):
-        found = folder / name
-        for path in sorted(found.iterdir()) if found.is_dir() else []:
-            if path.suffix.lower() not in _SUFFIXES or path.name.startswith("."):
-                continue
+    paths = [_pictures(folder / name) for name in classes]
+    count, first = sum(map(len, paths)), folder
+    for target, found in enumerate(paths):
+        for path in found:
             image = _read_image(path)
             first = path if not images else first
             if images and image.shape != images[0].shape:
@@ -82,12 +88,12 @@ def _read_classes(folder: Path, classes: list[str]) -> Records:
                     f"{path} is {image.shape} and {first} {images[0].shape} (channels, height, "
                     "width); all images must be equal, so resize or convert them beforehand"
                 )
-            images.append(image)
-            if len(images) * image.size > MOST_VALUES:
+            if count * image.size > MOST_VALUES:
                 raise InputError(
-                    f"{folder} holds more than {len(images)} images of {image.size} values, and at "
-                    f"most {MOST_VALUES} values are held; resize them, or give fewer"
+                    f"{folder} holds {count} images of {image.size} values, and at most "
+                    f"{MOST_VALUES} values are held; resize them, or give fewer"
                 )
+            images.append(image)
             targets.append(target)
     if not images:
         suffixes = ", ".join(sorted(_SUFFIXES))
@@ -95,39 +101,51 @@ def _read_classes(folder: Path, classes: list[str]) -> Records:
     return Records(inputs=np.stack(images), targets=np.array(targets, dtype=np.int64))
 
 
-def check_picture(path: Path, size: tuple[int, int]) -> None:
-    """Refuse a picture that is too large to be a record, by its header.
+def _pictures(folder: Path) -> list[Path]:
+    """The pictures of a class."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [p for p in found if p.suffix.lower() in _SUFFIXES and not p.name.startswith(".")]
 
-    Args:
-        path: of the picture.
-        size: width and height.
+
+@contextmanager
+def opened_picture(path: Path) -> Iterator[Image]:
+    """A picture that is small enough to be a record, by its header; it is not decoded yet.
 
     Raises:
-        ValueError: more pixels than a bound.
-
-    >>> check_picture(Path("face.png"), (64, 64))
+        FileNotFoundError: it is not there.
+        ValueError: no regular file, too large, or no picture of a format that is read.
     """
-    if size[0] * size[1] > _MOST_PIXELS:
+    from PIL import Image
+
+    check_size(path, _LARGEST)
+    try:
+        # Pillow's own bound lies above the one here.
+        quiet = warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
+        with quiet, Image.open(path, formats=_FORMATS) as opened:
+            width, height = opened.size
+            if width * height > _MOST_PIXELS:
+                raise InputError(
+                    f"{path} has {width} x {height} pixels, must have at most {_MOST_PIXELS}; "
+                    "resize it"
+                )
+            yield opened
+    except InputError:
+        raise
+    except Image.DecompressionBombError as error:
         raise InputError(
-            f"{path} has {size[0]} x {size[1]} pixels, must have at most {_MOST_PIXELS}; resize it"
-        )
+            f"{path} has more than {_MOST_PIXELS} pixels ({error}); resize it"
+        ) from error
+    except (OSError, ValueError, SyntaxError) as error:
+        # SyntaxError: Pillow, on a broken PNG
+        raise InputError(f"cannot read {path} as an image: {error}; save it as PNG") from error
 
 
 def _read_image(path: Path) -> NDArray[np.float32]:
-    from PIL import Image
-
-    try:
-        with Image.open(path, formats=_FORMATS) as opened:
-            check_picture(path, opened.size)
-            mode = opened.mode
-            if mode == "P" and "transparency" not in opened.info:
-                mode = "RGB"  # a palette is only a way to store it
-            pixels = np.asarray(opened.convert(mode) if mode != opened.mode else opened)
-    except InputError:
-        raise
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        # SyntaxError: Pillow, on a broken PNG
-        raise InputError(f"cannot read {path} as an image: {error}") from error
+    with opened_picture(path) as opened:
+        mode = opened.mode
+        if mode == "P" and "transparency" not in opened.info:
+            mode = "RGB"  # a palette is only a way to store it
+        pixels = np.asarray(opened.convert(mode) if mode != opened.mode else opened)
     if mode not in _WHITE:
         raise InputError(
             f"{path} has mode {mode}, must be grey or RGB without transparency; convert it"

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from ...privacy.bounded import check_size, read_bounded
 from ...privacy.errors import InputError
+from .mixing import MOST_AGENTS
 
 __all__ = ["FileKind", "GraphFile", "read_graph_file"]
 
 
-_MOST_AGENTS = 10_000
 _LARGEST_TEXT = 256 << 20  # bytes
 
 
@@ -82,8 +82,8 @@ def read_graph_file(path: str | Path) -> GraphFile:
 
 
 def _check_agents(agents: int) -> None:
-    if agents > _MOST_AGENTS:
-        raise InputError(f"it has {agents} agents, must have at most {_MOST_AGENTS}")
+    if agents > MOST_AGENTS:
+        raise InputError(f"it has {agents} agents, must have at most {MOST_AGENTS}")
 
 
 def _read_npy(path: Path) -> NDArray[np.float64]:

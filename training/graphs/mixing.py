@@ -24,6 +24,7 @@ deg_i   others that agent i hears                       scalar
 from __future__ import annotations
 
 import enum
+import math
 from typing import Literal, get_args
 
 import numpy as np
@@ -32,8 +33,10 @@ from numpy.typing import NDArray
 from ...privacy.errors import InputError
 
 __all__ = [
+    "MOST_AGENTS",
     "Sums",
     "WeightScheme",
+    "check_agents",
     "check_mixing",
     "check_scheme",
     "mixing_weights",
@@ -44,6 +47,8 @@ __all__ = [
 
 WeightScheme = Literal["metropolis", "uniform"]
 
+MOST_AGENTS = 10_000
+_MOST_LINKS = 4_000_000  # in one direction each; a full graph of 2,000 agents
 _SUM_TOLERANCE = 1e-9
 
 
@@ -84,6 +89,7 @@ def mixing_weights(
     check_scheme(scheme)
     links = adjacency | adjacency.T
     np.fill_diagonal(links, val=False)
+    _check_links(name, links)
     degree = links.sum(axis=1)  # (A,), without the self-loop
     if scheme == "uniform" and np.ptp(degree) > 0:
         low, high = int(degree.argmin()), int(degree.argmax())
@@ -93,9 +99,46 @@ def mixing_weights(
             "to 1 and mixing would move the mean; use weights='metropolis'"
         )
     # With equal degrees both schemes give 1/n_i.
-    weights: NDArray[np.float64] = links / (1.0 + np.maximum.outer(degree, degree))  # (A, A)
+    weights = np.zeros(links.shape)  # (A, A)
+    receivers, senders = np.nonzero(links)
+    weights[receivers, senders] = 1.0 / (1.0 + np.maximum(degree[receivers], degree[senders]))
     np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
     return weights
+
+
+def check_agents(name: str, agents: int, *, graphs: int = 1) -> None:
+    """Refuses more agents than matrices of weights are made for.
+
+    Args:
+        name: What errors call the graph.
+        agents: A.
+        graphs: How many matrices it takes.
+
+    Raises:
+        ValueError: If they are more than 10,000, or fewer where there are several matrices.
+
+    Examples:
+        >>> check_agents("ring", 10_001)
+        Traceback (most recent call last):
+        ...
+        overhear...InputError: agents=10001 is too many for 'ring'; at most 10000 can be \
+accounted for: lower agents
+    """
+    most = math.isqrt(MOST_AGENTS**2 // graphs)
+    if agents > most:
+        raise InputError(
+            f"agents={agents} is too many for {name!r}; at most {most} can be accounted for: "
+            "lower agents"
+        )
+
+
+def _check_links(name: str, links: NDArray[np.bool_]) -> None:
+    """Refuses more links than can be followed one by one."""
+    if (count := int(np.count_nonzero(links))) > _MOST_LINKS:
+        raise InputError(
+            f"graph {name!r} of agents={len(links)} has {count} links, and at most {_MOST_LINKS} "
+            "can be accounted for: lower agents, or join fewer of them"
+        )
 
 
 def check_scheme(scheme: str) -> None:
@@ -143,6 +186,7 @@ def check_mixing(name: str, weights: NDArray[np.float64], *, connected: bool = T
     """
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or weights.shape[0] == 0:
         raise InputError(f"weights of {name!r} have shape {weights.shape}, must be square (A, A)")
+    _check_links(name, weights != 0)
     for fault, where in (("not finite", ~np.isfinite(weights)), ("negative", weights < 0)):
         if where.any():
             i, j = np.argwhere(where)[0]

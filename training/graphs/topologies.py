@@ -17,6 +17,7 @@ The directed exponential graph is that of stochastic gradient push (Assran et al
 from __future__ import annotations
 
 import math
+import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,15 @@ from numpy.typing import NDArray
 from ...privacy.errors import InputError
 from .graph import Graph, GraphSequence, Topology
 from .graph_file import FileKind, read_graph_file
-from .mixing import WeightScheme, check_scheme, mixing_weights, name_pieces, pieces, push_weights
+from .mixing import (
+    WeightScheme,
+    check_agents,
+    check_scheme,
+    mixing_weights,
+    name_pieces,
+    pieces,
+    push_weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,15 +157,14 @@ def erdos_renyi(
         >>> int(graph.degrees.sum() - 20) // 2  # links; 57 are expected
         58
     """
-    import networkx as nx
-
     _check_agents("erdos-renyi", agents, least=1)
     if not 0 <= edge_probability <= 1:
         raise InputError(f"edge_probability={edge_probability} must lie in [0, 1]")
-    drawn = nx.gnp_random_graph(agents, edge_probability, seed=seed)
+    # The graph of networkx.gnp_random_graph, whose own object would take gigabytes.
+    draw = random.Random(seed).random  # noqa: S311 - a public graph
     adjacency = np.zeros((agents, agents), dtype=bool)
-    for i, j in drawn.edges:
-        adjacency[i, j] = True
+    for i in range(agents - 1):
+        adjacency[i, i + 1 :] = [draw() < edge_probability for _ in range(agents - 1 - i)]
     # Another seed is not tried in its place: the graph would not be the one that was asked for.
     name = "erdos-renyi"
     found = pieces(adjacency)
@@ -194,12 +202,13 @@ def directed_exponential(agents: int, *, weights: WeightScheme = "metropolis") -
         >>> [graph.at(k).neighbours(0) for k in (1, 2, 3, 4)]
         [(0, 5), (0, 4), (0, 2), (0, 5)]
     """
-    _check_agents("directed-exponential", agents, least=2)
+    period = (agents - 1).bit_length()
+    _check_agents("directed-exponential", agents, least=2, graphs=max(period, 1))
     return GraphSequence(
         name="directed-exponential",
         graphs=tuple(
             _shifted(f"directed-exponential {2**k}", agents, shift=2**k, scheme=weights)
-            for k in range((agents - 1).bit_length())
+            for k in range(period)
         ),
     )
 
@@ -320,6 +329,7 @@ def _weighted(name: str, adjacency: NDArray[np.bool_], *, scheme: WeightScheme) 
     return Graph(name=name, weights=mixing_weights(name, adjacency, scheme=scheme))
 
 
-def _check_agents(name: str, agents: int, *, least: int) -> None:
+def _check_agents(name: str, agents: int, *, least: int, graphs: int = 1) -> None:
     if agents < least:
         raise InputError(f"agents={agents} is too few for {name!r}; it needs at least {least}")
+    check_agents(name, agents, graphs=graphs)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError, InputTypeError
 from .networks import NETWORKS, Shape
 
@@ -69,6 +70,15 @@ def build_model(
             'your own as "module:function"'
         )
     builder = _import_builder(name) if own else NETWORKS[name]
+    if not own:
+        with torch.device("meta"):
+            size = sum(sizes_of(builder(input_shape, classes)))
+        check_memory(
+            f"model {name!r} of {size} parameters, for records of shape {input_shape} and "
+            f"{classes} classes,",
+            4 * size,
+            "choose a smaller model, or smaller records",
+        )
     with _global_randomness_from(generator):
         if not own:
             return builder(input_shape, classes)

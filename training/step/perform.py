@@ -7,6 +7,7 @@ copies of its public tensors, and returns one; nothing else of a round outlives 
 from __future__ import annotations
 
 import functools
+import math
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -18,11 +19,12 @@ from .handles import Agents, Handle, handle, number_of, script_of, value_of
 from .noise_watch import NoiseWatch
 from .operations import Operations
 from .round import Round
-from .script import Entry, Script, digest
+from .script import MOST_OPERATIONS, Entry, Script, digest
 from .values import UndeclaredOperation
 
 __all__ = ["Performed", "fields_of", "perform"]
 
+_MOST_PAIRS, _FEWEST = 700_000_000, 500  # of operations, over all agents: 200 MB of forms
 _STATE = "a state is a NamedTuple of Agents and public tensors"
 
 
@@ -61,7 +63,7 @@ def perform(
         UnplannedOperation: the round does another thing than its trace did.
         UndeclaredOperation: it does what no operation declares, or returns no state.
     """
-    script = Script(round=number, planned=planned)
+    script = Script(round=number, planned=planned, most=_most_operations(operations.agents))
     held = Round(operations, script, watch)
     returned = function(held) if state is None else function(_opened(state, script), held)
     end = _closed(returned, script, state)
@@ -69,6 +71,11 @@ def perform(
     if watch is not None:
         watch.settle(at_end=True)
     return Performed(end, entries)
+
+
+def _most_operations(agents: int) -> int:
+    """Operations whose forms a trace can hold: at worst each names what all before it made."""
+    return max(_FEWEST, min(MOST_OPERATIONS, math.isqrt(_MOST_PAIRS // agents)))
 
 
 def fields_of(state: Any) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from torch.nn import Parameter
 from ..functions.purity import PureFunction
 from .values import Batch, UndeclaredOperation
 
-__all__ = ["Entry", "Script", "UnplannedOperation", "frozen"]
+__all__ = ["MOST_OPERATIONS", "Entry", "Script", "UnplannedOperation", "frozen"]
 
+MOST_OPERATIONS = 10_000  # of a round, arithmetic included
 _SHOWN = 120  # characters of a value in a sentence
 
 
@@ -56,6 +57,7 @@ class Script:
     Args:
         round: the number of the round, for sentences.
         planned: what the trace of the round did; None where nothing is compared.
+        most: operations that the round may do.
 
     >>> script = Script(round=1)
     >>> script.note("draw", {"sampling_rate": None})
@@ -69,10 +71,12 @@ class Script:
 has sampling_rate=0.5, but its trace has None; what a step does must depend on its arguments alone
     """
 
-    __slots__ = ("_broken", "_entries", "_planned", "_round")
+    __slots__ = ("_broken", "_entries", "_most", "_planned", "_round")
 
-    def __init__(self, *, round: int, planned: Sequence[Entry] | None = None) -> None:
-        self._round, self._planned = round, planned
+    def __init__(
+        self, *, round: int, planned: Sequence[Entry] | None = None, most: int = MOST_OPERATIONS
+    ) -> None:
+        self._round, self._planned, self._most = round, planned, most
         self._entries: list[Entry] = []
         self._broken: UndeclaredOperation | None = None
 
@@ -81,7 +85,8 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
 
         Raises:
             UnplannedOperation: the trace did something else here.
-            UndeclaredOperation: an operation before was refused, and the step went on.
+            UndeclaredOperation: an operation before was refused, and the step went on; or there
+                are too many.
         """
         if self._broken is not None:
             raise self._broken
@@ -89,6 +94,14 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
         at = len(self._entries)
         if self._differs(at, entry):
             self.refuse(UnplannedOperation(self._difference(at, entry)))
+        if at >= self._most:
+            self.refuse(
+                UndeclaredOperation(
+                    f"round {self._round} does more than {self._most} operations, the most that "
+                    "can be accounted for on so many agents: lower what repeats them, such as "
+                    "local_steps or gossip_steps, or agents"
+                )
+            )
         self._entries.append(entry)
         return at
 

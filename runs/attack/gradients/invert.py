@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from ....attacks.problem.observation import sent_gradients
 from ....attacks.problem.presets import PRESETS, Preset
 from ....attacks.scoring.metrics import match
 from ....privacy.errors import InputError
-from ....training.data.image_folder import check_picture
+from ....training.data.image_folder import opened_picture
 from ...folder import folder as run_folder
 from ..attack import means
 from .batch import BatchFacts, facts_of
@@ -282,20 +283,14 @@ def _pictures(path: Path, facts: BatchFacts) -> Tensor:
 
 
 def _picture(path: Path, shape: tuple[int, ...]) -> Tensor:
-    from PIL import Image, UnidentifiedImageError
-
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"{path} is a picture, and records are of shape {shape}; give safetensors")
-    try:
-        with Image.open(path) as image:
-            check_picture(path, image.size)
-            levels = torch.tensor(list(image.convert("L" if shape[0] == 1 else "RGB").tobytes()))
-            size = (image.height, image.width)
-    except (UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} is not a picture that can be read; save it as PNG") from error
+    with opened_picture(path) as image:
+        levels = np.array(image.convert("L" if shape[0] == 1 else "RGB"))
+        size = (image.height, image.width)
     if size != shape[1:]:
         raise InputError(f"{path} is {size[0]}x{size[1]}, must be {shape[1]}x{shape[2]}; resize it")
-    return levels.reshape(*size, shape[0]).permute(2, 0, 1).double() / 255
+    return torch.from_numpy(levels).reshape(*size, shape[0]).permute(2, 0, 1).double() / 255
 
 
 def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:

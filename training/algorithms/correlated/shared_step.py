@@ -51,6 +51,9 @@ from ...step.round import Round
 __all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
 
 
+_MOST_COUNTED = 1_000_000  # rounds of an objective, each a term of a polynomial
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SharedNoise:
     """A factor, and who knows each of its sources.
@@ -134,9 +137,15 @@ def objective_rounds(horizon: int, *, rounds: int, graph: Graph) -> int:
     """How many rounds an objective counts: the horizon, or all rounds of the run where it is 0.
 
     Raises:
-        ValueError: several rounds, whose noise is known in closed form for symmetric weights alone.
+        ValueError: several rounds, whose noise is known in closed form for symmetric weights alone,
+            or more than a million of them.
     """
     counted = horizon or rounds
+    if counted > _MOST_COUNTED:
+        raise InputError(
+            f"horizon={horizon} counts {counted} rounds, and at most {_MOST_COUNTED} are counted; "
+            f"use horizon={_MOST_COUNTED} or less"
+        )
     if counted > 1 and not np.allclose(graph.weights, graph.weights.T, rtol=0, atol=1e-12):
         raise InputError(
             f"horizon={horizon} counts {counted} rounds, which needs symmetric weights, but those "
