@@ -8,13 +8,17 @@ refused goes by counts alone, so that it is refused on every machine.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..step.perform import perform
+from ..step.script import TooManyOperations
 from ..tracing.scripts import trace_round, with_copies
 from ..tracing.traced_round import TracedRound
 from .subject import Subject
@@ -28,7 +32,7 @@ _BY_ROUND = 20e-3  # seconds for a round of its own, on few links
 _BY_LINK = 60e-6  # seconds for a link of one round
 _BY_BATCH = 2e-5  # seconds for a batch that an agent draws, to the power below
 _POWER = 2.4
-_KILOBYTES = 8.0  # of a link of one round
+_BASE_MEGABYTES, _MEGABYTES_BY_ROUND, _MEGABYTES_BY_LINK = 50.0, 0.1, 8e-3
 
 
 class Price(NamedTuple):
@@ -40,7 +44,7 @@ class Price(NamedTuple):
         apart: how many rounds have to be traced, each by itself.
         links: over which messages of a round go.
         batches: that an agent draws in a round.
-        agents: A.
+        repeats: the algorithm's own numbers that may repeat what it does, as "name=number".
     """
 
     seconds: float
@@ -48,30 +52,18 @@ class Price(NamedTuple):
     apart: int
     links: int
     batches: int
-    agents: int
+    repeats: tuple[str, ...] = ()
 
     @property
     def words(self) -> str | None:
         """What is told of it beforehand; None where it is short.
 
-        >>> Price(130.0, 200.0, 6000, 40, 1, 10).words
+        >>> Price(130.0, 200.0, 6000, 40, 1).words
         'The account takes about 2 minutes and 200 MB: 6000 rounds differ, each with 40 links'
         """
         if self.seconds <= _LONG:
             return None
         return f"The account takes about {self._size}: {self._why}"
-
-    @property
-    def _size(self) -> str:
-        minutes = self.seconds / 60.0
-        time = f"{minutes:.0f} minutes" if minutes >= 2 else f"{self.seconds:.0f} seconds"
-        return f"{time} and {self.megabytes:.0f} MB"
-
-    @property
-    def _why(self) -> str:
-        several = f"{self.apart} rounds differ, each" if self.apart > 1 else "a round comes"
-        drawn = f", and an agent draws {self.batches} batches in it" if self.batches > 1 else ""
-        return f"{several} with {self.links} links{drawn}"
 
     def check(self) -> None:
         """Refuse an account that takes too long.
@@ -82,19 +74,32 @@ class Price(NamedTuple):
         if self.seconds <= _MOST:
             return
         share = _MOST / self.seconds
-        if self.batches > 1 and self.apart == 1:
-            remedy = f"lower local_steps, to {int(self.batches * share ** (1 / _POWER))} or less"
-        elif self.apart > 1:
+        if self.apart > 1:
             remedy = (
                 f"lower rounds, to {int(self.apart * share)} or less, or choose numbers and a "
                 "graph that do not change from round to round"
             )
+        elif self.batches > 1:
+            least = max(2, int(self.batches * share ** (1 / _POWER)))
+            remedy = f"lower {_either(self.repeats)} until an agent draws {least} or less"
         else:
             remedy = "lower agents, or join fewer of them"
         raise InputError(
             f"the account would take about {self._size}, and at most {_MOST / 60:.0f} minutes are "
             f"spent on one: {self._why}; {remedy}"
         )
+
+    @property
+    def _size(self) -> str:
+        minutes = self.seconds / 60.0
+        time = f"{minutes:.0f} minutes" if minutes >= 2 else f"{self.seconds:.0f} seconds"
+        return f"{time} and {self.megabytes:.0f} MB"
+
+    @property
+    def _why(self) -> str:
+        several = f"{self.apart} rounds differ, each with" if self.apart > 1 else "a round has"
+        drawn = f", in which an agent draws {self.batches} batches" if self.batches > 1 else ""
+        return f"{several} {self.links} links{drawn}"
 
 
 def price_of(subject: Subject) -> Price:
@@ -103,37 +108,49 @@ def price_of(subject: Subject) -> Price:
     Raises:
         UndeclaredOperation: the step does what no operation declares, or too much in one round.
 
-    >>> from .request import algorithm_of, graph_of
-    >>> from ..algorithms.algorithm import Form
+    >>> from overhear.training.accounts.request import algorithm_of, graph_of
+    >>> from overhear.training.algorithms.algorithm import Form
     >>> known = algorithm_of("dp-netfleet", settings={"local_steps": 9})
     >>> price_of(Subject(algorithm=known.algorithm, settings=known.settings, form=Form.REPAIRED,
     ...     graph=graph_of("ring:10"), rounds=50, sampling_rate=0.1, clip_norm=1.0,
     ...     learning_rate=0.1))[2:]
-    (1, 30, 9, 10)
+    (1, 30, 9, ('local_steps=9',))
     """
-    graph, bound = subject.graph, subject.reference_bound(1.0)
-    begun = perform(with_copies(bound.init), TracedRound(graph.at(0), index=0), number=0)
-    one, call = trace_round(with_copies(bound.step), begun.state, graph=graph.at(1), index=1)
-    after = [value for value in call.after if isinstance(value, Tensor)]
-    before = [value for value in call.before if isinstance(value, Tensor)]
-    alike = not one.record.reads_index and all(map(_equal, before, after))
-    apart = min(subject.rounds, len(graph.graphs)) if alike else subject.rounds
+    graph, repeats = subject.graph, _repeats(subject.settings)
+    try:
+        bound = subject.reference_bound(1.0)
+        begun = perform(with_copies(bound.init), TracedRound(graph.at(0), index=0), number=0)
+        one, call = trace_round(with_copies(bound.step), begun.state, graph=graph.at(1), index=1)
+    except TooManyOperations as error:
+        raise InputError(
+            f"{subject.algorithm.name} with {', '.join(repeats) or 'these numbers'} does more than "
+            f"{error.most} operations in a round, the most that can be accounted for with "
+            f"agents={graph.agents}: lower {_either((*repeats, 'agents'))}"
+        ) from error
+    pairs = zip(call.before, call.after, strict=True)
+    alike = all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
+    if alike and not one.record.reads_index:
+        apart = min(subject.rounds, len(graph.graphs))
+    else:
+        apart = subject.rounds
     batches = max(1, sum(entry.operation == "draw" for entry in call.script))
     links = max(of.receivers.size for of in graph.graphs)
-    seconds = (
-        _BASE
-        + apart * (_BY_ROUND + _BY_LINK * links)
-        + apart * _BY_BATCH * graph.agents * math.pow(batches - 1, _POWER)
-    )
+    of_a_round = _BY_LINK * links + _BY_BATCH * graph.agents * math.pow(batches - 1, _POWER)
     return Price(
-        seconds=seconds,
-        megabytes=50.0 + apart * 0.1 + links * _KILOBYTES / 1000.0,
+        seconds=_BASE + apart * (_BY_ROUND + of_a_round),
+        megabytes=_BASE_MEGABYTES + apart * _MEGABYTES_BY_ROUND + links * _MEGABYTES_BY_LINK,
         apart=apart,
         links=links,
         batches=batches,
-        agents=graph.agents,
+        repeats=repeats,
     )
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool((one == other).all())
+def _repeats(settings: Any) -> tuple[str, ...]:
+    """The whole numbers above 1 among the hyper-parameters."""
+    found = dataclasses.asdict(settings) if dataclasses.is_dataclass(settings) else {}
+    return tuple(f"{name}={n}" for name, n in found.items() if type(n) is int and n > 1)
+
+
+def _either(repeats: Sequence[str]) -> str:
+    return " or ".join(one.partition("=")[0] for one in repeats) or "what repeats them"

@@ -122,12 +122,7 @@ def opened_picture(path: Path) -> Iterator[Image]:
         # Pillow's own bound lies above the one here.
         quiet = warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning)
         with quiet, Image.open(path, formats=_FORMATS) as opened:
-            width, height = opened.size
-            if width * height > _MOST_PIXELS:
-                raise InputError(
-                    f"{path} has {width} x {height} pixels, must have at most {_MOST_PIXELS}; "
-                    "resize it"
-                )
+            _check_pixels(path, *opened.size)
             yield opened
     except InputError:
         raise
@@ -138,6 +133,14 @@ def opened_picture(path: Path) -> Iterator[Image]:
     except (OSError, ValueError, SyntaxError) as error:
         # SyntaxError: Pillow, on a broken PNG
         raise InputError(f"cannot read {path} as an image: {error}; save it as PNG") from error
+
+
+def _check_pixels(path: Path, width: int, height: int) -> None:
+    """Refuse a picture that is too large to be a record."""
+    if width * height > _MOST_PIXELS:
+        raise InputError(
+            f"{path} has {width} x {height} pixels, must have at most {_MOST_PIXELS}; resize it"
+        )
 
 
 def _read_image(path: Path) -> NDArray[np.float32]:

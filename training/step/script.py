@@ -23,7 +23,14 @@ from torch.nn import Parameter
 from ..functions.purity import PureFunction
 from .values import Batch, UndeclaredOperation
 
-__all__ = ["MOST_OPERATIONS", "Entry", "Script", "UnplannedOperation", "frozen"]
+__all__ = [
+    "MOST_OPERATIONS",
+    "Entry",
+    "Script",
+    "TooManyOperations",
+    "UnplannedOperation",
+    "frozen",
+]
 
 MOST_OPERATIONS = 10_000  # of a round, arithmetic included
 _SHOWN = 120  # characters of a value in a sentence
@@ -31,6 +38,21 @@ _SHOWN = 120  # characters of a value in a sentence
 
 class UnplannedOperation(UndeclaredOperation):
     """A round of a run does another thing than its trace did."""
+
+
+class TooManyOperations(UndeclaredOperation):
+    """A round does more than can be accounted for.
+
+    Attributes:
+        most: operations that it may do.
+    """
+
+    def __init__(self, round: int, most: int) -> None:
+        self.most = most
+        super().__init__(
+            f"round {round} does more than {most} operations, the most that can be accounted for "
+            "on so many agents: lower what repeats them, or the number of agents"
+        )
 
 
 class Entry(NamedTuple):
@@ -95,13 +117,7 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
         if self._differs(at, entry):
             self.refuse(UnplannedOperation(self._difference(at, entry)))
         if at >= self._most:
-            self.refuse(
-                UndeclaredOperation(
-                    f"round {self._round} does more than {self._most} operations, the most that "
-                    "can be accounted for on so many agents: lower what repeats them, such as "
-                    "local_steps or gossip_steps, or agents"
-                )
-            )
+            self.refuse(TooManyOperations(self._round, self._most))
         self._entries.append(entry)
         return at
 
