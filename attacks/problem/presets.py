@@ -25,6 +25,9 @@ from ...privacy.errors import InputError
 from .objective import Objective, cosine_distance, squared_distance
 
 
+_MOST_STARTS = 10_000
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
     """Settings of one attack.
@@ -71,6 +74,10 @@ class Preset:
             )
         if self.starts < 1:
             raise InputError(f"starts={self.starts} must be at least 1")
+        if self.starts > _MOST_STARTS:
+            raise InputError(
+                f"starts={self.starts} must be at most {_MOST_STARTS}; lower the number of restarts"
+            )
         if self.softness < 0:
             raise InputError(f"softness={self.softness} must be at least 0; 0 smooths nothing")
         if self.tv_weight < 0 or self.step_size <= 0:

@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from overhear.privacy.bounded import (
     check_expansion,
+    check_memory,
     check_safetensors,
     count_lines,
     read_bounded,
@@ -501,3 +502,21 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
 def test_a_safetensors_file_is_let_through(tmp_path: Path) -> None:
     save_file({"a": np.zeros(3)}, tmp_path / "a.safetensors")
     check_safetensors(tmp_path / "a.safetensors")
+
+
+def test_what_the_machine_has_no_memory_for_is_refused_with_a_remedy() -> None:
+    check_memory("a run", 1, "lower agents")
+    with pytest.raises(InputError, match=r"a run takes 1e\+15 GB of memory, .*: lower agents"):
+        check_memory("a run", 10**24, "lower agents")
+
+
+def test_a_control_group_bounds_the_memory_of_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "most").write_text("1000\n")
+    (tmp_path / "none").write_text("max\n")
+    limits = [str(tmp_path / name) for name in ("none", "nowhere", "most")]
+    monkeypatch.setattr("overhear.privacy.bounded._GROUP_LIMITS", limits)
+    with pytest.raises(InputError, match="this machine has 1e-06"):
+        check_memory("a run", 1001, "lower agents")
+    check_memory("a run", 1000, "lower agents")

@@ -30,8 +30,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ....privacy.bounded import check_memory
 from ....privacy.errors import InputError
 
+_LEAST_COPIES = 4  # of what is searched for: itself, its gradient, and two moments
 _Number = TypeVar("_Number", int, float)
 _Held = Mapping[str, Any]  # what is said by name, each of the type that its reader gives
 
@@ -66,6 +68,11 @@ class BatchFacts:
             raise InputError(f"input_shape={self.input_shape} must hold positive sides: 3,32,32")
         if self.records < 1:
             raise InputError(f"records={self.records} must be at least 1: the size of the batch")
+        check_memory(
+            f"a search for records={self.records} of input_shape={self.input_shape}",
+            _LEAST_COPIES * 4 * self.records * math.prod(self.input_shape),
+            "lower records, or input_shape",
+        )
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise InputError(
                 f"clip_norm={self.clip_norm} must be positive; leave it out if nothing is clipped"

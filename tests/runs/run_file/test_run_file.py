@@ -208,7 +208,7 @@ def test_several_mistakes_are_told_together(run_file: Path) -> None:
     told = refusal(run_file, "privacy.delta=2", "training.seed=-1")
     assert told.splitlines()[1:] == [
         "  [privacy] delta=2 must lie in (0, 1)",
-        "  [training] seed=-1 must be at least 0",
+        "  [training] seed=-1 must lie in [0, 9.22337e+18]",
     ]
 
 

@@ -274,3 +274,8 @@ def test_an_unknown_name_is_refused_with_the_remedy(name, message):
 def test_a_shape_that_does_not_fit_is_refused(name, input_shape, classes, message):
     with pytest.raises(ValueError, match=message):
         _build(name, input_shape, classes)
+
+
+def test_a_network_beyond_memory_is_refused_before_it_is_made() -> None:
+    with pytest.raises(ValueError, match=r"model 'linear' of 1000000000001000 parameters.* GB of"):
+        build_model("linear", input_shape=(10**12,), classes=1000, generator=torch.Generator())

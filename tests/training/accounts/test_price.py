@@ -1,0 +1,136 @@
+"""What an account takes is told before it is begun, and what is too long is refused."""
+
+from typing import NamedTuple
+
+import pytest
+
+from overhear.privacy.errors import InputError
+from overhear.training import ALGORITHMS, account, build_graph
+from overhear.training.accounts.account import account_of
+from overhear.training.accounts.price import Price, price_of
+from overhear.training.accounts.request import algorithm_of
+from overhear.training.accounts.subject import Subject
+from overhear.training.algorithms.algorithm import Form
+from overhear.training.step.handles import Agents
+from overhear.training.step.round import Round
+
+
+def subject(name: str, graph: str = "ring", *, rounds: int = 50, **settings: object) -> Subject:
+    known = algorithm_of(name, settings=settings)
+    return Subject(
+        algorithm=known.algorithm,
+        settings=known.settings,
+        form=Form.REPAIRED,
+        graph=build_graph(graph, 8),
+        rounds=rounds,
+        sampling_rate=0.1,
+        clip_norm=1.0,
+        learning_rate=0.1,
+        records=100.0 if ALGORITHMS[name].needs_records else None,
+    )
+
+
+SAME = {"clip_decay": 1.0, "budget_growth": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "apart"),
+    [
+        (subject("dpdl"), 1),
+        (subject("dyn-d2p", "directed-exponential", **SAME), 3),
+        (subject("dyn-d2p", "directed-exponential", clip_decay=2.0), 50),
+        (subject("dyn-d2p", "directed-exponential", rounds=2, **SAME), 2),
+    ],
+)
+def test_rounds_are_counted_apart_where_they_differ(given: Subject, apart: int) -> None:
+    assert price_of(given).apart == apart
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_ordinary_run_of_every_algorithm_is_short(name: str) -> None:
+    price = price_of(subject(name))
+    assert price.words is None
+    price.check()
+
+
+def test_more_of_anything_takes_longer() -> None:
+    def seconds(name: str, graph: str = "ring", **more: object) -> float:
+        return price_of(subject(name, graph, **more)).seconds  # type: ignore[arg-type]
+
+    assert seconds("dpdl") < seconds("dpdl", "full")
+    assert seconds("dp-netfleet") < seconds("dp-netfleet", local_steps=50)
+    changing = {"clip_decay": 2.0, "graph": "directed-exponential"}
+    assert seconds("dyn-d2p", **changing) < seconds("dyn-d2p", rounds=99, **changing)
+
+
+@pytest.mark.parametrize(
+    ("price", "words"),
+    [
+        (Price(600.0, 90.0, 1000, 20, 1), "10 minutes and 90 MB, .* lower rounds, to 500 or less"),
+        (Price(600.0, 90.0, 1, 20, 400, ("k=400",)), "draws 400 batches; lower k until"),
+        (Price(600.0, 90.0, 1, 10**7, 1), "a round has 10000000 links; lower agents"),
+    ],
+)
+def test_a_long_account_is_refused_with_the_number_to_lower(price: Price, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        price.check()
+    price._replace(seconds=300.0).check()
+
+
+def test_an_account_of_some_seconds_says_so_before_it_is_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Begun(Exception):
+        pass
+
+    def figures_of(*_: object, **__: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr("overhear.training.accounts.account.figures_of", figures_of)
+    told: list[str] = []
+    long = subject("dyn-d2p", "directed-exponential", rounds=1000, clip_decay=2.0)
+    for given in (subject("dpdl"), long):
+        with pytest.raises(Begun):
+            account_of(given, statement=STATEMENT, noise_multiplier=1.0, notice=told.append)
+    (words,) = told
+    assert words.startswith("The account takes about 21 seconds and")
+    assert "1000 rounds differ" in words
+
+
+STATEMENT = account(
+    "dpdl", graph="ring:4", rounds=2, sampling_rate=0.1, delta=1e-5, noise_multiplier=1.0
+).statement
+
+
+class State(NamedTuple):
+    x: Agents
+
+
+def init(round: Round) -> State:
+    return State(round.initial())
+
+
+def step(state: State, round: Round, *, turns: int) -> State:
+    x = state.x
+    for _ in range(turns):
+        x = 1.0 * x
+    return State(x)
+
+
+@pytest.mark.parametrize(("agents", "most"), [(2, 10_000), (300, 1527), (3000, 500)])
+def test_a_round_without_an_end_is_stopped_at_a_number_of_operations(
+    agents: int, most: int
+) -> None:
+    known = algorithm_of(init, step, settings={"turns": 10**12})
+    endless = Subject(
+        algorithm=known.algorithm,
+        settings=known.settings,
+        form=Form.REPAIRED,
+        graph=build_graph("ring", agents),
+        rounds=5,
+        sampling_rate=0.1,
+        clip_norm=1.0,
+        learning_rate=0.1,
+    )
+    with pytest.raises(InputError, match=rf"turns=1000000000000 does more than {most} operations"):
+        price_of(endless)
