@@ -35,6 +35,7 @@ _MOST_EXPANSION = 200  # times its own size, beyond that; packed images and text
 _MOST_TEXT = 8 << 30
 _LONGEST_LINE = 64 << 20
 _LARGEST_HEADER = 16 << 20  # of a safetensors file, which is JSON
+_SMALLEST_HEADER = 2  # which is empty
 _TOML = 1 << 20
 
 
@@ -199,6 +200,11 @@ def check_safetensors(path: Path) -> None:
         raise InputError(f"{path} is not a safetensors file: it has {size} bytes of at least 8")
     (header,) = struct.unpack("<Q", first)
     most = min(_LARGEST_HEADER, size - 8)
+    if header < _SMALLEST_HEADER:
+        raise InputError(
+            f"{path} is not a safetensors file: it announces a header of {header} bytes, must be "
+            f"at least {_SMALLEST_HEADER}"
+        )
     if header > most:
         raise InputError(
             f"{path} is not a safetensors file: it announces a header of {header} bytes, must be "

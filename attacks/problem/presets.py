@@ -24,7 +24,6 @@ from types import MappingProxyType
 from ...privacy.errors import InputError
 from .objective import Objective, cosine_distance, squared_distance
 
-
 _MOST_STARTS = 10_000
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.ledger import Spent
 from ...runs.attack.attack import PLANTED
@@ -37,6 +38,7 @@ from .run_facts import course, run_facts, traffic, utility
 
 SCHEMA: Literal[2] = 2
 _POINTS = 12  # of epsilon by round
+_LARGEST_PICTURE = 64 << 20  # bytes
 
 
 def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Path] = ()) -> Path:
@@ -76,7 +78,9 @@ def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dic
     named |= {path for s in shown for row in s.rows for path in row.images}
     found = sorted((folder / run_folder.ATTACKS).glob("*.png"))
     paths = {path.relative_to(folder).as_posix(): path for path in found}
-    return {name: path.read_bytes() for name, path in paths.items() if name in named}
+    return {
+        name: read_bounded(path, _LARGEST_PICTURE) for name, path in paths.items() if name in named
+    }
 
 
 def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...privacy.bounded import read_bounded
 from ...privacy.durable import PART, sync_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.ledger import Ledger, Spent
@@ -374,7 +375,7 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
         path.replace(path.with_name(path.name.replace("round-", "broken-")))
     metrics = out / run_folder.METRICS
     if metrics.exists():
-        lines = metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_bounded(metrics, 1 << 30).decode("utf-8", errors="replace").splitlines()
         kept = [line for line in lines if _round_of(line) < after]
         write_durably(metrics, "".join(f"{line}\n" for line in kept).encode())
     transcripts = out / run_folder.TRANSCRIPT
@@ -391,7 +392,7 @@ def _round_of(line: str) -> float:
     """The round of a line of metrics; of one that was cut off infinity."""
     try:
         return float(json.loads(line)["round"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return float("inf")
 
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...privacy.bounded import read_bounded
+from ...privacy.bounded import check_safetensors, check_size, read_bounded
 from ...privacy.durable import PART, write_durably
 from ...privacy.errors import InputError
 from .folder import (
@@ -40,6 +40,7 @@ from .folder import (
 __all__ = ["check_sums", "forget_sums", "write_sums"]
 
 _LARGEST = 64 << 20  # bytes; a line has about a hundred
+_LONG = 1 << 30  # bytes of a file that is no safetensors file
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _ALWAYS = (RUN, ENVIRONMENT, RECORDS, LEDGER)
 _READ = (*_ALWAYS, METRICS, STOPPED, PRIVACY, REPORT, ATTACK, AUDIT, MEMBERSHIP, LAST_MODEL)
@@ -111,11 +112,24 @@ def check_sums(folder: Path) -> None:
     root = folder.resolve()
     for name, value in held.items():
         path = folder / name
-        if not _is_inside(path, root) or digest(path) != value:
+        inside = _is_inside(path, root)
+        if inside:
+            _check_length(path)
+        if not inside or digest(path) != value:
             raise InputError(
                 f"{path} is not the file that {SUMS} names; the run was changed after it was "
                 "written"
             )
+
+
+def _check_length(path: Path) -> None:
+    """Refuse a file of gigabytes that cannot be what its name says, before all of it is read."""
+    if path.stat().st_size <= _LONG:
+        return
+    if path.suffix == ".safetensors":
+        check_safetensors(path)
+    else:
+        check_size(path, _LONG)
 
 
 def _needed(folder: Path) -> Iterator[str]:

@@ -176,8 +176,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
     for command in ("report", "attack", "audit", "compare", "total"):
         several = command in ("compare", "total")
         calls[f"{command} of a fifo"] = [command, "fifo", *["fifo/again"] * several]
-    gradients = {"weight": np.ones((10, 64), "<f4"), "bias": np.ones(10, "<f4")}
-    save_file({f"gradient.1.{n}": g for n, g in gradients.items()}, folder / "g.safetensors")
+    layer = {"weight": np.ones((10, 64), "<f4"), "bias": np.ones(10, "<f4")}
+    held = {f"{kind}.1.{n}": g for kind in ("gradient", "parameter") for n, g in layer.items()}
+    save_file(held, folder / "g.safetensors")
     inverted = ["invert", "g.safetensors", "--model=linear", "--out=out"]
     calls["invert on a vast picture"] = [*inverted, "--input-shape=1,1000000,1000000"]
     calls["invert of many records"] = [
@@ -212,7 +213,7 @@ WORDS = {
     "invert of a fifo": "fifo is no file",
     "invert on a vast picture": "lower records, or input_shape",
     "invert of many records": "a search for records=1000000000000 of input_shape=(1, 8, 8) takes",
-    "invert of many starts": "starts=1000000000 must be at most 10000; lower the number of restarts",
+    "invert of many starts": "starts=1000000000 must be at most 10000; lower the",
     "invert beside a fifo": "fifo.png is no regular file; give a file",
     "plan of a fifo": "no run file at fifo",
 }

@@ -148,7 +148,8 @@ def price_of(subject: Subject) -> Price:
 
 def _repeats(settings: Any) -> tuple[str, ...]:
     """The whole numbers above 1 among the hyper-parameters."""
-    found = dataclasses.asdict(settings) if dataclasses.is_dataclass(settings) else {}
+    names = [field.name for field in dataclasses.fields(settings)]
+    found = {name: getattr(settings, name) for name in names}
     return tuple(f"{name}={n}" for name, n in found.items() if type(n) is int and n > 1)
 
 

@@ -119,6 +119,19 @@ def _pipe(folder: Path) -> None:
     os.mkfifo(folder / "metrics.jsonl")
 
 
+CHECKPOINT = "checkpoints/round-000000.safetensors"
+
+
+def hole(name: str) -> Change:
+    """A file of zeros that takes no room, in the place of another."""
+
+    def write(folder: Path) -> None:
+        with (folder / name).open("wb") as file:
+            file.truncate(1 << 40)
+
+    return write
+
+
 def _huge(folder: Path) -> None:
     with (folder / "SHA256SUMS").open("r+b") as file:
         file.truncate(4 << 30)
@@ -182,6 +195,8 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "a linked folder": (_linked_folder, "is not the file"),
     "a link to itself": (_circle, "metrics.jsonl is not the file"),
     "a pipe": (_pipe, "metrics.jsonl is not the file"),
+    "a terabyte of evidence": (hole("ledger.jsonl"), "and at most 1073741824 are read"),
+    "a terabyte of no tensors": (hole(CHECKPOINT), "it announces a header of 0 bytes"),
     "4 gigabytes": (_huge, "and at most 67108864 are read"),
 }
 

@@ -30,16 +30,13 @@ def subject(name: str, graph: str = "ring", *, rounds: int = 50, **settings: obj
     )
 
 
-SAME = {"clip_decay": 1.0, "budget_growth": 1.0}
-
-
 @pytest.mark.parametrize(
     ("given", "apart"),
     [
         (subject("dpdl"), 1),
-        (subject("dyn-d2p", "directed-exponential", **SAME), 3),
-        (subject("dyn-d2p", "directed-exponential", clip_decay=2.0), 50),
-        (subject("dyn-d2p", "directed-exponential", rounds=2, **SAME), 2),
+        (subject("dsgd", "directed-exponential"), 3),
+        (subject("dyn-d2p", "directed-exponential"), 50),
+        (subject("dsgd", "directed-exponential", rounds=2), 2),
     ],
 )
 def test_rounds_are_counted_apart_where_they_differ(given: Subject, apart: int) -> None:
