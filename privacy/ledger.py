@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from .bounded import check_size
 from .durable import BINARY, named, part_of, publish, write_all
 from .errors import InputError
 from .ledger_lines import (
@@ -98,7 +99,9 @@ class Ledger:
         Raises:
             LedgerInUse: another process appends to it.
             OSError: the system refuses; the error names the file.
+            ValueError: it is no regular file.
         """
+        check_size(path, 1 << 62)
         ledger = cls.__new__(cls)
         ledger._open(path, path, 0)
         try:
@@ -268,9 +271,7 @@ class Spent:
 
 
 def read_ledger(path: Path) -> Spent:
-    """Read a ledger.
-
-    At most a line of it is held besides what it says.
+    """Read a ledger, of which at most a line is held besides what it says.
 
     Raises:
         FileNotFoundError: there is none.
@@ -279,8 +280,7 @@ def read_ledger(path: Path) -> Spent:
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; train a run into this folder first")
-    if not path.is_file():
-        raise InputError(f"{path} is no file; put the ledger of the run back")
+    check_size(path, 1 << 62)
     with path.open("rb") as file:
         return _read(file, path)
 

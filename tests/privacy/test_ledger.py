@@ -3,10 +3,12 @@
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from overhear.privacy import Ledger, read_ledger
+from overhear.privacy.errors import InputError
 from overhear.privacy.ledger import LedgerInUse
 
 HEADER = {"noise_multiplier": 2.5, "clip_norm": 1.0}
@@ -263,3 +265,11 @@ def test_less_that_was_tested_than_before_is_refused(tmp_path):
     ledger.close()
     with pytest.raises(ValueError, match="less noise was tested"):
         read_ledger(tmp_path / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+def test_what_is_no_file_is_neither_read_nor_gone_on_with(put, tmp_path):
+    put(tmp_path / "ledger.jsonl")
+    for taken in (read_ledger, Ledger.reopen):
+        with pytest.raises(InputError, match="is no regular file"):
+            taken(tmp_path / "ledger.jsonl")
