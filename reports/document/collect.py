@@ -38,7 +38,7 @@ from .run_facts import course, run_facts, traffic, utility
 
 SCHEMA: Literal[2] = 2
 _POINTS = 12  # of epsilon by round
-_LARGEST_PICTURE = 64 << 20  # bytes
+_LARGEST_PICTURE, _LONG = 64 << 20, 8 << 30  # bytes of a picture, and of any other file
 
 
 def report_run(folder: Path, *, show_records: bool = False, others: Sequence[Path] = ()) -> Path:
@@ -244,5 +244,5 @@ def _reproduce(folder: Path) -> Reproduce:
         commands=[*commands, "overhear report DIR"],
         check=["cd DIR && sha256sum --check SHA256SUMS"],
         environment=read_environment(folder / run_folder.ENVIRONMENT),
-        files={name: run_folder.digest(folder / name) for name in there},
+        files={name: run_folder.digest(folder / name, most=_LONG) for name in there},
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...privacy.bounded import check_size
 from ...privacy.durable import PART, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
@@ -168,7 +169,12 @@ def environment(device: str) -> Environment:
     )
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+def digest(path: Path, *, most: int = 1 << 62) -> str:
+    """SHA-256 of a file.
+
+    Raises:
+        ValueError: it is no regular file, which may have no end, or has more than `most` bytes.
+    """
+    check_size(path, most)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -195,7 +195,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "a linked folder": (_linked_folder, "is not the file"),
     "a link to itself": (_circle, "metrics.jsonl is not the file"),
     "a pipe": (_pipe, "metrics.jsonl is not the file"),
-    "a terabyte of evidence": (hole("ledger.jsonl"), "and at most 1073741824 are read"),
+    "a terabyte of evidence": (hole("ledger.jsonl"), "and at most 8589934592 are read"),
     "a terabyte of no tensors": (hole(CHECKPOINT), "it announces a header of 0 bytes"),
     "4 gigabytes": (_huge, "and at most 67108864 are read"),
 }
