@@ -9,8 +9,15 @@
 | P, I, O |                  |           | positions, inputs and outputs of the layer |
 
 At P = 1 the norm needs no product: |G| = |u| |a| (Goodfellow 2015, arXiv:1510.01799). At P > 1 it
-is that of G itself and not of Gram matrices of positions (Bu et al. 2022, arXiv:2205.10683), whose
-terms may cancel in float32: what is measured is what is added.
+is that of G itself: what is measured is what is added. Where positions are few beside inputs and
+outputs, 2 P (I + O) < I O, it is that of Gram matrices of positions (Bu et al. 2022,
+arXiv:2205.10683) with all that rounding may take from it:
+
+    |G|^2 = sum over p, q of (a_p . a_q) (u_p . u_q),    S = sum over p of |a_p| |u_p|
+    norm  = sqrt(|G|^2 + (I + O + P^2 + 2) e64 S^2) + P e S
+
+e64 and e are the spacing of doubles, in which the matrices are made, and of the working precision,
+in which G is added: terms that cancel leave S, and no norm that is too small.
 """
 
 from __future__ import annotations
@@ -38,7 +45,7 @@ class Product:
     inputs: Tensor  # (B, P, I)
     signals: Tensor  # (B, P, O)
     bias_signals: Tensor  # (B, O), summed over positions
-    gradients: Tensor | None  # (B, O, I), formed where P > 1 and a norm is asked for
+    gradients: Tensor | None  # (B, O, I), formed where P > 1 is not small and a norm is asked for
     rows_first: bool  # I counts (height, width, channel), not the weight's (channel, height, width)
 
     def elements(self) -> int:
@@ -53,10 +60,25 @@ class Product:
             if self.layer.bias is not None:
                 squares = squares + squared_norms(self.bias_signals)
             return squares
+        if self.inputs.shape[1] > 1:
+            squares = self._at_most().square().to(self.signals.dtype)
+            if self.layer.bias is not None:
+                squares = squares + squared_norms(self.bias_signals)
+            return squares
         read, sent = _in_double(self.inputs.flatten(1)), _in_double(self.signals.flatten(1))
         if self.layer.bias is not None:
             read = read + 1
         return (read * sent).to(self.signals.dtype)
+
+    def _at_most(self) -> Tensor:
+        """Norms (B,) of the weights' gradients from Gram matrices, not below the true ones."""
+        positions, width = self.inputs.shape[1], self.inputs.shape[2] + self.signals.shape[2]
+        read, sent = (found @ found.mT for found in (self.inputs.double(), self.signals.double()))
+        ends = read.diagonal(dim1=1, dim2=2) * sent.diagonal(dim1=1, dim2=2)
+        longest = ends.clamp(min=0).sqrt().sum(1)  # S
+        rounding = (width + positions**2 + 2) * torch.finfo(torch.float64).eps
+        squares = (read * sent).sum((1, 2)).clamp(min=0) + rounding * longest.square()
+        return squares.sqrt() + positions * torch.finfo(self.signals.dtype).eps * longest
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""
@@ -166,7 +188,8 @@ def cut_patches(layer: nn.Conv2d, images: Tensor) -> Tensor:
 def _product(
     layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool, rows_first: bool
 ) -> Product:
-    formed = measured and inputs.shape[1] > 1
+    (_, positions, read), sent = inputs.shape, signals.shape[2]
+    formed = measured and positions > 1 and 2 * positions * (read + sent) >= read * sent
     return Product(
         layer=layer,
         shape=layer.module.get_parameter("weight").shape,

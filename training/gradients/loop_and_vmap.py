@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from ..models.parameters import unflatten
@@ -82,7 +83,8 @@ class OfModel:
 
     def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """See `Objective.loss`."""
-        logits = torch.func.functional_call(self._model, pieces, (x.unsqueeze(0),))
+        with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
+            logits = torch.func.functional_call(self._model, pieces, (x.unsqueeze(0),))
         return cross_entropy(logits, y.unsqueeze(0))
 
 
