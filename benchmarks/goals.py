@@ -29,7 +29,11 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.read, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads, self.read, self.out = (
+            heads,
+            nn.Linear(width, 3 * width),
+            nn.Linear(width, width),
+        )
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 

@@ -14,7 +14,7 @@ is not listed has no rule. Sizes are those of the graph, so that no rule depends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,8 @@ class Call:
     def place(self, of: Any) -> Place | None:
         """Where the examples of an operand lie; None for one that all examples share."""
         state = self.states[of] if isinstance(of, fx.Node) else None
+        if isinstance(state, tuple):
+            raise ExamplesMeet("it reads several values as one")
         if isinstance(state, Parameter):
             raise ExamplesMeet(f"parameter {state.name!r} is used outside of a layer")
         return state if isinstance(state, Place) else None
@@ -258,6 +260,11 @@ def constant(call: Call) -> None:
     """What all examples share; of the batch's size it may not be."""
     if any(call.place(node) is not None for node in call.tensors()):
         raise ExamplesMeet("there is no rule for it")
+
+
+def without_rule(_call: Call) -> None:
+    """Nothing is known of it."""
+    raise ExamplesMeet("there is no rule for it")
 
 
 def at(size: Any, examples: int) -> int:

@@ -33,6 +33,7 @@ from .operations import (
     State,
     bound,
     rank,
+    without_rule,
 )
 from .places import FIRST, Place
 from .weights import layer_of
@@ -85,8 +86,8 @@ class Separate(nn.Module):
     def named_parameters(
         self,
         prefix: str = "",
-        recurse: bool = True,  # noqa: FBT001, FBT002 - torch's signature
-        remove_duplicate: bool = True,  # noqa: ARG002, FBT001, FBT002 - none is shared
+        recurse: bool = True,
+        remove_duplicate: bool = True,  # noqa: ARG002 - none is shared
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters in the order of the network, not of the layers."""
         for name in self._order if recurse else ():
@@ -221,6 +222,8 @@ class _Reader:
         if target is torch.ops.aten._assert_tensor_metadata.default:
             return
         operation, name = self._not_in_place(node, target)
+        if name in ("view", "_unsafe_view"):  # of images whose channels a layout turns inwards
+            operation = torch.ops.aten.reshape.default
         call = Call(node=node, name=name, arguments=bound(node), states=self._states)
         self._check_sizes(call)
         try:
@@ -228,9 +231,7 @@ class _Reader:
             if layer is not None:
                 self._note_layer(call, layer.module, layer.names, place=layer.place)
                 return
-            if name not in RULES:
-                raise ExamplesMeet("there is no rule for it")
-            found = RULES[name](call)
+            found = RULES.get(name, without_rule)(call)
         except (ExamplesMeet, RuntimeError) as reason:
             raise ExamplesMeet(f"in its forward {name!r} may let examples meet: {reason}") from None
         state = found if isinstance(found, tuple) else (Shared() if found is None else found)

@@ -36,9 +36,8 @@ from ...privacy.errors import InputError, InputTypeError, NotFiniteError
 from ..forwards.separate import Separate
 from ..models.parameters import validate_model
 from ..models.tasks import Task
-from .choice import BY_LAYER, choose, disagreement, network_size, unknown_forward, with_layers
+from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
-from .layers import unsupported_layer
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 from .precision import full_precision
 

@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 
 class Block(nn.Module):
@@ -18,14 +18,15 @@ class Block(nn.Module):
         count, length, width = x.shape
         q, k, v = self.qkv(self.norms[0](x)).chunk(3, dim=-1)
         q, k, v = (
-            t.reshape(count, length, self.heads, -1).transpose(1, 2).flatten(0, 1) for t in (q, k, v)
+            t.reshape(count, length, self.heads, -1).transpose(1, 2).flatten(0, 1)
+            for t in (q, k, v)
         )  # (count * heads, length, .)
         scores = torch.bmm(q, k.mT) / (width // self.heads) ** 0.5
         hidden = torch.ones(length, length, device=x.device).tril() == 0
         found = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
         found = found.view(count, self.heads, length, -1).transpose(1, 2).reshape(x.shape)
         x = x + self.out(found)
-        y = self.down(F.gelu(self.up(self.norms[1](x))))
+        y = self.down(functional.gelu(self.up(self.norms[1](x))))
         y += x
         return y
 
@@ -74,9 +75,9 @@ class Images(nn.Module):
         self.register_buffer("scale", torch.full((4, 1, 1), 0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu_(self.first(x))
-        x = F.silu(self.norm(self.second(x))) * self.scale + x
-        return self.head(F.max_pool2d(x, 2).reshape(len(x), -1))
+        x = functional.relu_(self.first(x))
+        x = functional.silu(self.norm(self.second(x))) * self.scale + x
+        return self.head(functional.max_pool2d(x, 2).reshape(len(x), -1))
 
 
 class Mixer(nn.Module):
@@ -148,22 +149,26 @@ MEETING = {
     "one for all": lambda _, x: x + x[0],
     "product of examples": lambda _, x: (x @ x.t()).softmax(1) @ x,
     "einsum": lambda _, x: torch.einsum("bi,ci->bc", x, x) @ x,
-    "attention": lambda m, x: F.scaled_dot_product_attention(x, x, m.inner(x)),
+    "attention": lambda m, x: functional.scaled_dot_product_attention(x, x, m.inner(x)),
     "indexed": lambda _, x: x[torch.randperm(2)],
     "scattered": lambda _, x: torch.zeros_like(x).index_add(0, torch.zeros(1).long(), x[:1]),
     "branch on data": lambda _, x: x if bool(x.amax() > 4) else 2 * x,
     "branch on the batch": lambda _, x: x if x.shape[0] > 5 else 2 * x,
     "number from data": lambda _, x: x * x.amax().item(),
-    "batch norm": lambda _, x: F.batch_norm(x, None, None, training=True),
-    "convolution over examples": lambda _, x: F.conv1d(x.t()[None], torch.ones(6, 6, 1))[0].t(),
-    "normalised over all": lambda _, x: F.layer_norm(x.t(), (2,)).t() if len(x) == 2 else x / x.norm(),
-    "random": lambda _, x: F.dropout(x, 0.5),
+    "batch norm": lambda _, x: functional.batch_norm(x, None, None, training=True),
+    "convolution over examples": lambda _, x: functional.conv1d(x.t()[None], torch.ones(6, 6, 1))[
+        0
+    ].t(),
+    "normalised over all": lambda _, x: (
+        functional.layer_norm(x.t(), (2,)).t() if len(x) == 2 else x / x.norm()
+    ),
+    "random": lambda _, x: functional.dropout(x, 0.5),
     "drawn": lambda _, x: x + torch.rand_like(x),
     "overwritten view": _overwritten,
     "overwritten buffer": _counted,
     "layer twice": lambda m, x: m.inner(m.inner(x)),
     "weight elsewhere": lambda m, x: m.inner(x) @ m.inner.weight,
-    "weight scaled": lambda m, x: F.linear(x, 2 * m.inner.weight),
+    "weight scaled": lambda m, x: functional.linear(x, 2 * m.inner.weight),
     "bare parameter": lambda m, x: x + m.inner.bias,
     "layer on what is shared": lambda m, x: x + m.inner(torch.ones(1, 6)),
     "no gradient": lambda m, x: m.inner(x) + torch.no_grad()(lambda: x * 2)(),
