@@ -14,6 +14,7 @@ is not listed has no rule. Sizes are those of the graph, so that no rule depends
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -265,6 +266,18 @@ def constant(call: Call) -> None:
 def without_rule(_call: Call) -> None:
     """Nothing is known of it."""
     raise ExamplesMeet("there is no rule for it")
+
+
+def entries(call: Call) -> int:
+    """Entries that an operation makes of one example, those of an attention's scores too."""
+    value = call.node.meta["val"]
+    if RULES[call.name] is movement or not isinstance(value, torch.Tensor):
+        return 0
+    made = math.prod(at(size, 1) for size in value.shape)
+    if call.name == "scaled_dot_product_attention":
+        width, keys = value.shape[-1], call.arguments["key"].meta["val"].shape[-2]
+        made += 2 * made // at(width, 1) * at(keys, 1)
+    return made
 
 
 def at(size: Any, examples: int) -> int:

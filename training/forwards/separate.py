@@ -32,6 +32,7 @@ from .operations import (
     Size,
     State,
     bound,
+    entries,
     rank,
     without_rule,
 )
@@ -75,6 +76,7 @@ class Separate(nn.Module):
         order: list[str],
         names: tuple[str, str],
         shape: torch.Size,
+        entries: int,
     ) -> None:
         super().__init__()
         for name, layer in layers.items():
@@ -82,6 +84,7 @@ class Separate(nn.Module):
         self._steps, self._constants, self._order = steps, constants, order
         self._input, self._output = names
         self.shape = shape  # of an example
+        self.entries = entries  # that operations beside the layers make of one example
 
     def named_parameters(
         self,
@@ -152,6 +155,7 @@ class _Reader:
         self._steps: list[_Step] = []
         self._layers: dict[str, nn.Module] = {}
         self._constants: dict[str, Tensor] = {}
+        self._entries = 0
         self._names: dict[str, str] = {}  # of parameters, in the layers
         self._input: fx.Node | None = None
         self._positions = {node: at for at, node in enumerate(self._graph.nodes)}
@@ -186,6 +190,7 @@ class _Reader:
             order=[self._names[name] for name in self._parameters],
             names=(self._input.name, output.name),
             shape=shape,
+            entries=self._entries,
         )
 
     def _held(self, node: fx.Node) -> State:
@@ -234,6 +239,7 @@ class _Reader:
             found = RULES.get(name, without_rule)(call)
         except (ExamplesMeet, RuntimeError) as reason:
             raise ExamplesMeet(f"in its forward {name!r} may let examples meet: {reason}") from None
+        self._entries += entries(call)
         state = found if isinstance(found, tuple) else (Shared() if found is None else found)
         if found is None and not isinstance(node.meta["val"], Tensor):
             state = (Shared(),) * len(node.meta["val"])

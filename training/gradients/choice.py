@@ -25,7 +25,7 @@ The rule weighs the calls that a group saves against the entries that it moves:
 | D      | ``parameters``    | entries of a model, and of a sum                                   |
 | M      | ``per_example``   | entries that layers read and return for one example; twice those   |
 |        |                   | of convolutions, with the input as patches: they take longer under |
-|        |                   | models of their own                                                |
+|        |                   | models of their own; of a graph, also what its operations make     |
 | c      | `_CALL`           | entries that a group moves in the time of one call                 |
 
 2, 3, 1 / 32, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries
@@ -243,7 +243,7 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
     """Count a network's layers and entries by one call.
 
     Args:
-        model: A network that `unsupported_layer` lets pass.
+        model: What `with_layers` returned.
         example: (1, *shape), of which the shape and the type matter.
 
     Examples:
@@ -271,7 +271,7 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
     return NetworkSize(
         layers=len(layers),
         parameters=sum(p.numel() for p in model.parameters()),
-        per_example=sum(counts),
+        per_example=sum(counts) + (model.entries if isinstance(model, Separate) else 0),
     )
 
 
