@@ -58,11 +58,11 @@ def place_of(labels: Tensor, examples: int) -> Place | None:
     Examples:
         >>> place_of(torch.tensor([[0, 0, 1, 1], [0, 0, 1, 1]]), 2)
         Place(dim=1, outer=1, inner=2)
-        >>> place_of(torch.tensor([1, 0]), 2) is None
+        >>> place_of(torch.tensor([1, 0]), 2) is None  # in another order
         True
     """
     for dim in range(labels.ndim):
-        along = labels.movedim(dim, 0).flatten(1)[:, 0]
+        along = labels.movedim(dim, 0).reshape(labels.shape[dim], -1)[:, 0]
         inner = int((along == 0).long().cumprod(0).sum())
         if inner == 0 or len(along) % (examples * inner):
             continue

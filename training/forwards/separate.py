@@ -13,9 +13,11 @@ read and return.
 from __future__ import annotations
 
 import copy
+import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,8 +129,7 @@ def separate(model: nn.Module, example: Tensor) -> Separate | str:
     model = copy.deepcopy(model).requires_grad_(True)
     inputs = torch.zeros_like(example).expand(_COPIES, *example.shape[1:]).contiguous()
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
+        with _quiet(), torch.enable_grad():
             program = torch.export.export(
                 model,
                 (inputs,),
@@ -237,7 +238,7 @@ class _Reader:
                 self._note_layer(call, layer.module, layer.names, place=layer.place)
                 return
             found = RULES.get(name, without_rule)(call)
-        except (ExamplesMeet, RuntimeError) as reason:
+        except Exception as reason:  # noqa: BLE001 - what a rule cannot read does not pass
             raise ExamplesMeet(f"in its forward {name!r} may let examples meet: {reason}") from None
         self._entries += entries(call)
         state = found if isinstance(found, tuple) else (Shared() if found is None else found)
@@ -342,6 +343,19 @@ class _Reader:
                 unused.register_parameter(held, nn.Parameter(parameter.detach().clone()))
                 self._names[name] = f"unused.{held}"
         self._layers["unused"] = unused
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch tells its developers about a forward."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _may_alias(node: fx.Node) -> bool:

@@ -77,7 +77,7 @@ class Images(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = functional.relu_(self.first(x))
         x = functional.silu(self.norm(self.second(x))) * self.scale + x
-        return self.head(functional.max_pool2d(x, 2).reshape(len(x), -1))
+        return self.head(functional.max_pool2d(x, 2).view(x.shape[0], -1))
 
 
 class Mixer(nn.Module):
