@@ -175,7 +175,7 @@ class _Reader:
             elif node.op == "output":
                 (output,) = node.args[0]
             else:
-                raise ExamplesMeet(f"its graph has a node {node.op!r}")
+                raise ExamplesMeet(f"its forward has a part that is no operation ({node.op})")
         if (
             not isinstance(output, fx.Node)
             or self._input is None
@@ -216,7 +216,7 @@ class _Reader:
         if target is operator.getitem:
             whole = self._states[node.args[0]]  # type: ignore[index]  # a node
             if not isinstance(whole, tuple):
-                raise ExamplesMeet("its graph takes a part of what has none")
+                raise ExamplesMeet("its forward takes a part of what has none")
             self._note(node, whole[node.args[1]])  # type: ignore[index]  # an integer
             return
         if target in _ON_SIZES or target is torch.ops.aten.sym_size.int:
