@@ -221,7 +221,7 @@ class _Reader:
             return
         if target in _ON_SIZES or target is torch.ops.aten.sym_size.int:
             operation = _size if target is torch.ops.aten.sym_size.int else target
-            self._note(node, Size(), operation=operation)  # type: ignore[arg-type]  # callable
+            self._note(node, Size(), operation=operation)
             return
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             raise ExamplesMeet(f"its forward uses {getattr(target, '__name__', target)}")
@@ -325,13 +325,12 @@ class _Reader:
     def _check_shape(self, shape: torch.Size, state: State) -> None:
         """The batch's size is one side, where the examples lie, and of no other."""
         assert self._input is not None  # noqa: S101 - the input is the last placeholder
-        batch = self._input.meta["val"].shape[0]
+        batch = self._input.meta["val"].shape[0].node.expr
         for dim, size in enumerate(shape):
-            decided = isinstance(size, torch.SymInt)
-            here = isinstance(state, Place) and state.dim == dim
-            if decided != here or (
-                here and size.node.expr != state.outer * state.inner * batch.node.expr  # type: ignore[union-attr]  # a place
-            ):
+            place = state if isinstance(state, Place) and state.dim == dim else None
+            decided = size.node.expr if isinstance(size, torch.SymInt) else None
+            expected = None if place is None else place.outer * place.inner * batch
+            if decided != expected:
                 raise ExamplesMeet("in its forward the size of the batch is not that of one side")
 
     def _hold_unused(self) -> None:

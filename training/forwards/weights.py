@@ -94,7 +94,8 @@ def _embedding(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
     if call.arguments["scale_grad_by_freq"] or call.arguments["sparse"]:
         raise ExamplesMeet("it is sparse or scales gradients by frequency")
     padding = call.arguments["padding_idx"]
-    return nn.Embedding(*weight.shape, padding_idx=None if padding < 0 else padding, device="meta")
+    rows, width = weight.shape
+    return nn.Embedding(rows, width, padding_idx=None if padding < 0 else padding, device="meta")
 
 
 def _within(place: Place, sides: int) -> None:

@@ -178,11 +178,12 @@ def disagreement(
     model = copy.deepcopy(model).double()
     inputs, targets = examples.inputs[:2], examples.targets[:2]
     inputs = inputs.double() if inputs.is_floating_point() else inputs
-    exact: nn.Module | str = model
+    exact = model
     if isinstance(layered, Separate):  # a graph is of one precision
-        exact = separate(model, inputs[:1])
-        if isinstance(exact, str):
-            return True, exact
+        found = separate(model, inputs[:1])
+        if isinstance(found, str):
+            return True, found
+        exact = found
     probes = _probes(inputs)
     few = Examples(
         inputs=torch.cat([inputs, probes]),
