@@ -3,6 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/engine.py            # the tables take minutes
     OMP_NUM_THREADS=1 python benchmarks/engine.py --quick    # fewer rounds, no loop
     OMP_NUM_THREADS=1 python benchmarks/engine.py --part rule
+    OMP_NUM_THREADS=1 python benchmarks/engine.py --only transformer    # one row of the goals
 
 The rule: for each network and work every layout's time, what `overhear.training.layout_choice`
 takes, and its time over that of the fastest, as the median of ratios within a round of measurement.
@@ -15,6 +16,8 @@ clipped gradient sum of every pair: 30 pairs on a ring, 100 on a full graph, sel
 All rows are measured in turn within each round of measurement; the table has the median over the
 rounds. "Plain" rows give up the clip: the same sums by one forward and one backward a pair, and
 only one sum a model owner.
+
+The goals (`goals.py`): networks on which layouts were slow, beside the same and torch.func.
 
 Times are the process's own CPU time with one thread; with CUDA tables of wall time follow. Whole
 rounds: benchmarks/rounds.py.
@@ -30,6 +33,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import goals
 import torch
 from layout_cases import CASES, Case, networks
 from opacus.grad_sample import GradSampleModule
@@ -135,6 +139,13 @@ def stacked(model: nn.Module, models: Tensor, pairs: Pairs, batches: Batches) ->
         loss = cross_entropy(model(inputs), targets, reduction="sum")
         out[m] = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
     return out
+
+
+PEERS = {
+    "opacus GradSampleModule, a pair": grad_sample,
+    "opacus ghost clipping, a pair": ghost,
+    "plain, a pair": plain,
+}
 
 
 def rows(network: str, graph: str, *, device: str, quick: bool) -> dict[str, Round]:
@@ -298,7 +309,8 @@ def tables_beside_others(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, without the loop")
-    parser.add_argument("--part", choices=("rule", "others"), help="one part")
+    parser.add_argument("--part", choices=("rule", "others", "goals"), help="one part")
+    parser.add_argument("--only", choices=tuple(goals.GOALS), help="one network of the goals")
     parser.add_argument("--model", choices=tuple(networks()), help="one network")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook")
@@ -308,10 +320,12 @@ def main() -> None:
     if torch.cuda.is_available():
         devices.append(("cuda", cuda_clock, "CUDA wall ms"))
     for device, clock, unit in devices:
-        if chosen.part != "others":
+        if chosen.only is None and chosen.part in (None, "rule"):
             table_of_the_rule(device, unit, clock, quick=chosen.quick, only=chosen.model)
-        if chosen.part != "rule":
+        if chosen.only is None and chosen.part in (None, "others"):
             tables_beside_others(device, unit, clock, quick=chosen.quick, only=chosen.model)
+        if device == "cpu" and (chosen.only is not None or chosen.part in (None, "goals")):
+            goals.table(PEERS, clock=clock, quick=chosen.quick, only=chosen.only)
 
 
 if __name__ == "__main__":

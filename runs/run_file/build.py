@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.bounded import check_memory
@@ -20,7 +20,7 @@ from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.data.load import Dataset, load_dataset, partition
 from ...training.engine.engine import Setting
-from ...training.gradients.choice import BY_LAYER, unknown_forward
+from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
 from ...training.graphs.topologies import build_graph
 from ...training.models.parameters import build_model, sizes_of, validate_model
@@ -148,10 +148,12 @@ class Built:
         return 0.0 if self.clip_norm is None else noise_multiplier * self.clip_norm
 
 
-def _check_layout(config: RunFile, model: nn.Module) -> None:
+def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
     """Refuse a layout by layers where one record might change the gradient of another."""
     layout = config.training.layout
-    if layout in BY_LAYER and (reason := unknown_forward(model)) is not None:
+    if layout not in BY_LAYER:
+        return
+    if isinstance(reason := with_layers(model, inputs[:1], named=False), str):
         raise InputError(
             f"[training] layout={layout!r} takes examples together, and nothing shows that they do "
             f'not mix in this model: {reason}; use layout = "vmap", or leave it out'
@@ -177,7 +179,7 @@ def build(config: RunFile) -> Built:
         _LEAST_COPIES * 4 * agents * size,
         "lower [data] agents, or choose a smaller [model] name",
     )
-    _check_layout(config, model)
+    _check_layout(config, model, data.inputs)
     shards = [
         Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
     ]

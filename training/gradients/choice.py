@@ -2,7 +2,8 @@
 
 A layout by layer runs examples together, so it bounds what one record changes only if they do not
 meet in the network. No finite number of examples shows that of a forward that may branch on a
-whole batch; hence "auto" offers these layouts only where `unknown_forward` finds nothing. They
+whole batch; hence "auto" offers these layouts only where `unknown_forward` finds nothing, or where
+`overhear.training.forwards` finds a graph in which examples stay apart, and runs that graph. They
 serve if they also agree with the loop: the network's list of layers does not show parameters that
 are used outside their layer's call, layers that are called twice and overwritten outputs; a
 comparison does. Of those that serve, `choose` takes one by a rule. Layouts differ in rounding, so
@@ -24,7 +25,7 @@ The rule weighs the calls that a group saves against the entries that it moves:
 | D      | ``parameters``    | entries of a model, and of a sum                                   |
 | M      | ``per_example``   | entries that layers read and return for one example; twice those   |
 |        |                   | of convolutions, with the input as patches: they take longer under |
-|        |                   | models of their own                                                |
+|        |                   | models of their own; of a graph, also what its operations make     |
 | c      | `_CALL`           | entries that a group moves in the time of one call                 |
 
 2, 3, 1 / 32, 1 / 2 and c are fitted to a CPU (`benchmarks/engine.py`). On an accelerator entries
@@ -41,11 +42,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..forwards.separate import Separate, separate
 from ..models import networks
 from .clipping import Examples, Pass, Span
 from .ghost import BookKeeping
 from .grouped import Grouped
-from .layers import find_layers
+from .layers import find_layers, unsupported_layer
 from .loop_and_vmap import Kernel, Loop, OfModel
 
 # Layouts by layer, in the order of preference.
@@ -135,20 +137,53 @@ def unknown_forward(model: nn.Module) -> str | None:
     return None
 
 
+def with_layers(model: nn.Module, example: Tensor, *, named: bool) -> nn.Module | str:
+    """A network as layers that have a rule, among which examples cannot meet; or why it is none.
+
+    A network whose forward is known is returned itself, any other one as a checked graph
+    (`overhear.training.forwards.separate`).
+
+    Args:
+        model: The network.
+        example: (1, *shape), of which the shape, the type and the device matter.
+        named: Whether the caller asks for a layout by layer, and takes it upon itself that examples
+            do not meet in a network whose graph does not show it.
+    """
+    unsupported = unsupported_layer(model)
+    if unsupported is None and unknown_forward(model) is None:
+        return model
+    found = separate(model, example)
+    if named and isinstance(found, str):
+        return model if unsupported is None else f"{unsupported}, and {found}"
+    return found
+
+
 def disagreement(
-    build: Callable[[nn.Module], Kernel], model: nn.Module, *, point: Tensor, examples: Examples
+    build: Callable[[nn.Module], Kernel],
+    model: nn.Module,
+    *,
+    layered: nn.Module,
+    point: Tensor,
+    examples: Examples,
 ) -> tuple[bool, str | None]:
     """Whether two examples, beside probes, settle that a layout serves a model, and why not.
 
     Args:
         build: The layout.
         model: The network.
+        layered: What `with_layers` made of it.
         point: (D,) where to compare.
         examples: At least one.
     """
     model = copy.deepcopy(model).double()
     inputs, targets = examples.inputs[:2], examples.targets[:2]
     inputs = inputs.double() if inputs.is_floating_point() else inputs
+    exact = model
+    if isinstance(layered, Separate):  # a graph is of one precision
+        found = separate(model, inputs[:1])
+        if isinstance(found, str):
+            return True, found
+        exact = found
     probes = _probes(inputs)
     few = Examples(
         inputs=torch.cat([inputs, probes]),
@@ -165,7 +200,7 @@ def disagreement(
     # Two owners of about one length, so that a layout that mixes them is found.
     points = torch.stack([point.double(), 0.5 * point.double()])[None]
     sums = []
-    for kernel in (Loop(OfModel(model)), build(model)):
+    for kernel in (Loop(OfModel(model)), build(exact)):
         rows = torch.zeros(4, len(point), device=point.device, dtype=torch.float64)
         try:
             kernel.add(
@@ -209,7 +244,7 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
     """Count a network's layers and entries by one call.
 
     Args:
-        model: A network that `unsupported_layer` lets pass.
+        model: What `with_layers` returned.
         example: (1, *shape), of which the shape and the type matter.
 
     Examples:
@@ -237,7 +272,7 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
     return NetworkSize(
         layers=len(layers),
         parameters=sum(p.numel() for p in model.parameters()),
-        per_example=sum(counts),
+        per_example=sum(counts) + (model.entries if isinstance(model, Separate) else 0),
     )
 
 

@@ -22,6 +22,9 @@ ELEMENTS_AT_ONCE = 2**25
 
 Coefficient = float | Tensor  # of the gradient at a point, or (D,) of each of its coordinates
 
+# Entries of which one running sum of squares is no shorter than the clip factor's slack allows for.
+_RUN = 512
+
 # Below this bound the squares of a longer gradient's float32 entries may underflow to zero.
 _SMALLEST_CLIP_NORM = 1e-12
 
@@ -73,6 +76,27 @@ def clip_factors(squared_norms: Tensor, clip_norm: float) -> Tensor:
     slack = 16 * torch.finfo(squared_norms.dtype).eps
     factors = (clip_norm / (squared_norms.sqrt() * (1 + slack))).clamp(max=1.0)
     return torch.where(squared_norms.isfinite(), factors, torch.nan)
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """Squared Euclidean norms (B,) of rows (B, n), in their own precision.
+
+    Norms of runs of 512 entries are squared and summed in pairs. `torch.linalg.vector_norm` of a
+    whole row is one running float32 sum, which comes out up to 1 % short on ten million entries;
+    squares of all entries take a second row's memory, and two and a half times as long.
+
+    Examples:
+        >>> squared_norms(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
+        [25.0, 0.0]
+    """
+    if rows.shape[1] <= _RUN:
+        return rows.square().sum(1)
+    whole = rows.shape[1] // _RUN * _RUN
+    runs = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (-1, _RUN)), dim=2)
+    squares = runs.square().sum(1)
+    if whole < rows.shape[1]:
+        squares = squares + rows[:, whole:].square().sum(1)
+    return squares
 
 
 def clipped_rows(rows: Tensor, clip_norm: float | None) -> Tensor:
@@ -130,7 +154,7 @@ def plan_passes(
         senders: Model owner of each row, shape (E,).
         receivers: Data owner of each row, shape (E,).
         sizes: Examples of each data owner; their batches are stacked in this order.
-        limit: Most examples of one pass; a longer batch is split over several passes.
+        limit: Most examples of one pass; more are split over passes of about one length.
 
     Returns:
         Passes ordered by model owner, then data owner. Empty batches appear in none.
@@ -138,33 +162,30 @@ def plan_passes(
     Examples:
         >>> passes = plan_passes([0, 1, 0], [0, 0, 1], sizes=[4, 3], limit=5)
         >>> [(p.owner, sum(s.stop - s.start for s in p.spans)) for p in passes]
-        [(0, 5), (0, 2), (1, 4)]
+        [(0, 4), (0, 3), (1, 4)]
     """
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + size)
+    work: dict[int, list[int]] = {}  # rows by model owner
+    for row in range(len(senders)):
+        work.setdefault(senders[row], []).append(row)
     passes: list[Pass] = []
-    owner, spans, room = -1, list[Span](), limit
-
-    def close() -> None:
-        if spans:
-            passes.append(Pass(owner=owner, spans=tuple(spans)))
-            spans.clear()
-
-    for row in sorted(range(len(senders)), key=lambda e: (senders[e], receivers[e], e)):
-        if senders[row] != owner or room == 0:
-            close()
-            owner, room = senders[row], limit
-        start, end = starts[receivers[row]], starts[receivers[row] + 1]
-        while start < end:
-            if room == 0:
-                close()
-                room = limit
-            stop = min(end, start + room)
-            spans.append(Span(row=row, start=start, stop=stop))
-            room -= stop - start
-            start = stop
-    close()
+    for owner, rows in sorted(work.items()):
+        rows.sort(key=lambda e: receivers[e])
+        left = sum(sizes[receivers[row]] for row in rows)
+        spans, room = list[Span](), 0
+        for row in rows:
+            start, end = starts[receivers[row]], starts[receivers[row] + 1]
+            while start < end:
+                if room == 0:  # as many passes as there must be, of about one length
+                    room = -(-left // -(-left // limit))
+                    spans = []
+                    passes.append(Pass(owner=owner, spans=()))
+                stop = min(end, start + room)
+                spans.append(Span(row=row, start=start, stop=stop))
+                room, left, start = room - (stop - start), left - (stop - start), stop
+                passes[-1] = Pass(owner=owner, spans=tuple(spans))
     return passes
 
 

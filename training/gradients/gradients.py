@@ -33,11 +33,11 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError, InputTypeError, NotFiniteError
+from ..forwards.separate import Separate
 from ..models.parameters import validate_model
 from ..models.tasks import Task
-from .choice import BY_LAYER, choose, disagreement, network_size, unknown_forward
+from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
-from .layers import unsupported_layer
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 from .precision import full_precision
 
@@ -74,12 +74,12 @@ class PairGradients:
             task, whose loss takes the place of the cross-entropy and whose blocks make up D.
         layout: "book-keeping", "grouped", "vmap" or "loop". "auto" is settled by the first work
             whose gradients do not vanish. Book-keeping and grouped serve if examples cannot meet in
-            the network (`choice.unknown_forward`), every layer with parameters has a rule
+            the network (`choice.with_layers`), every layer with parameters has a rule
             and they agree with the loop on first examples and probes; vmap serves otherwise. Of
             the two `choice.choose` takes one, by the network, the work and the device. A
-            layout by layer that is asked for by name rests, for a network with a forward of its
-            own, on the comparison alone, and that a record changes a sum by at most C on the
-            caller.
+            layout by layer that is asked for by name rests, for a network whose graph does not
+            show that examples stay apart, on the comparison alone, and that a record changes a sum
+            by at most C on the caller.
         device: Where to compute; the model's device by default.
         dtype: Working precision, float32 or float64; the model's by default. Products in float32
             are full ones, see `overhear.training.gradients.precision`.
@@ -122,13 +122,10 @@ class PairGradients:
             raise InputError(
                 f"layout={layout!r} is unknown; choose auto, {', '.join(BY_LAYER)}, vmap or loop"
             )
-        reason = "a task has no layers" if network is None else unsupported_layer(network)
-        if layout in BY_LAYER and reason is not None:
-            raise InputError(f"{layout} has no rule: {reason}; use layout='vmap' or 'auto'")
+        if layout in BY_LAYER and network is None:
+            raise InputError(f"{layout} has no rule: a task has no layers; use layout='vmap'")
         self._asked, self._agents, self._batch_size = layout, agents, batch_size
-        if reason is None and network is not None and layout == "auto":
-            reason = unknown_forward(network)
-        self._settled = layout in ("vmap", "loop") or reason is not None
+        self._settled = layout in ("vmap", "loop") or network is None
         objective: OfModel | OfTask
         if network is None:
             objective = OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
@@ -139,8 +136,9 @@ class PairGradients:
         self._combined: Kernel = Loop(objective) if layout == "loop" else Vmap(objective)
         self._kernel: Kernel = self._combined
         self._layout: Layout = "loop" if layout == "loop" else "vmap"
+        self._layered: nn.Module | None = None  # the network, as layers that have a rule
         if layout in BY_LAYER:
-            self._layout, self._kernel = layout, BY_LAYER[layout](self._model)
+            self._layout = layout
         self._deferred = self.device.type != "cpu"
         self._unchecked: list[tuple[Tensor, list[int], list[int]]] = []
 
@@ -212,17 +210,16 @@ class PairGradients:
         if not uses:
             return out
         examples = self._stack(batches)
+        if not self._settled:
+            owners, count = len(set(senders)), len(senders)
+            if self._agents is not None and pairs_of_run is not None:
+                owners, count = min(self._agents, pairs_of_run), pairs_of_run
+            batch = uses / len(senders) if self._batch_size is None else self._batch_size
+            self._settle(points[0, senders[0]], examples, owners=owners, pairs=count, batch=batch)
         with full_precision():
-            if not self._settled:
-                owners, count = len(set(senders)), len(senders)
-                if self._agents is not None and pairs_of_run is not None:
-                    owners, count = min(self._agents, pairs_of_run), pairs_of_run
-                batch = uses / len(senders) if self._batch_size is None else self._batch_size
-                self._settle(
-                    points[0, senders[0]], examples, owners=owners, pairs=count, batch=batch
-                )
             plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
-            kernel = self._kernel if plain and self._settled else self._combined
+            serves = plain and self._settled and self._takes(examples)
+            kernel = self._kernel if serves else self._combined
             examples = kernel.prepare(examples, uses=uses)
             kernel.add(
                 out,
@@ -283,10 +280,21 @@ class PairGradients:
 
         Nothing is settled while the examples' gradients vanish.
         """
+        example = examples.inputs[:1]
+        if self._layered is None:
+            found = with_layers(self._model, example, named=self._asked != "auto")
+            if isinstance(found, str):
+                if self._asked != "auto":
+                    raise InputError(
+                        f"{self._asked} has no rule: {found}; use layout='vmap' or 'auto'"
+                    )
+                self._settled = True
+                return
+            self._layered = found
         names: tuple[str, ...] = (self._asked,)
         if self._asked == "auto":
             names = choose(
-                network_size(self._model, examples.inputs[:1]),
+                network_size(self._layered, example),
                 owners=owners,
                 pairs=pairs,
                 examples=batch * pairs / owners,
@@ -294,17 +302,26 @@ class PairGradients:
             )
         for name in names:
             settled, reason = disagreement(
-                BY_LAYER[name], self._model, point=point, examples=examples
+                BY_LAYER[name],
+                self._model,
+                layered=self._layered,
+                point=point,
+                examples=examples,
             )
             if not settled:
                 return
             if reason is None:
                 self._layout = name  # type: ignore[assignment]  # of BY_LAYER, hence a Layout
-                self._kernel = BY_LAYER[name](self._model)
+                self._kernel = BY_LAYER[name](self._layered)
                 break
             if self._asked == name:
                 raise InputError(f"{name} fails: {reason}; use layout='vmap' or 'auto'")
         self._settled = True
+
+    def _takes(self, examples: Examples) -> bool:
+        """Whether the layout in use takes examples of this shape; a graph is of one shape."""
+        layered = self._layered
+        return not isinstance(layered, Separate) or layered.shape == examples.inputs.shape[1:]
 
 
 def _initial(task: object) -> Tensor:

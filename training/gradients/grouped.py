@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
@@ -201,7 +202,8 @@ class Grouped:
         self._tape.inputs.clear()
         self._tape.shapes.clear()
         try:
-            return torch.func.functional_call(self._model, parameters, (x,))
+            with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
+                return torch.func.functional_call(self._model, parameters, (x,))
         finally:
             self._tape.zeros = {}
 

@@ -9,8 +9,15 @@
 | P, I, O |                  |           | positions, inputs and outputs of the layer |
 
 At P = 1 the norm needs no product: |G| = |u| |a| (Goodfellow 2015, arXiv:1510.01799). At P > 1 it
-is that of G itself and not of Gram matrices of positions (Bu et al. 2022, arXiv:2205.10683), whose
-terms may cancel in float32: what is measured is what is added.
+is that of G itself: what is measured is what is added. Where positions are few beside inputs and
+outputs, 2 P (I + O) < I O, it is that of Gram matrices of positions (Bu et al. 2022,
+arXiv:2205.10683) with all that rounding may take from it:
+
+    |G|^2 = sum over p, q of (a_p . a_q) (u_p . u_q),    S = sum over p of |a_p| |u_p|
+    norm  = sqrt(|G|^2 + (I + O + P^2 + 2) e64 S^2) + P e S
+
+e64 and e are the spacing of doubles, in which the matrices are made, and of the working precision,
+in which G is added: terms that cancel leave S, and no norm that is too small.
 """
 
 from __future__ import annotations
@@ -22,7 +29,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ...privacy.errors import InputTypeError
+from .clipping import squared_norms
 from .rules import Cells, Layer, Part
+
+# Squared norms in float32 between which no entry that matters is lost to underflow or overflow.
+_SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +45,7 @@ class Product:
     inputs: Tensor  # (B, P, I)
     signals: Tensor  # (B, P, O)
     bias_signals: Tensor  # (B, O), summed over positions
-    gradients: Tensor | None  # (B, O, I), formed where P > 1 and a norm is asked for
+    gradients: Tensor | None  # (B, O, I), formed where P > 1 is not small and a norm is asked for
     rows_first: bool  # I counts (height, width, channel), not the weight's (channel, height, width)
 
     def elements(self) -> int:
@@ -43,22 +54,31 @@ class Product:
         return self.inputs.numel() + self.signals.numel() + formed
 
     def squared_norms(self) -> Tensor:
-        """See `Factors.squared_norms`.
-
-        Sums of squares are summed in pairs by torch; `torch.linalg.vector_norm` runs one float32
-        sum over all entries and comes out up to 1 % short on ten million.
-        """
+        """See `Factors.squared_norms`."""
         if self.gradients is not None:
-            squares = self.gradients.square().sum((1, 2))
+            squares = squared_norms(self.gradients.flatten(1))
             if self.layer.bias is not None:
-                squares = squares + self.bias_signals.square().sum(1)
+                squares = squares + squared_norms(self.bias_signals)
             return squares
-        # In double: the square of one factor may underflow while the product of the two does not.
-        read = self.inputs.double().square().sum((1, 2))
-        sent = self.signals.double().square().sum((1, 2))
+        if self.inputs.shape[1] > 1:
+            squares = self._at_most().square().to(self.signals.dtype)
+            if self.layer.bias is not None:
+                squares = squares + squared_norms(self.bias_signals)
+            return squares
+        read, sent = _in_double(self.inputs.flatten(1)), _in_double(self.signals.flatten(1))
         if self.layer.bias is not None:
             read = read + 1
         return (read * sent).to(self.signals.dtype)
+
+    def _at_most(self) -> Tensor:
+        """Norms (B,) of the weights' gradients from Gram matrices, not below the true ones."""
+        positions, width = self.inputs.shape[1], self.inputs.shape[2] + self.signals.shape[2]
+        read, sent = (found @ found.mT for found in (self.inputs.double(), self.signals.double()))
+        ends = read.diagonal(dim1=1, dim2=2) * sent.diagonal(dim1=1, dim2=2)
+        longest = ends.clamp(min=0).sqrt().sum(1)  # S
+        rounding = (width + positions**2 + 2) * torch.finfo(torch.float64).eps
+        squares = (read * sent).sum((1, 2)).clamp(min=0) + rounding * longest.square()
+        return squares.sqrt() + positions * torch.finfo(self.signals.dtype).eps * longest
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""
@@ -168,7 +188,8 @@ def cut_patches(layer: nn.Conv2d, images: Tensor) -> Tensor:
 def _product(
     layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool, rows_first: bool
 ) -> Product:
-    formed = measured and inputs.shape[1] > 1
+    (_, positions, read), sent = inputs.shape, signals.shape[2]
+    formed = measured and positions > 1 and 2 * positions * (read + sent) >= read * sent
     return Product(
         layer=layer,
         shape=layer.module.get_parameter("weight").shape,
@@ -178,6 +199,19 @@ def _product(
         gradients=torch.bmm(signals.mT, inputs) if formed else None,
         rows_first=rows_first,
     )
+
+
+def _in_double(rows: Tensor) -> Tensor:
+    """Squared norms (B,) of rows (B, n) in double precision.
+
+    The square of one factor may underflow, or overflow, while the product of the two does neither.
+    On a CPU, where doubles take five times as long, they are asked for where a square is near that.
+    """
+    if rows.device.type == "cpu" and rows.dtype == torch.float32:
+        found = squared_norms(rows)
+        if bool(((found > _SMALLEST_SQUARE) & (found < _LARGEST_SQUARE)).all()):
+            return found.double()
+    return rows.double().square().sum(1)
 
 
 def _rows_first(layer: nn.Conv2d, columns: int) -> bool:

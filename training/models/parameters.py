@@ -131,6 +131,11 @@ def validate_model(model: nn.Module) -> None:
                 f"layer {name!r} ({kind}) mixes the examples of a batch or keeps statistics of "
                 "them, so no per-example gradient exists to clip; use nn.GroupNorm instead"
             )
+        if isinstance(layer, nn.MultiheadAttention):
+            # Opacus has no hooks for it; it keeps examples apart, and so every layout does here.
+            if layer.dropout > 0:
+                raise InputError(f"layer {name!r} ({kind}) is random; remove it or set dropout=0")
+            continue
         for error in ModuleValidator.VALIDATORS.get(type(layer), lambda _: [])(layer):
             raise InputError(f"layer {name!r} ({kind}) is not supported: {error}")
 

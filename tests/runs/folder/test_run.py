@@ -312,14 +312,15 @@ def test_every_victim_of_the_run_file_is_attacked(run_file, tmp_path):
     assert {s.victim for s in result.scenarios} == {0, 3}
 
 
-def test_a_layout_by_layers_is_refused_for_a_forward_that_nobody_knows(
+def test_a_layout_by_layers_is_refused_for_a_forward_in_which_examples_may_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = (
         "from torch import nn\n\n\nclass Own(nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n"
         "        self.out = nn.Linear(64, 10)\n\n"
-        "    def forward(self, x):\n        return self.out(x.flatten(1))\n\n\n"
+        "    def forward(self, x):\n"
+        "        return self.out(x.flatten(1) / x.abs().amax().clamp(min=1e6))\n\n\n"
         "def build(input_shape, classes):\n    return Own()\n"
     )
     (tmp_path / "own_network.py").write_text(source, encoding="utf-8")

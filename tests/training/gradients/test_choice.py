@@ -154,7 +154,9 @@ def test_a_sum_where_the_loop_has_none_is_a_disagreement():
     saturated = torch.tensor([0.0, 0.0, 0.0, 0.0, 9.0, 9.0])
     few = Examples(inputs=torch.ones(2, 2), targets=torch.tensor([0, 1]))
     found = {
-        build: layout_choice.disagreement(build, model, point=saturated, examples=few)
+        build: layout_choice.disagreement(
+            build, model, layered=model, point=saturated, examples=few
+        )
         for build in (BookKeeping, Wrong)
     }
     assert found[BookKeeping] == (False, None)

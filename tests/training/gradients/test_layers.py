@@ -11,6 +11,8 @@ LAYERS = {
     "linear": (lambda: nn.Linear(4, 3), (4,)),
     "linear without bias": (lambda: nn.Linear(4, 3, bias=False), (4,)),
     "linear over positions": (lambda: nn.Linear(4, 3), (5, 4)),
+    "linear over few positions": (lambda: nn.Linear(24, 30), (3, 24)),
+    "convolution of few positions": (lambda: nn.Conv2d(6, 20, 3), (6, 4, 4)),
     "convolution": (lambda: nn.Conv2d(2, 3, 3, padding=1), (2, 4, 5)),
     "wide convolution": (lambda: nn.Conv2d(6, 3, (2, 3), stride=2, bias=False), (6, 5, 5)),
     "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 2)),
@@ -76,6 +78,24 @@ def test_cells_take_the_examples_that_they_name(name, measured, weighted):
     chosen = gradients[index].unflatten(0, (2, 3))
     expected = chosen.sum(1) if weights is None else (weights[..., None] * chosen).sum(1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_norm_of_few_positions_is_not_short_where_they_cancel(seed):
+    """Positions of size 1e6 cancel to a gradient of about 1, which a sum in float32 misses."""
+    draw = torch.Generator().manual_seed(seed)
+    inputs, signals = torch.randn(4, 3, 24, generator=draw), torch.randn(4, 3, 30, generator=draw)
+    inputs[:, 1], signals[:, 0] = inputs[:, 0], 1e6 * signals[:, 0]
+    signals[:, 1] = signals[:, 2] - signals[:, 0]
+    (layer,) = find_layers(nn.Linear(24, 30, bias=False))
+    found = factor(layer, inputs, signals=signals, measured=True)
+    assert found.gradients is None
+    norms = found.squared_norms().double().sqrt()
+    for b, norm in enumerate(norms):
+        row = torch.zeros(720)
+        found.add_sum(row, weights=None, examples=slice(b, b + 1))
+        exact = signals[b].double().T @ inputs[b].double()
+        assert max(float(row.double().norm()), float(exact.norm())) <= float(norm)
 
 
 def test_the_norm_of_a_long_gradient_is_not_short():

@@ -131,9 +131,10 @@ def test_layers_that_mix_examples_are_refused_with_the_remedy(layer):
         validate_model(model)
 
 
-def test_layers_that_opacus_refuses_are_refused():
-    with pytest.raises(ValueError, match=r"layer '0' \(MultiheadAttention\) is not supported"):
-        validate_model(nn.ModuleList([nn.MultiheadAttention(4, 2)]))
+def test_attention_passes_and_is_refused_where_it_is_random():
+    validate_model(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0))
+    with pytest.raises(ValueError, match=r"layer '0' \(MultiheadAttention\) is random.*dropout=0"):
+        validate_model(nn.ModuleList([nn.MultiheadAttention(4, 2, dropout=0.1)]))
 
 
 def test_dropout_frozen_and_empty_models_are_refused():
