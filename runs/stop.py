@@ -125,12 +125,17 @@ class Stop:
             Interrupted: it was asked.
         """
         if self.signal and self._depth == 0:
-            self._raised = True
-            raise self.stopped(f"stopped; {self._note}")
+            raise self.ended(f"stopped; {self._note}")
 
-    def stopped(self, words: str) -> Interrupted:
-        """The end, in words."""
-        return Interrupted(words, signal=self.signal)
+    def ended(self, words: str, *, signal: int = 0) -> Interrupted:
+        """The end, to be raised; no signal raises another on the way out.
+
+        Args:
+            words: what is kept, and how to go on.
+            signal: which asked; by default the one that asked here.
+        """
+        self._raised = True
+        return Interrupted(words, signal=signal or self.signal)
 
     @property
     def is_held(self) -> bool:
@@ -168,4 +173,4 @@ class Stop:
     def end_now(self) -> None:
         """End the process from another thread than its own, wherever that is."""
         with self._noting:
-            self.at_once(self.stopped(f"ended at once; {self._note}"))
+            self.at_once(self.ended(f"ended at once; {self._note}"))

@@ -86,13 +86,11 @@ def attack_run(
     planted = _Planted(public=public, shown=shown, originals=originals)
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
+    done = sum((folder / aim.point.file).exists() for aim in aims)
+    stop.note(_goes_on(folder, done, len(aims)))
     found = []
     for aim in aims:
         kept = folder / aim.point.file
-        stop.note(
-            f"{len(found)} of {len(aims)} points of the attack are kept in "
-            f"{folder / run_folder.ATTACKS}; the same command goes on with the others"
-        )
         if kept.exists():
             found.append(_kept(kept))
             tick.skip(_groups(config, planted))
@@ -101,6 +99,8 @@ def attack_run(
         with stop.held():
             found.append(entry())
             found[-1].write(kept)
+            done += 1
+            stop.note(_goes_on(folder, done, len(aims)))
     stop.finish()
     result = Attack(version=1, scenarios=found)
     result.write(folder / run_folder.ATTACK)
@@ -111,6 +111,13 @@ def attack_run(
     if exceeded:
         raise ContradictedProof("; ".join(exceeded))
     return result
+
+
+def _goes_on(folder: Path, done: int, points: int) -> str:
+    return (
+        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; the "
+        "same command goes on with the others"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -68,8 +68,7 @@ __all__ = ["Group", "Start", "check_same_facts", "facts_of", "joined", "take_dev
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
-_POLL = 0.1
-_PRECEDENCE = 0.5  # seconds for rank 0 to say first what it costs to end at once
+_POLL, _PRECEDENCE = 0.1, 0.5  # of these rank 0 has the second to say why it ends at once
 _SAID = "said"  # where the store has the exit code once the rank that failed first has said why
 
 

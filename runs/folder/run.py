@@ -37,7 +37,7 @@ from ...training.models.evaluation import Metrics, evaluate
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
-from ..stop import Interrupted, Stop
+from ..stop import Stop
 from . import folder as run_folder
 from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
@@ -267,7 +267,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
                 return metrics
             if signal := _announce(session, ledger, at + 1, releases, noise, kept=kept):
                 _leave(session, engine, ledger, noise, saves=kept < at)
-                raise Interrupted(
+                raise stop.ended(
                     f"stopped after round {at}; nothing is released twice; continue with --resume",
                     signal=signal,
                 )
