@@ -98,11 +98,12 @@ def price_of_loss(plan: Plan, *, kept: int, announced: int) -> str:
     since = (
         f"since the checkpoint after round {kept}" if kept >= 0 else "and there is no checkpoint"
     )
-    lost = f"{which} released {since}: what it held is lost"
+    state, it = ("its state", "it") if announced == kept + 1 else ("their state", "them")
+    lost = f"{which} released {since}: {state} is lost"
     refused = [name for name, exposure in plan.exposures.items() if exposure.whole_run]
     if refused:
-        return f"{lost}, and no round may repeat for {refused[0]}, so start a new run elsewhere"
-    return f"{lost}, and --resume releases it again, which counts twice"
+        return f"{lost}, and none may repeat for {refused[0]}, so start a new run elsewhere"
+    return f"{lost}, and --resume releases {it} again, which counts twice"
 
 
 def where_it_goes_on(out: Path, plan: Plan, *, after: int, repeated: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from overhear.runs.stop import Interrupted, Stop, naming
 def test_what_is_not_held_ends_where_it_is():
     stop = Stop()
     stop.note("nothing was written")
-    with pytest.raises(Interrupted, match="^stopped; nothing was written$") as ended:
+    with pytest.raises(Interrupted, match=r"^stopped; nothing was written$") as ended:
         stop.ask(15)
     assert ended.value.code == 143
 
@@ -32,9 +32,13 @@ def test_a_second_signal_raises_nothing_on_the_way_out():
 
 def test_a_failure_of_what_is_held_is_told_in_place_of_the_stop():
     stop = Stop()
-    with pytest.raises(OSError, match="full"), stop.held():
+
+    def fails() -> None:
         stop.ask(2)
         raise OSError("full")
+
+    with pytest.raises(OSError, match="full"), stop.held():
+        fails()
 
 
 def test_done_work_ends_as_if_nobody_had_asked_until_there_is_more():
@@ -67,8 +71,8 @@ def test_the_second_time_says_what_was_noted():
 
 def test_a_run_that_is_part_of_a_command_names_how_it_goes_on(tmp_path):
     path = tmp_path / "run.toml"
-    with pytest.raises(Interrupted, match="^stopped$"), naming("`go on`", run_file=path):
+    with pytest.raises(Interrupted, match=r"^stopped$"), naming("`go on`", run_file=path):
         raise Interrupted("stopped", signal=2)
     path.touch()
-    with pytest.raises(Interrupted, match="^stopped: `go on`$"), naming("`go on`", run_file=path):
+    with pytest.raises(Interrupted, match=r"^stopped: `go on`$"), naming("`go on`", run_file=path):
         raise Interrupted("stopped", signal=2)
