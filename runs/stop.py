@@ -142,6 +142,11 @@ class Stop:
         """Whether something is to be finished first."""
         return self._depth > 0
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the command is on its way out."""
+        return self._raised
+
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Finish what is in the block, and end after it if that was asked meanwhile.

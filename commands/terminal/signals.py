@@ -28,7 +28,8 @@ SIGNALS = tuple(
 )
 _SAME = 0.15  # seconds in which a signal is the first one once more; longer of ranks,
 _SAME_OF = {"TORCHELASTIC_RUN_ID": 1.5, "OVERHEAR_LIFELINE": 0.5}  # known by their environment
-_PATIENCE = 3.0  # seconds in which a command that may end where it is does so by itself
+_PATIENCE = 3.0  # seconds in which a command that may end where it is begins to do so by itself
+_WAY_OUT = 60.0  # seconds that this takes at the most
 _LOOK = 0.1
 _current: ContextVar[Stop | None] = ContextVar("stop", default=None)
 
@@ -73,7 +74,10 @@ def listening() -> Iterator[Stop]:
 
 
 def _listen(far: socket.socket, stop: Stop, numbers: list[int]) -> None:
-    """Until the command is over: end the process at a second signal, or where it does not end."""
+    """Until the command is over: end the process at a second signal, or where it does not end.
+
+    A command does not end by itself where it waits for something that does not come.
+    """
     far.settimeout(_LOOK)
     first, free = 0.0, 0.0  # when the first came, and since when the command may end
     while True:
@@ -95,7 +99,7 @@ def _listen(far: socket.socket, stop: Stop, numbers: list[int]) -> None:
                 stop.end_now()
         if first:
             free = now if stop.is_held else free
-            if now - free > _PATIENCE:  # it waits for something that does not come
+            if now - free > (_WAY_OUT if stop.is_ending else _PATIENCE):
                 stop.end_now()
 
 
