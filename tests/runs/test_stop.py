@@ -76,3 +76,15 @@ def test_a_run_that_is_part_of_a_command_names_how_it_goes_on(tmp_path):
     path.touch()
     with pytest.raises(Interrupted, match=r"^stopped: `go on`$"), naming("`go on`", run_file=path):
         raise Interrupted("stopped", signal=2)
+
+
+def test_what_is_held_is_finished_first_and_then_the_command_ends():
+    stop, done = Stop(), []
+
+    def work() -> None:
+        stop.ask(2)
+        done.append("finished")
+
+    with pytest.raises(Interrupted), stop.held():
+        work()
+    assert done == ["finished"]
