@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from overhear.runs.freed_memory import keep_freed_memory
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.data.dataset import Examples
+from overhear.training.engine import tensor_round
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
@@ -286,9 +287,12 @@ def _grow(cases: Sequence[Case], *, by: str) -> None:
 
 
 def processes(*, quick: bool) -> None:
-    """Wall time of a round on one process, on two, and on one with two threads."""
-    print("\n| LeNet, 10 agents, 32 examples | wall ms a round | against one process |")
-    print("|---|---:|---:|")
+    """Wall time of a round on one process, on two, and on one with two threads.
+
+    An exchange takes as long as a rank waits for rows: for the other rank, too, to come so far.
+    """
+    print("\n| LeNet, 10 agents, 32 examples | wall ms a round | against one process |", end="")
+    print(" exchanges |\n|---|---:|---:|---:|")
     for graph in ("ring", "full"):
         case, first = Case("lenet", graph, 10, 32, 2 if quick else 7), 0.0
         for name, size, threads in (
@@ -299,13 +303,14 @@ def processes(*, quick: bool) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 jobs = [(case, rank, size, threads, f"{folder}/store") for rank in range(size)]
                 with multiprocessing.get_context("spawn").Pool(size) as pool:
-                    found = max(pool.starmap(wall, jobs, chunksize=1))
+                    found, waits = max(pool.starmap(wall, jobs, chunksize=1))
             first = first or found
-            print(f"| {graph}, {name} | {found:.0f} | {found / first:.2f} |", flush=True)
+            times = f"{found:.0f} | {found / first:.2f} | {waits:.1f}"
+            print(f"| {graph}, {name} | {times} |", flush=True)
 
 
-def wall(case: Case, rank: int, size: int, threads: int, store: str) -> float:
-    """Median wall milliseconds of a round, on one of the ranks of a run."""
+def wall(case: Case, rank: int, size: int, threads: int, store: str) -> tuple[float, float]:
+    """Median wall milliseconds of a round, and of its exchanges, on one of the ranks of a run."""
     torch.set_num_threads(threads)
     keep_freed_memory()
     ranks = None
@@ -315,14 +320,24 @@ def wall(case: Case, rank: int, size: int, threads: int, store: str) -> float:
         )
         ranks = Ranks.joined(case.agents)
     engine, _, _ = engine_of(case, time.perf_counter, ranks=ranks)
+    spent, inner = [0.0], tensor_round.fetch
+
+    def fetch(*args: Any, **kwargs: Any) -> Tensor:
+        start = time.perf_counter()
+        found = inner(*args, **kwargs)
+        spent[0] += time.perf_counter() - start
+        return found
+
+    tensor_round.fetch = fetch
     engine.start()
     engine.advance()
-    times = []
+    times, waits = list[float](), list[float]()
     for _ in range(case.rounds):
-        start = time.perf_counter()
+        spent[0], start = 0.0, time.perf_counter()
         engine.advance()
         times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+        waits.append(1e3 * spent[0])
+    return statistics.median(times), statistics.median(waits)
 
 
 def cuda(*, quick: bool) -> None:

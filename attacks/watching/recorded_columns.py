@@ -66,12 +66,16 @@ class RecordedColumns:
 
     def rounding(self, rows: csr_array) -> np.ndarray:
         """(R,) the norm that rounding may account for in rows of the trace."""
-        total = np.zeros(rows.shape[0])
-        for group in self._groups:
-            part = abs(rows[:, group.start : group.start + len(group.sizes)])
-            if part.nnz:
-                total += part @ group.sizes[: part.shape[1]]
-        return np.asarray(_ROUNDING * self.unit * total)
+        return self.rounding_of(
+            rows, [group.start for group in self._groups], [group.sizes for group in self._groups]
+        )
+
+    def rounding_of(
+        self, rows: csr_array, starts: Sequence[int], sizes: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """(R,) the same, where groups from `starts` on have columns of the lengths `sizes`."""
+        lengths = [size[:, None] for size in sizes]
+        return _ROUNDING * self.unit * influence(abs(rows), starts, lengths, width=1)[:, 0]
 
 
 def influence(

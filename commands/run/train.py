@@ -45,7 +45,8 @@ def train(
     As a rank of torchrun it trains its share of the agents. A first SIGINT, SIGTERM or SIGHUP
     ends it after the round that runs, with a checkpoint; a second at once.
     """
-    from ...runs.folder.launch import Place, hold_on, launch
+    from ...runs.folder.launch import hold_on, launch
+    from ...runs.hosts.place import Place
 
     stop = stop_of_command()
     place = Place.of_environment()
@@ -63,6 +64,7 @@ def train(
         _train(run, out, overrides or (), resume=resume, json=json, stop=stop)
         return
     place.check_size(ranks)
+    place.quieten_libraries()
     hold_on()
     from ...runs.folder.ranks import joined
 

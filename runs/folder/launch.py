@@ -22,90 +22,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...privacy.errors import InputError
+from ..hosts.interface import interface_names
+from ..hosts.place import AGENT_STORE, STORE_PREFIX
 from ..stop import Stop, tell
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
-__all__ = ["CLOSED", "STORE_PREFIX", "Place", "hold_on", "launch"]
+__all__ = ["CLOSED", "hold_on", "launch"]
 
-STORE_PREFIX, CLOSED = "overhear", "closed"
-"""What the keys of a run begin with at the store, and the key that it has once it is finished."""
+CLOSED = "closed"
+"""The key that the store has once a run is finished."""
 
-_LIFELINE, _AGENT = "OVERHEAR_LIFELINE", "TORCHELASTIC_USE_AGENT_STORE"
+_LIFELINE = "OVERHEAR_LIFELINE"
 _FAILED = 2
 _POLL = 0.05  # seconds between two looks at the children
 _GRACE = 5.0  # seconds that the others have once a child has ended by itself
 _STOPPED = 10.0  # seconds that a child may be stopped
 _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """Which rank of how many a process is, and which of those on its machine.
-
-    Attributes:
-        rank, size: among all.
-        local_rank, local_size: among those of this machine.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-
-    @classmethod
-    def of_environment(cls) -> Place | None:
-        """As torchrun tells it; None of a process that nobody started as a rank.
-
-        Raises:
-            ValueError: a variable that is not a number.
-
-        >>> from unittest import mock
-        >>> told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        >>> with mock.patch.dict("os.environ", told):
-        ...     print(Place.of_environment().rank)
-        1
-        """
-        if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
-            return None
-        rank, size = _number("RANK", 0), _number("WORLD_SIZE", 1)
-        return cls(
-            rank=rank,
-            size=size,
-            local_rank=_number("LOCAL_RANK", rank),
-            local_size=_number("LOCAL_WORLD_SIZE", size),
-        )
-
-    def check_size(self, ranks: int | None) -> None:
-        """Refuse another number of ranks than those that were started.
-
-        Raises:
-            ValueError: they differ.
-        """
-        if ranks is not None and ranks != self.size:
-            raise InputError(
-                f"--ranks {ranks} differs from the {self.size} ranks that are started already "
-                "(WORLD_SIZE); leave --ranks out under torchrun"
-            )
-
-    @property
-    def keeps_store(self) -> bool:
-        """Whether the ranks meet at a store of this process, and not of the one that began it."""
-        return self.rank == 0 and os.environ.get(_AGENT) != str(True)
-
-
-def _number(name: str, default: int) -> int:
-    given = os.environ.get(name, str(default))
-    if not given.isdecimal():
-        raise InputError(
-            f"{name}={given!r} in the environment must be a number; start with torchrun"
-        )
-    return int(given)
 
 
 def hold_on() -> None:
@@ -187,7 +123,7 @@ def _is_closed(store: TCPStore | None) -> bool:
 
 def _have_met(store: TCPStore | None, ranks: int) -> bool:
     """Whether all ranks have come to the store, before which none releases anything."""
-    here = [f"{STORE_PREFIX}/here/{rank}" for rank in range(ranks)]
+    here = [f"{STORE_PREFIX}/came/{rank}" for rank in range(ranks)]
     return store is not None and bool(store.check(here))
 
 
@@ -213,23 +149,16 @@ def _environment(ranks: int, *, port: int) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        _AGENT: str(True),  # the store is the parent's
+        AGENT_STORE: str(True),  # the store is the parent's
         "TORCHELASTIC_RESTART_COUNT": "0",
         _LIFELINE: "1",
     }
-    # Two threads in each of several processes take each other's cores; and a rank that is gone is
-    # told in a sentence, which needs no stack of the library's beside it.
-    defaults = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
-    loopback = {"lo", "lo0"} & {name for _, name in _interfaces()}
+    # Two threads in each of several processes take each other's cores.
+    defaults = {"OMP_NUM_THREADS": "1"}
+    loopback = {"lo", "lo0"} & set(interface_names())
     if loopback:
         defaults["GLOO_SOCKET_IFNAME"] = loopback.pop()
     return defaults | dict(os.environ) | told
-
-
-def _interfaces() -> list[tuple[int, str]]:
-    with contextlib.suppress(OSError, AttributeError):
-        return socket.if_nameindex()
-    return []
 
 
 def _watch(

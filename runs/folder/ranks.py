@@ -36,19 +36,19 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn, cast
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch._C._distributed_c10d import Store
 
 from ...privacy.errors import InputError
 from ...training.engine.checkpoint import Checkpoint
@@ -56,17 +56,21 @@ from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, sentence
+from ..hosts.meeting import FAILED_FIRST, connect, hosts_of, introduce, store_of
+from ..hosts.place import Place
+from ..hosts.same_run import check_same_facts, digest_of_module, program_facts
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
-from .launch import CLOSED, STORE_PREFIX, Place
+from .launch import CLOSED
 
-__all__ = ["Group", "Start", "check_same_facts", "facts_of", "joined", "take_device"]
+__all__ = ["Group", "Start", "facts_of", "joined", "take_device"]
 
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
+_CONNECTING = 30.0  # seconds, at the least, in which ranks that have all come connect
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
 _POLL, _PRECEDENCE = 0.1, 0.5  # of these rank 0 has the second to say why it ends at once
 _SAID = "said"  # where the store has the exit code once the rank that failed first has said why
@@ -94,46 +98,27 @@ def take_device(name: str, place: Place) -> None:
 
 
 def facts_of(config: RunFile, built: Built, plan: Plan) -> dict[str, str]:
-    """What must be the same on all ranks, or they would not compute one run."""
+    """What must be the same on all ranks beside the program, told once a run is planned."""
     setting = built.setting
     model = flatten(setting.model).detach().cpu().contiguous()
     records = hashlib.sha256()
     for shard in setting.shards:
-        targets = shard.targets.cpu().contiguous()
-        records.update(f"{len(targets)} ".encode() + targets.numpy().tobytes())
+        for values in (shard.inputs, shard.targets):
+            records.update(f"{values.dtype} {tuple(values.shape)} ".encode())
+            records.update(values.detach().cpu().contiguous().numpy().tobytes())
     edges = hashlib.sha256()
     for graph in setting.graph.graphs:
         for array in (graph.receivers, graph.senders, graph.edge_weights):
             edges.update(array.tobytes())
-    packages = run_folder.environment("").packages
     return {
-        "run file": hashlib.sha256(config.to_toml().encode()).hexdigest(),
+        "run file": config.to_toml(),
         "noise multiplier": repr(float(plan.noise_multiplier)),
-        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
+        "code of the model": digest_of_module(config.model.name.partition(":")[0]),
         "initial model": hashlib.sha256(model.numpy().tobytes()).hexdigest(),
         "records": records.hexdigest(),
         "graph": edges.hexdigest(),
         "kind of device": setting.device.type,
     }
-
-
-def check_same_facts(mine: Mapping[str, str], first: Mapping[str, str], *, name: str) -> None:
-    """Refuse a rank that would compute something else than rank 0.
-
-    Args:
-        mine: of `facts_of` on this rank.
-        first: of `facts_of` on rank 0.
-        name: this rank and its agents in words.
-
-    Raises:
-        InputError: they differ, with what differs.
-    """
-    for what, held in first.items():
-        if mine.get(what) != held:
-            raise InputError(
-                f"{name} has another {what} than rank 0 ({mine.get(what)}, not {held}), so they "
-                "would not compute one run; give all ranks the same"
-            )
 
 
 class Start(NamedTuple):
@@ -153,14 +138,29 @@ class Group:
 
     Attributes:
         ranks: which exchange the engine's rows; None until all ranks have agreed on the run.
+        hosts: where each rank runs, in words; nothing where all run on one host.
         asked: the signal that asked another rank to stop, as heard when they last met.
     """
+
+    hosts: tuple[str, ...] = ()
 
     def __init__(self, place: Place, store: Store, *, timeout: float) -> None:
         self.place, self.timeout, self._store = place, timeout, store
         self.ranks: Ranks | None = None
         self.asked = 0
         self._finished = threading.Event()
+
+    def meet(self) -> None:
+        """Become one process group with the other ranks, which run the same program.
+
+        Raises:
+            ConnectionError: the ranks do not meet.
+            InputError: this rank runs another program than rank 0.
+        """
+        program = program_facts(run_folder.environment("").packages)
+        guests = introduce(self.place, self._store, program=program, limit=self._patience)
+        self.hosts = hosts_of(guests)
+        connect(self.place, self._store, guests, limit=max(self.timeout, _CONNECTING))
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         """Wait until all ranks have planned the run, and compare what they are about to compute.
@@ -176,15 +176,17 @@ class Group:
             MissingRank: a rank did not come, or failed.
         """
         agents, facts = built.setting.graph.agents, facts_of(config, built, plan)
-        self._control = Ranks.joined(agents, timeout=self.timeout)
+        self._control = Ranks.joined(agents, timeout=self.timeout, hosts=self.hosts)
         first = self._from_rank_0(facts)
-        check_same_facts(facts, first, name=self._control.names(self.place.rank))
+        name = "it" if self.hosts else self._control.names(self.place.rank)
+        check_same_facts(facts, first, name=name)
         self._meet(self._patience)
         self.ranks = self._control
         if built.setting.device.type == "cuda":
-            made = dist.new_group(backend="nccl", timeout=timedelta(seconds=self.timeout))
+            late = timedelta(seconds=2 * self.timeout + _CONNECTING)  # after ranks miss each other
+            made = dist.new_group(backend="nccl", timeout=late)
             rows = cast("dist.ProcessGroup", made)  # of which every rank is a member
-            self.ranks = Ranks.joined(agents, timeout=self.timeout, group=rows)
+            self.ranks = replace(self._control, group=rows)
 
     def share_start(self, start: Start | None) -> Start | None:
         """Where the run begins, as rank 0 knows it from the folder, on every rank.
@@ -222,14 +224,14 @@ class Group:
 
     def _from_rank_0(self, value: Any) -> Any:
         """Rank 0's value on every rank, once all are here."""
-        self._meet(self._patience)
-        held = [value]
-        try:
-            dist.broadcast_object_list(held)
-        except RuntimeError:
-            self._meet(self._patience)  # names the rank that is gone
-            raise
-        return held[0]
+        ranks = replace(self._control, timeout=self._patience)
+        shares = [range(min(rank, 1), 1) for rank in range(ranks.size)]  # rank 0 alone has a row
+        mine = len(shares[self.place.rank])
+        told = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)[None, :]
+        size = gather(torch.tensor([[told.shape[1]]])[:mine], shares=shares, ranks=ranks)
+        row = told if mine else told.new_empty(0, int(size))
+        told_here = gather(row, shares=shares, ranks=ranks)
+        return pickle.loads(told_here.numpy().tobytes())  # noqa: S301 - by a rank of ours
 
     def close(self) -> None:
         """Tell all ranks, and who started them, that the folder is closed: the run is finished."""
@@ -255,7 +257,8 @@ class Group:
         """Whether rank 0 closes the folder in its time, although a rank is gone."""
         until = time.monotonic() + self.timeout
         while (closed := _ask(lambda: self._store.check([CLOSED]))) is False:
-            if time.monotonic() > until or _ask(lambda: self._store.check(["first"])) is not False:
+            failed = _ask(lambda: self._store.check([FAILED_FIRST]))
+            if time.monotonic() > until or failed is not False:
                 return False
             time.sleep(_POLL)
         return closed is True
@@ -272,7 +275,7 @@ class Group:
             code = _FAILED if isinstance(error, STATED) else _CRASH
             code = _CONTRADICTED if isinstance(error, ContradictedProof) else code
         mine = json.dumps([self.place.rank, code])
-        held = _ask(lambda: self._store.compare_set("first", "", mine).decode())
+        held = _ask(lambda: self._store.compare_set(FAILED_FIRST, "", mine).decode())
         if held in (None, mine):
             self._say(error, code)
         _, code = json.loads(held or mine)
@@ -289,7 +292,10 @@ class Group:
         if code == _CRASH or (code == _FAILED and os.environ.get("OVERHEAR_DEBUG") == "1"):
             traceback.print_exception(error)
         if code in (_FAILED, _CONTRADICTED) and isinstance(error, Exception):
-            tell(f"error: {sentence(error)}")
+            told, rank = sentence(error), self.place.rank
+            if self.hosts:
+                told = f"rank {rank} of {self.place.size} on {self.hosts[rank]}: {told}"
+            tell(f"error: {told}")
         if isinstance(error, Interrupted):
             tell(str(error))
 
@@ -346,55 +352,18 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     """
     stop = stop or Stop()
     stop.quiet = place.rank > 0
-    group = Group(place, _meeting(place, limit=max(timeout, _PREPARING)), timeout=timeout)
+    group = Group(place, store_of(place, limit=max(timeout, _PREPARING)), timeout=timeout)
+    watching = threading.Thread(target=group.end_with_another, daemon=True)
     if place.rank > 0:
-        threading.Thread(target=group.end_with_another, daemon=True).start()
+        watching.start()
     stop.at_once = group.end_at_once
     try:
+        group.meet()
         yield group
         group.finish()
+        if place.rank > 0:
+            watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
+    except SystemExit as leave:  # of code that the run calls, such as a model of the user's
+        group.fail(RuntimeError(f"the command was left by {leave!r} before its end"))
     except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 - it ends the process
         group.fail(error)
-
-
-def _meeting(place: Place, *, limit: float) -> Store:
-    """The store of all ranks, once they are one process group by gloo."""
-    span, store = timedelta(seconds=limit), None
-    try:
-        found, _, _ = next(rendezvous("env://", timeout=span))
-        store = PrefixStore(STORE_PREFIX, found)
-        store.set(f"here/{place.rank}", "")
-        with _silent():
-            dist.init_process_group(
-                "gloo",
-                store=PrefixStore("group", store),
-                rank=place.rank,
-                world_size=place.size,
-                timeout=span,
-            )
-    except (RuntimeError, ValueError) as error:
-        late = []
-        with contextlib.suppress(RuntimeError):
-            if store is not None:
-                late = [rank for rank in range(place.size) if not store.check([f"here/{rank}"])]
-        why = f"rank {late[0]} did not come within {limit:g} s" if late else str(error)
-        raise ConnectionError(
-            f"rank {place.rank} of {place.size} does not meet the others: {why}; start all ranks "
-            "again"
-        ) from error
-    return store
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Keep standard output for what the command prints: gloo says there that it is connected."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)

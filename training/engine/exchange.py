@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
@@ -32,7 +32,6 @@ from .ranks import MissingRank, Ranks
 __all__ = [
     "Arrivals",
     "check_same_root",
-    "exchange",
     "fetch",
     "gather",
     "share_root",
@@ -41,7 +40,6 @@ __all__ = [
 
 _MOST_OPERATIONS = 256  # of one batch
 _GRACE = 2.0  # seconds in which a rank that stopped as well says for whom it waited
-_POLL = 2e-4  # seconds between two looks at NCCL's work
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,19 +109,18 @@ def fetch(rows: Tensor, arrivals: Arrivals, *, ranks: Ranks) -> Tensor:
     Raises:
         MissingRank: a rank did not answer in time.
     """
-    # Rows arrive where they belong, without a copy; a rank's own are copied there.
+    # Rows arrive where they belong, without a copy; a rank's own are copied there meanwhile.
     base = rows.new_empty(arrivals.count, *rows.shape[1:])
-    sends, receives = dict[int, Tensor](), dict[int, Tensor]()
-    for peer, at in arrivals.offers.items():
-        offered = rows if at is None else rows[at]
-        if peer == ranks.rank:
-            base[arrivals.places[peer]] = offered
-        else:
-            sends[peer] = offered.contiguous()
-    for peer, place in arrivals.places.items():
-        if peer != ranks.rank:
-            receives[peer] = base[place]
-    exchange(sends, receives, ranks=ranks)
+    offers = {p: rows if at is None else rows[at] for p, at in arrivals.offers.items()}
+    own = offers.pop(ranks.rank, None)
+    posted = _post(
+        {peer: offered.contiguous() for peer, offered in offers.items()},
+        {peer: base[at] for peer, at in arrivals.places.items() if peer != ranks.rank},
+        ranks=ranks,
+    )
+    if own is not None:
+        base[arrivals.places[ranks.rank]] = own
+    _finish(posted, ranks=ranks)
     return base
 
 
@@ -158,8 +155,18 @@ class _Operation(NamedTuple):
     tensor: Tensor
 
 
-def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks: Ranks) -> None:
-    """Send tensors to other ranks while receiving theirs.
+class _Posted(NamedTuple):
+    """Transfers under way, each with a peer that it waits for, and until when."""
+
+    works: list[tuple[Any, int]]
+    deadline: float
+    operations: list[_Operation]  # keeps tensors alive while they are sent
+
+
+def _post(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks: Ranks) -> _Posted:
+    """Begin to send tensors to other ranks and to receive theirs.
+
+    All is posted before anything is waited for: no rank waits for another that waits for it.
 
     Args:
         sends: for each peer what it gets; contiguous.
@@ -167,12 +174,11 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
         ranks: this process among the others.
 
     Raises:
-        MissingRank: a rank did not answer in time, or its process is gone.
+        MissingRank: the process of a rank is gone.
     """
-    # Post everything first, so that no rank waits for another that waits for it.
     deadline = time.monotonic() + ranks.timeout
-    running = list[tuple[Any, int]]()  # the reference keeps tensors alive while they are sent
     operations = _in_posting_order(sends, receives, rank=ranks.rank)
+    running = list[tuple[Any, int]]()
     for batch in _batches(operations, by_peer=not ranks.over_nccl):
         peer = batch[0].peer
         try:
@@ -190,9 +196,49 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
         except RuntimeError as error:
             raise _missing(peer, ranks) from error
         running += [(work, peer) for work in works]
-    # Then wait for all of it, the whole exchange within the one deadline.
-    for work, peer in running:
-        _wait_for(work, peer, deadline=deadline, ranks=ranks)
+    return _Posted(running, deadline, operations)
+
+
+def _finish(posted: _Posted, *, ranks: Ranks) -> None:
+    """Wait for all of it, within the one deadline.
+
+    Raises:
+        MissingRank: a rank did not answer in time, or its process is gone.
+    """
+    for work, peer in posted.works:
+        left = max(posted.deadline - time.monotonic(), 1e-3)
+        try:
+            if not ranks.over_nccl:
+                work.wait(timedelta(seconds=left))
+                continue
+            # NCCL's `wait` orders the stream and lets the host go on, so that a lost peer would go
+            # unseen; an event after it says when the transfer is done.
+            work.wait()
+            arrived = torch.cuda.Event(blocking=True)
+            arrived.record(torch.cuda.current_stream(posted.operations[0].tensor.device))
+            if _returns_within(left, arrived.synchronize):
+                continue
+        except RuntimeError as error:
+            raise _missing(peer, ranks) from error
+        raise _missing(peer, ranks)
+
+
+def _returns_within(seconds: float, call: Callable[[], object]) -> bool:
+    """Whether a call that takes no limit returns in time; one that does not keeps its thread."""
+    raised = list[RuntimeError]()
+
+    def run() -> None:
+        try:
+            call()
+        except RuntimeError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    return not thread.is_alive()
 
 
 def _in_posting_order(
@@ -213,23 +259,6 @@ def _batches(operations: Sequence[_Operation], *, by_peer: bool) -> Iterator[lis
     for group in groups if by_peer else [list(operations)]:
         for start in range(0, len(group), _MOST_OPERATIONS):
             yield group[start : start + _MOST_OPERATIONS]
-
-
-def _wait_for(work: Any, peer: int, *, deadline: float, ranks: Ranks) -> None:
-    left = max(deadline - time.monotonic(), 1e-3)
-    try:
-        if ranks.over_nccl:  # its `wait` only orders streams, and would let a lost peer go unseen
-            while not work.is_completed():
-                if time.monotonic() > deadline:
-                    raise _missing(peer, ranks)
-                time.sleep(_POLL)
-            work.wait()
-        else:
-            work.wait(timedelta(seconds=left))
-    except MissingRank:
-        raise
-    except RuntimeError as error:
-        raise _missing(peer, ranks) from error
 
 
 def _missing(suspect: int, ranks: Ranks) -> MissingRank:

@@ -39,6 +39,7 @@ class Ranks:
         size: R, how many processes there are.
         timeout: seconds that an exchange of rows may take.
         group: the process group; None is the default one.
+        hosts: where each rank runs, in words; nothing where that need not be said.
 
     Raises:
         ValueError: a rank without an agent, or a number out of range.
@@ -53,6 +54,7 @@ class Ranks:
     size: int
     timeout: float = 60.0
     group: dist.ProcessGroup | None = field(default=None, repr=False)
+    hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that every rank has an agent."""
@@ -68,7 +70,12 @@ class Ranks:
 
     @classmethod
     def joined(
-        cls, agents: int, *, timeout: float = 60.0, group: dist.ProcessGroup | None = None
+        cls,
+        agents: int,
+        *,
+        timeout: float = 60.0,
+        group: dist.ProcessGroup | None = None,
+        hosts: tuple[str, ...] = (),
     ) -> Ranks:
         """The ranks of a process group that is initialised.
 
@@ -76,6 +83,7 @@ class Ranks:
             agents: A.
             timeout: seconds that an exchange may take.
             group: the process group; None is the default one.
+            hosts: where each rank runs, in words.
 
         Raises:
             RuntimeError: there is no process group.
@@ -86,7 +94,7 @@ class Ranks:
                 "start the command with torchrun"
             )
         rank, size = dist.get_rank(group), dist.get_world_size(group)
-        return cls(agents=agents, rank=rank, size=size, timeout=timeout, group=group)
+        return cls(agents=agents, rank=rank, size=size, timeout=timeout, group=group, hosts=hosts)
 
     def share(self, rank: int) -> range:
         """The agents of a rank."""
@@ -116,7 +124,8 @@ class Ranks:
         """A rank and its agents in words."""
         held = self.share(rank)
         agents = f"agent {held[0]}" if len(held) == 1 else f"agents {held[0]}..{held[-1]}"
-        return f"rank {rank} of {self.size} ({agents})"
+        where = f" on {self.hosts[rank]}" if self.hosts else ""
+        return f"rank {rank} of {self.size} ({agents}{where})"
 
     @property
     def over_nccl(self) -> bool:

@@ -54,6 +54,7 @@ class Differences:
     Attributes:
         given: of each value that an operation was given, in the rows of its base, float64.
         contributions: of each of `Recorded.contributions`.
+        moved: the lengths of these, (rows,); of all replays together where two are compared.
         end: of each Agents field of the state that was returned.
         messages: whether the messages that left are those of the first run.
         functions: whether functions got the same values, secrets apart, and gave the same.
@@ -63,6 +64,7 @@ class Differences:
 
     given: Sequence[Tensor]
     contributions: Sequence[Tensor]
+    moved: Sequence[Tensor]
     end: Mapping[str, Tensor]
     messages: bool
     functions: bool
@@ -77,6 +79,7 @@ class Differences:
             contributions=[
                 a - b for a, b in zip(self.contributions, other.contributions, strict=True)
             ],
+            moved=[a + b for a, b in zip(self.moved, other.moved, strict=True)],
             end={name: value - other.end[name] for name, value in self.end.items()},
         )
 
@@ -203,12 +206,14 @@ class Replay(Engine):
         first, agents = watched.recorded, self.setting.graph.agents
         hides = [hidden for hidden in forced.hides for _ in range(agents)]
         after = {n: v for n, v in self.state._asdict().items() if isinstance(v, Value)}
+        changes = [
+            new.double() - old.double()
+            for new, old in zip(recorded.contributions, first.contributions, strict=True)
+        ]
         return Differences(
             given=forced.differences,
-            contributions=[
-                new.double() - old.double()
-                for new, old in zip(recorded.contributions, first.contributions, strict=True)
-            ],
+            contributions=changes,
+            moved=[change.norm(dim=1) for change in changes],
             end={
                 name: after[name].rows.cpu().double() - value.double()
                 for name, value in watched.after.items()

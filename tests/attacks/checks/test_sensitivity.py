@@ -77,6 +77,12 @@ def test_any_rate_passes_and_a_record_shows_in_every_round(rate):
     assert "is 1.000 of its bound" in found.words
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.05])
+def test_a_value_without_noise_that_an_empty_batch_leaves_at_zero_passes(rate):
+    found = checked(a_run("dpdl", form=Form.PUBLISHED, rate=rate, rounds=2, root=0))
+    assert found.passed, found.words
+
+
 @pytest.mark.parametrize("clip", list(dp_cga.Clip))
 def test_clipped_means_pass(clip):
     assert checked(a_run("dp-cga", settings=dp_cga.Settings(clip=clip), rounds=2)).passed

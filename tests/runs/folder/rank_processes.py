@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,7 @@ def started_by_hand(
     *,
     changes: Sequence[Change] | None = None,
     agent: bool = True,
+    variables: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run a command as ranks; each has its own arguments and its own change.
 
@@ -69,6 +70,7 @@ def started_by_hand(
         folder: for what they print.
         changes: of each rank.
         agent: whether who starts them keeps the store, as torchrun does; otherwise rank 0 does.
+        variables: of the environment of every rank, beside or in place of the usual ones.
     """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(PRELOADED)
@@ -84,6 +86,7 @@ def started_by_hand(
         told |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     else:
         del store  # its port is free again
+    told |= variables or {}
     made = changes or [unchanged] * len(arguments)
     paths = [folder / f"said-{rank}.txt" for rank in range(len(arguments))]
     processes = [

@@ -1,13 +1,23 @@
 """Ranks, plans of what crosses, the order of operations, and what is refused."""
 
+import threading
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from overhear.training import build_graph
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.exchange import Arrivals, _batches, _in_posting_order
-from overhear.training.engine.ranks import Ranks
+from overhear.training.engine.exchange import (
+    Arrivals,
+    _batches,
+    _finish,
+    _in_posting_order,
+    _Posted,
+)
+from overhear.training.engine.ranks import MissingRank, Ranks
 from overhear.training.engine.recording import Recorded
 from overhear.training.step.values import Agents, UndeclaredOperation
 from tests.training.contract import bound_to, setting
@@ -112,3 +122,53 @@ def test_a_public_tensor_that_has_not_a_row_for_each_row_is_refused(shape):
 def test_a_number_a_row_scales_each_row():
     value = Agents(torch.ones(3, 2)) * torch.tensor([[1.0], [2.0], [3.0]])
     assert value.rows[:, 0].tolist() == [1.0, 2.0, 3.0]
+
+
+class OnDevice:
+    """A transfer over NCCL and its event, without a device: what is called, and when it arrives."""
+
+    def __init__(self, monkeypatch, *, fails: bool = False) -> None:
+        self.called, self.arrives, self.fails = list[str](), threading.Event(), fails
+        monkeypatch.setattr(torch.cuda, "Event", lambda blocking: self)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+
+    def wait(self) -> None:
+        self.called.append("order the stream")
+
+    def record(self, stream: None) -> None:
+        self.called.append("record")
+
+    def synchronize(self) -> None:
+        self.called.append("wait")
+        assert self.arrives.wait(10)
+        if self.fails:
+            raise RuntimeError("NCCL communicator was aborted")
+
+    def finish(self, *, timeout: float) -> None:
+        names = "rank {} of 2".format
+        ranks = SimpleNamespace(over_nccl=True, timeout=timeout, rank=0, names=names, group=None)
+        operations = _in_posting_order({1: NOTHING}, {}, rank=0)
+        _finish(_Posted([(self, 1)], time.monotonic() + timeout, operations), ranks=ranks)
+
+
+def test_a_transfer_on_a_device_is_waited_for_by_its_event(monkeypatch):
+    work = OnDevice(monkeypatch)
+    threading.Timer(0.05, work.arrives.set).start()
+    work.finish(timeout=5)
+    assert work.arrives.is_set()
+    assert work.called == ["order the stream", "record", "wait"]
+
+
+def test_a_transfer_on_a_device_that_does_not_arrive_names_its_peer_in_time(monkeypatch):
+    work = OnDevice(monkeypatch)
+    with pytest.raises(MissingRank, match=r"rank 1 of 2 did not answer within 0\.1 s"):
+        work.finish(timeout=0.1)
+    work.arrives.set()
+
+
+def test_a_transfer_on_a_device_that_fails_names_its_peer(monkeypatch):
+    work = OnDevice(monkeypatch, fails=True)
+    work.arrives.set()
+    with pytest.raises(MissingRank, match="rank 1 of 2") as raised:
+        work.finish(timeout=5)
+    assert "aborted" in str(raised.value.__cause__)

@@ -1,0 +1,253 @@
+"""How ranks meet: at the store, where each tells what the others need to know, and then by gloo.
+
+    came            host, address and program of this rank; all wait until all have come
+    ready           its program is that of rank 0, and it knows the interface; all wait for all
+    connected       a process group by gloo
+
+Ranks may come at very different times, because a scheduler starts machines when it can; so the
+first wait is long, and says after a while for whom. Once all have come, nothing but the network is
+waited for, and the limit is short. A rank that refuses in between leaves its exit code at the store
+(`overhear.runs.folder.ranks`), and the others leave their wait at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from ...privacy.errors import InputError
+from .interface import GLOO, address_towards, choose_interface
+from .place import STORE_PREFIX, Place
+from .same_run import check_same_facts
+
+__all__ = ["FAILED_FIRST", "Guest", "connect", "hosts_of", "introduce", "store_of"]
+
+FAILED_FIRST = "first"
+"""Where the store has which rank failed first, and its exit code."""
+
+_POLL = 0.1
+_PATIENT = 15.0  # seconds of silence while others do not come
+
+
+class Guest(NamedTuple):
+    """What a rank tells at the store.
+
+    Attributes:
+        host: the name of its machine.
+        address: by which it reaches the store.
+        program: of `program_facts`.
+    """
+
+    host: str
+    address: str | None
+    program: Mapping[str, str]
+
+    @property
+    def where(self) -> str:
+        """Its machine in words."""
+        return self.host if self.address is None else f"{self.host} ({self.address})"
+
+
+def store_of(place: Place, *, limit: float) -> Store:
+    """The store of all ranks.
+
+    Args:
+        place: which rank this process is.
+        limit: seconds until who keeps the store must be there.
+
+    Raises:
+        ConnectionError: it cannot be reached.
+        InputError: the environment names no port.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # who restarts may keep one store
+    prefix = STORE_PREFIX if attempt == "0" else f"{STORE_PREFIX}-{attempt}"
+    at, waits = _store_address(), f"at most {limit:g} s"
+    try:
+        with _told_if_long(f"{_named(place)} waits for the store at {at}, {waits}"):
+            found = TCPStore(
+                os.environ["MASTER_ADDR"],
+                _port(),
+                is_master=place.keeps_store,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=limit),
+            )
+    except RuntimeError as error:
+        if place.keeps_store:
+            raise ConnectionError(
+                f"{_named(place)} cannot keep the store of the ranks at {at} ({_first_line(error)})"
+                "; set MASTER_PORT to a free port"
+            ) from error
+        raise ConnectionError(
+            f"{_named(place)} did not reach the store of the ranks at {at} within {limit:g} s "
+            f"({_first_line(error)}); MASTER_ADDR must be the host of rank 0 and MASTER_PORT a "
+            "port there that other hosts can reach; start all ranks again"
+        ) from error
+    return PrefixStore(prefix, found)
+
+
+def _port() -> int:
+    given = os.environ.get("MASTER_PORT", "")
+    if not given.isdecimal() or not 0 < int(given) < 2**16:
+        raise InputError(
+            f"MASTER_PORT={given!r} in the environment must be a port in [1, 65535]; start with "
+            "torchrun"
+        )
+    return int(given)
+
+
+def introduce(
+    place: Place, store: Store, *, program: Mapping[str, str], limit: float
+) -> list[Guest]:
+    """Tell all ranks where this one is and what it runs, and hear it of them.
+
+    Args:
+        place: which rank this process is.
+        store: of `store_of`.
+        program: of `program_facts`, on this rank.
+        limit: seconds until all ranks must have come.
+
+    Returns:
+        Of each rank.
+
+    Raises:
+        ConnectionError: a rank does not come, or has failed.
+    """
+    mine = Guest(socket.gethostname(), address_towards(os.environ["MASTER_ADDR"]), program)
+    told = _told_by_all(place, store, "came", json.dumps(mine), limit=limit)
+    return [Guest(*json.loads(text)) for text in told]
+
+
+def hosts_of(guests: Sequence[Guest]) -> tuple[str, ...]:
+    """Where each rank runs, in words; nothing where all run on one host.
+
+    >>> hosts_of([Guest("a", "10.0.0.1", {}), Guest("b", "10.0.0.2", {})])
+    ('a (10.0.0.1)', 'b (10.0.0.2)')
+    """
+    one = len({guest[:2] for guest in guests}) == 1
+    return () if one else tuple(guest.where for guest in guests)
+
+
+def connect(place: Place, store: Store, guests: Sequence[Guest], *, limit: float) -> None:
+    """Become one process group with the other ranks, by gloo.
+
+    Args:
+        place: which rank this process is.
+        store: of `store_of`.
+        guests: of `introduce`.
+        limit: seconds in which the ranks, which have all come, must connect.
+
+    Raises:
+        ConnectionError: they do not.
+        InputError: this rank runs another program than rank 0, or an interface does not exist.
+    """
+    several, mine = bool(hosts_of(guests)), guests[place.rank]
+    name = "it" if several else _named(place)  # the host is told before
+    check_same_facts(mine.program, guests[0].program, name=name)
+    others = [guest.address for guest in guests if guest is not mine]
+    interface = choose_interface(mine.address, others, several=several)
+    _told_by_all(place, store, "ready", "", limit=limit)
+    try:
+        with _silent():
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("group", store),
+                rank=place.rank,
+                world_size=place.size,
+                timeout=timedelta(seconds=limit),
+            )
+    except (RuntimeError, ValueError) as error:
+        by = "an interface that gloo chose" if interface is None else f"the interface {interface}"
+        raise ConnectionError(
+            f"{name} met all ranks at the store, but does not reach them by {by} within "
+            f"{limit:g} s ({_first_line(error)}); set {GLOO} on each host to the interface by "
+            "which the hosts reach each other, and let all TCP ports through between them"
+        ) from error
+
+
+def _told_by_all(
+    place: Place, store: Store, word: str, mine: str, *, limit: float
+) -> Sequence[str | bytes]:
+    """What all ranks tell under a word, once they have.
+
+    Raises:
+        ConnectionError: some did not in time, one has failed, or nobody keeps the store any more.
+    """
+    keys, until = [f"{word}/{rank}" for rank in range(place.size)], time.monotonic() + limit
+    try:
+        store.set(keys[place.rank], mine)
+        with _told_if_long(f"rank 0 waits for other ranks, at most {limit:g} s", place):
+            while not store.check(keys):
+                if store.check([FAILED_FIRST]):
+                    raise ConnectionError(f"{_named(place)}: another rank has failed")
+                if time.monotonic() > until:
+                    late = [rank for rank, key in enumerate(keys) if not store.check([key])]
+                    raise ConnectionError(
+                        f"{_named(place)} does not meet the others: rank {late[0]} did not come "
+                        f"within {limit:g} s; start all ranks again"
+                    )
+                time.sleep(_POLL)
+        return [store.get(key) for key in keys]
+    except RuntimeError as error:
+        raise ConnectionError(
+            f"{_named(place)} does not meet the others: the store at {_store_address()} is gone "
+            f"({_first_line(error)}); see what rank 0 printed, and start all ranks again"
+        ) from error
+
+
+def _named(place: Place) -> str:
+    return f"rank {place.rank} of {place.size}"
+
+
+def _store_address() -> str:
+    return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+
+
+def _first_line(error: Exception) -> str:
+    """What a library says, without its stack and the places in its source."""
+    return re.sub(r"\[\S+:\d+\] ", "", str(error).strip().partition("\n")[0]).rstrip(". ")
+
+
+@contextlib.contextmanager
+def _told_if_long(text: str, place: Place | None = None) -> Iterator[None]:
+    """Say what is waited for, after a while; of a wait of all ranks rank 0 says it."""
+
+    def tell() -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    timer = threading.Timer(_PATIENT, tell)
+    timer.daemon = True
+    if place is None or place.rank == 0:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep gloo's words off the terminal: that it is connected, and each try that fails."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept, nowhere = {end: os.dup(end) for end in (1, 2)}, os.open(os.devnull, os.O_WRONLY)
+    try:
+        for end in kept:
+            os.dup2(nowhere, end)
+        yield
+    finally:
+        for end, was in kept.items():
+            os.dup2(was, end)
+            os.close(was)
+        os.close(nowhere)

@@ -1,0 +1,119 @@
+"""What ranks tell each other before they connect, and what they refuse; without a process group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from torch.distributed import HashStore, PrefixStore, TCPStore
+
+from overhear.runs.hosts import meeting
+from overhear.runs.hosts.meeting import FAILED_FIRST, Guest, connect, introduce, store_of
+from overhear.runs.hosts.place import Place
+from overhear.runs.hosts.same_run import program_facts
+
+PROGRAM = {"version of torch": "2.7", "code of overhear": "a0"}
+
+
+def place(rank: int, size: int = 2) -> Place:
+    return Place(rank=rank, size=size, local_rank=0, local_size=1)
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch) -> None:
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+
+
+def test_ranks_hear_where_the_others_are_and_what_they_run():
+    store, heard = HashStore(), dict[int, list[Guest]]()
+
+    def come(rank: int) -> None:
+        heard[rank] = introduce(place(rank), store, program=PROGRAM, limit=10)
+
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert heard[0] == heard[1]
+    assert [guest.program for guest in heard[0]] == [PROGRAM, PROGRAM]
+
+
+def test_a_rank_that_does_not_come_is_named_first_while_it_is_waited_for(monkeypatch, capfd):
+    monkeypatch.setattr(meeting, "_PATIENT", 0.05)
+    with pytest.raises(ConnectionError, match=r"rank 1 did not come within 0\.3 s"):
+        introduce(place(0), HashStore(), program=PROGRAM, limit=0.3)
+    assert "rank 0 waits for other ranks, at most 0.3 s" in capfd.readouterr().err
+
+
+def test_no_rank_waits_for_others_once_one_has_failed():
+    store = HashStore()
+    store.set(FAILED_FIRST, "[1, 2]")
+    with pytest.raises(ConnectionError, match="another rank has failed"):
+        introduce(place(0), store, program=PROGRAM, limit=60)
+
+
+def guests(address: str, **program: str) -> list[Guest]:
+    return [Guest("a", "127.0.0.1", PROGRAM), Guest("a", address, {**PROGRAM, **program})]
+
+
+@pytest.mark.parametrize(
+    ("address", "program", "words"),
+    [
+        ("127.0.0.1", {"version of torch": "2.6"}, "rank 1 of 2 has another version of torch than"),
+        ("10.0.0.2", {"code of overhear": "b1"}, r"it has another code of overhear .*\(b1, not a0"),
+        ("10.0.0.2", {"version of Python": "3.9"}, r"another version of Python .*\(3\.9, not none"),
+    ],
+)
+def test_a_rank_of_another_program_is_refused_before_it_connects(address, program, words):
+    with pytest.raises(ValueError, match=words):
+        connect(place(1), HashStore(), guests(address, **program), limit=60)
+
+
+@pytest.fixture
+def kept() -> Iterator[TCPStore]:
+    return TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+
+@pytest.mark.parametrize("attempt", ["0", "1"])
+def test_a_run_that_was_started_again_meets_at_keys_of_its_own(kept, monkeypatch, attempt):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+    monkeypatch.setenv("MASTER_PORT", str(kept.port))
+    PrefixStore("overhear", kept).set(FAILED_FIRST, "[0, 2]")
+    assert store_of(place(0), limit=5).check([FAILED_FIRST]) == (attempt == "0")
+
+
+def test_a_store_that_cannot_be_kept_or_reached_is_told_with_its_address(kept, monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", str(kept.port))
+    with pytest.raises(ConnectionError, match=f"keep the store .* at 127.0.0.1:{kept.port}"):
+        store_of(place(0), limit=1)
+    del kept
+    monkeypatch.setenv("MASTER_PORT", "9")
+    with pytest.raises(ConnectionError, match=r"did not reach the store .* at \S+:9 within 1"):
+        store_of(place(1), limit=1)
+
+
+@pytest.mark.parametrize("port", ["", "port", "0", "65536", "-1"])
+def test_a_port_that_is_none_is_refused(monkeypatch, port):
+    monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(ValueError, match=f"MASTER_PORT='{port}'"):
+        store_of(place(0), limit=1)
+
+
+def test_the_code_is_part_of_the_program(monkeypatch, tmp_path):
+    from overhear.runs.hosts import same_run
+
+    before = program_facts({})
+    assert program_facts({}) == before
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/one.py").write_bytes(b"a = 1\n")
+    monkeypatch.setattr(same_run, "_OURS", tmp_path)
+    one = program_facts({})["code of overhear"]
+    (tmp_path / "runs/one.py").write_bytes(b"a = 1\r\n")  # as another system checks it out
+    assert program_facts({})["code of overhear"] == one != before["code of overhear"]
+    (tmp_path / "runs/one.py").write_bytes(b"a = 2\n")
+    assert program_facts({})["code of overhear"] != one
