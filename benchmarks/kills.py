@@ -1,7 +1,9 @@
 """Runs that are killed again and again: what is left after each kill, held against a witness.
 
     python benchmarks/kills.py [--kills N] [--seed SEED]
+    python benchmarks/kills.py --signals N [--seed SEED]
 
+With --signals N runs, attacks and audits get signals that ask them to stop instead (`stops.py`).
 A child trains a small run on digits; at a random moment it is killed as the system kills (SIGKILL),
 what is in its folder is checked, and another child resumes it, until the run is finished and its
 report is made; then the next run begins. The witness is a tap: with the first message of a round it
@@ -25,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stops import run_stops
+from stops import table as stops_table
 
 from overhear.privacy import read_ledger
 from overhear.reports.document.collect import collect
@@ -211,9 +215,15 @@ def run_kills(kills: int, *, seed: int = 0) -> Table:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--signals", type=int, help="instead: as many SIGINT, SIGTERM, SIGHUP")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.signals is not None:
+        stops = run_stops(given.signals, seed=given.seed)
+        print(stops_table(stops))
+        print(*stops.failures, sep="\n", file=sys.stderr)
+        return 1 if stops.failures else 0
     table = run_kills(given.kills, seed=given.seed)
     print("| what | how often |\n| --- | ---: |")
     for what, count in table.counts.items():

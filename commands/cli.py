@@ -2,7 +2,8 @@
 
 Exit codes: 0 ok; 1 crash, with a traceback; 2 bad input, one sentence on standard error; 3 over a
 limit of a policy, or not proven where `plan --strict` asks for it; 4 more was measured than is
-proven; 5 evidence that a policy asks for is missing.
+proven; 5 evidence that a policy asks for is missing; 129, 130, 143 stopped by SIGHUP, SIGINT,
+SIGTERM, with a sentence on standard error.
 With OVERHEAR_DEBUG=1 bad input shows its traceback too. Everything that a command needs is imported
 inside the command, so that help costs nothing.
 """
@@ -18,6 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..runs.stop import Interrupted, tell
 from .prepare.budget import budget
 from .prepare.plan import plan
 from .read.check import check
@@ -30,14 +32,21 @@ from .run.audit import audit
 from .run.demo import demo
 from .run.invert import invert
 from .run.train import train
+from .terminal.signals import listening
 
 __all__ = ["app", "main"]
 
 BAD_INPUT, CRASH, CONTRADICTED = 2, 1, 4
 
+_EXIT_CODES = (
+    "Exit codes: 0 done, 1 crash, 2 bad input, 3 over a limit, 4 a proof is contradicted, 5 "
+    "evidence is missing; 130, 143, 129 stopped by SIGINT, SIGTERM, SIGHUP."
+)
+
 app = typer.Typer(
     name="overhear",
     help="What each adversary can learn about one record from what a decentralized run sends.",
+    epilog=_EXIT_CODES,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
@@ -89,13 +98,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; by default those of the process.
     """
+    with listening() as stop:
+        try:
+            code = _run(arguments)
+            stop.finish()
+        except Interrupted as stopped:
+            tell(str(stopped))
+            return stopped.code
+        if stop.signal and code == 0 and not stop.quiet:
+            tell("the signal came when the work was done, so nothing was stopped")
+        return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run a command and return its exit code, unless it is stopped."""
     try:
         app(arguments, prog_name="overhear")
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else CRASH
     except Exception as error:  # noqa: BLE001 - the last resort decides what is told, and how
+        if (stopped := _stopped_before(error)) is not None:
+            raise stopped from None
         return _told(error)
     return 0
+
+
+def _stopped_before(error: BaseException) -> Interrupted | None:
+    """The stop on the way out of which an error came, such as a bar on a terminal that is gone."""
+    before = error.__context__
+    while before is not None and not isinstance(before, Interrupted):
+        before = before.__context__
+    return before
 
 
 def _told(error: Exception) -> int:

@@ -95,10 +95,12 @@ def write_durably(path: Path, data: bytes, *, new: bool = False) -> None:
         finally:
             os.close(opened)
         publish(part, path, new=new)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)  # a full disk gets its room back
-        raise named(error, path) from error
+        if isinstance(error, OSError):
+            raise named(error, path) from error
+        raise
 
 
 def named(error: OSError, path: Path) -> OSError:

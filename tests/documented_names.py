@@ -32,6 +32,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.runs.plan.sweep": ("plan_sweep",),
         "overhear.runs.folder.run": ("train_run",),
         "overhear.runs.folder.resume": ("resume_run",),
+        "overhear.runs.stop": ("Stop", "Interrupted"),
         "overhear.runs.attack.attack": ("attack_run",),
         "overhear.runs.audit.audit": ("audit_config", "audit_folder"),
         "overhear.reports.document.collect": ("collect", "report_run"),

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..terminal.options import Folder
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import print_json
 
 __all__ = ["report"]
@@ -49,7 +50,12 @@ def report(
     if format is FormatName.HTML:
         from ...reports.document.collect import report_run
 
-        print(report_run(folder, show_records=show_records, others=total or ()))
+        stop = stop_of_command()
+        with stop.held():
+            stop.note(f"what is in {folder} may be of two reports; make the report again")
+            page = report_run(folder, show_records=show_records, others=total or ())
+            stop.note(f"the report is {page}")
+        print(page)
         return
     if show_records:
         raise InputError("--show-records belongs to --format html; json and md show no records")

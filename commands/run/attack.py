@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..terminal.options import Json
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["attack"]
@@ -92,7 +93,14 @@ def _attack_runs(
     if json and markdown:
         raise InputError("--json and --markdown exclude each other; give one of them")
     with attack_progress(make_console(stderr=True)) as progress:
-        found = attack_sweep(run, out, sweeps=sweeps, overrides=overrides, progress=progress)
+        found = attack_sweep(
+            run,
+            out,
+            sweeps=sweeps,
+            overrides=overrides,
+            progress=progress,
+            stop=stop_of_command(),
+        )
     rows = list(attack_sweep_rows(found, convention=convention))
     if json:
         print_json([one.dump() for one in found])
@@ -109,7 +117,7 @@ def _attack_folder(folder: Path, *, convention: str | None, json: bool) -> None:
     from ..terminal.progress import attack_progress
 
     with attack_progress(make_console(stderr=True)) as progress:
-        result = attack_run(folder, progress=progress)
+        result = attack_run(folder, progress=progress, stop=stop_of_command())
     if json:
         print_json(result.dump())
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def audit(
             raise InputError("--runs belongs to --last-model; --games is what --membership plays")
         _membership(target, asked, overrides, out, again=again, shown=show_records, json=json)
         return
+    from ...runs.audit.aside import NOTHING_KEPT
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.run_file import load_run_file
@@ -98,16 +100,22 @@ def audit(
         raise InputError(f"--{name} belongs to {what}; add it, or leave this out")
     _check_out(target, out, again=again)
     contradicted: ContradictedProof | None = None
-    untraced = ""
+    untraced, stop = "", stop_of_command()
+    stop.note(NOTHING_KEPT)
     with audit_progress(make_console(stderr=True)) as progress:
         if target.suffix == ".toml":
             config = load_run_file(target, overrides or ())
             found = audit_config(config, progress=progress)
+            stop.finish()
             found, untraced = _traced(target, config, found)
         else:
             try:
                 found = audit_folder(
-                    target, overrides=overrides or (), again=again, progress=progress
+                    target,
+                    overrides=overrides or (),
+                    again=again,
+                    progress=progress,
+                    stop=stop,
                 )
             except ContradictedProof as error:
                 contradicted, found = error, _written(target, error)

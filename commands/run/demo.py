@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console
 
 if TYPE_CHECKING:
@@ -82,9 +83,11 @@ def _run_demo(out: Path, console: Console) -> None:
     from ...reports.document.collect import report_run
     from ...runs.attack.attack import attack_run
     from ...runs.audit.audit import audit_folder
+    from ...runs.folder.folder import RUN as RUN_FILE
     from ...runs.folder.folder import claim
     from ...runs.folder.run import train_run
     from ...runs.run_file.run_file import RunFile
+    from ...runs.stop import naming
     from ..terminal.audit_tables import measured_table
     from ..terminal.progress import attack_progress, audit_progress, train_progress
     from ..terminal.tables import adversary_table, attack_table
@@ -101,12 +104,18 @@ def _run_demo(out: Path, console: Console) -> None:
     )
     limit = None if config.privacy is None else config.privacy.epsilon
     delta = None if config.privacy is None else config.privacy.delta
-    with train_progress(console, limit=limit, delta=delta) as progress:
-        summary = train_run(config, out, progress=progress)
+    stop, kept = stop_of_command(), out / RUN_FILE
+    with (
+        naming(f"`overhear train {kept} --out {out} --resume`", run_file=kept),
+        train_progress(console, limit=limit, delta=delta) as progress,
+    ):
+        summary = train_run(config, out, progress=progress, stop=stop)
+    stop.go_on()
     with attack_progress(console) as progress:
-        result = attack_run(out, progress=progress)
+        result = attack_run(out, progress=progress, stop=stop)
+    stop.go_on()
     with audit_progress(console) as progress:
-        audited = audit_folder(out, progress=progress)
+        audited = audit_folder(out, progress=progress, stop=stop)
     page = report_run(out)
     accuracy = summary.metrics.consensus_accuracy
     console.print(adversary_table([row.dump() for row in summary.adversaries]))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..terminal.options import Json
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["invert"]
@@ -106,6 +107,7 @@ def invert(
             out=out,
             **given,
             progress=lambda step, total: show(step, total, ""),
+            stop=stop_of_command(),
         )
     if json:
         print_json(result.dump())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def run_last_model(
     Raises:
         ContradictedProof: more was measured than is proven, twice.
     """
+    from ...runs.audit.aside import NOTHING_KEPT
     from ...runs.audit.last_model import (
         audit_last_model,
         audit_last_model_of_folder,
@@ -46,14 +48,19 @@ def run_last_model(
     from ...runs.run_file.run_file import load_run_file
     from ..terminal.progress import audit_progress
 
+    stop = stop_of_command()
+    stop.note(NOTHING_KEPT)
     with audit_progress(make_console(stderr=True)) as progress:
         if target.suffix == ".toml":
             found = audit_last_model(load_run_file(target, overrides), wanted, progress=progress)
+            stop.finish()
             if out is not None:
                 found.write(out)
         else:
             try:
-                found = audit_last_model_of_folder(target, wanted, again=again, progress=progress)
+                found = audit_last_model_of_folder(
+                    target, wanted, again=again, progress=progress, stop=stop
+                )
             except ContradictedProof:
                 kept = read_last_model(target)
                 if kept is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run_membership(folder: Path, wanted: Wanted, *, json: bool) -> None:
     contradicted: ContradictedProof | None = None
     with audit_progress(make_console(stderr=True)) as progress:
         try:
-            found = audit_membership(folder, wanted, progress=progress)
+            found = audit_membership(folder, wanted, progress=progress, stop=stop_of_command())
         except ContradictedProof as error:
             kept = read_membership(folder)
             if kept is None:

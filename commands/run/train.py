@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..terminal.options import Json, Overrides, RunPath
+from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from ...runs.folder.ranks import Group
+    from ...runs.stop import Stop
 
 __all__ = ["train"]
 
@@ -40,30 +42,34 @@ def train(
 ) -> None:
     """Train, keep the ledger, and record the intercepted rounds.
 
-    As a rank of torchrun it trains its share of the agents.
+    As a rank of torchrun it trains its share of the agents. A first SIGINT, SIGTERM or SIGHUP
+    ends it after the round that runs, with a checkpoint; a second at once.
     """
     from ...runs.folder.launch import hold_on, launch
     from ...runs.hosts.place import Place
 
+    stop = stop_of_command()
     place = Place.of_environment()
     if place is None and ranks is not None and ranks > 1:
         given = ["--out", str(out), *(f"--set={override}" for override in overrides or ())]
         given += ["--resume"] * resume + ["--json"] * json + [f"--rank-timeout={rank_timeout}"]
-        code = launch(["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout)
+        code = launch(
+            ["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout, stop=stop
+        )
         raise typer.Exit(code)
     from ...runs.freed_memory import keep_freed_memory
 
     keep_freed_memory()
     if place is None or place.size == 1:
-        _train(run, out, overrides or (), resume=resume, json=json)
+        _train(run, out, overrides or (), resume=resume, json=json, stop=stop)
         return
     place.check_size(ranks)
     place.quieten_libraries()
     hold_on()
     from ...runs.folder.ranks import joined
 
-    with joined(place, timeout=rank_timeout) as group:
-        _train(run, out, overrides or (), resume=resume, json=json, group=group)
+    with joined(place, timeout=rank_timeout, stop=stop) as group:
+        _train(run, out, overrides or (), resume=resume, json=json, stop=stop, group=group)
 
 
 def _train(
@@ -73,6 +79,7 @@ def _train(
     *,
     resume: bool,
     json: bool,
+    stop: Stop,
     group: Group | None = None,
 ) -> None:
     from ...runs.audit.trail import keep_trail
@@ -87,7 +94,7 @@ def _train(
 
         take_device(config.training.device, group.place)
         if group.place.rank > 0:
-            join_run(config, out, group=group)
+            join_run(config, out, group=group, stop=stop)
             return
     privacy = config.privacy
     limit = None if privacy is None else privacy.epsilon
@@ -103,9 +110,10 @@ def _train(
                 progress=progress,
                 notice=lambda text: told.print(text, markup=False, soft_wrap=True),
                 group=group,
+                stop=stop,
             )
         else:
-            summary = train_run(config, out, progress=progress, group=group)
+            summary = train_run(config, out, progress=progress, group=group, stop=stop)
     keep_trail(run, out)
     if json:
         print_json(summary.dump())

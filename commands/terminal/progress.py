@@ -1,9 +1,12 @@
-"""How a command tells how far it is: a bar on a terminal, plain lines elsewhere."""
+"""How a command tells how far it is: a bar on a terminal, plain lines elsewhere.
+
+A terminal or a pipe that is gone ends no run: how far it is then is told to nobody.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -87,7 +90,8 @@ def _steps(console: Console, what: str) -> Iterator[AttackProgress]:
 
         def line(done: int, total: int, text: str, /) -> None:
             if text:
-                console.print(f"{what} {done}/{total}: {text}", markup=False, highlight=False)
+                with suppress(OSError):
+                    console.print(f"{what} {done}/{total}: {text}", markup=False, highlight=False)
 
         yield line
         return
@@ -98,12 +102,19 @@ def _steps(console: Console, what: str) -> Iterator[AttackProgress]:
         TextColumn("{task.fields[words]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(what, total=None, words="")
+    bar = Progress(*columns, console=console)
+    task = bar.add_task(what, total=None, words="")
 
-        def step(done: int, total: int, text: str, /) -> None:
+    def step(done: int, total: int, text: str, /) -> None:
+        with suppress(OSError):
             if text:
                 bar.update(task, words=text)
             bar.update(task, completed=done, total=total)
 
+    try:
+        with suppress(OSError):
+            bar.start()
         yield step
+    finally:
+        with suppress(OSError):
+            bar.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ from ..folder.released import read_released
 from ..folder.sums import check_sums, forget_sums, write_sums
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile, load_run_file
+from ..stop import Stop
 from .gallery import save_gallery
 from .planted import Public, plant
 from .points import Point, check_attack, points_of, preset_of, trial_of
@@ -40,12 +42,15 @@ PLANTED = "public test records, planted as the victim's batch of re-enacted roun
 Progress = Callable[[int, int, str], None]
 
 
-def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
+def attack_run(
+    folder: Path, *, progress: Progress | None = None, stop: Stop | None = None
+) -> Attack:
     """Attack the intercepted rounds of a run folder.
 
     Args:
         folder: a run folder of `overhear train`; one whose attack was interrupted goes on.
         progress: called with (done, total, what).
+        stop: asked to stop, the attack ends at once; points that are done are kept.
 
     Returns:
         What is written to attacks/attack.json.
@@ -55,7 +60,9 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
         FileExistsError: the run was attacked already.
         ValueError: there is nothing that the attack can be mounted on; nothing is written then.
         ContradictedProof: more was rebuilt than the proof allows; everything is written before.
+        Interrupted: it was asked to stop.
     """
+    stop = stop or Stop()
     # What is attacked, and what the proof says of it: all that can be refused, before any work.
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     if (folder / run_folder.ATTACK).exists():
@@ -71,14 +78,16 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
     public = plant(built.data, config.attack.images)
     # The public records, shown once for all points.
-    forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
-    (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
     shown = built.data.pixels(public.images).clamp(0, 1)
-    planted = _Planted(
-        public=public, shown=shown, originals=save_pictures(folder, "original", shown)
-    )
+    with stop.held():
+        forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
+        (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
+        originals = save_pictures(folder, "original", shown)
+    planted = _Planted(public=public, shown=shown, originals=originals)
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
+    done = sum((folder / aim.point.file).exists() for aim in aims)
+    stop.note(_goes_on(folder, done, len(aims)))
     found = []
     for aim in aims:
         kept = folder / aim.point.file
@@ -86,8 +95,13 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
             found.append(_kept(kept))
             tick.skip(_groups(config, planted))
             continue
-        found.append(_attacked(folder, config, built, aim, planted, tick=tick, tests=len(aims)))
-        found[-1].write(kept)
+        entry = _attacked(folder, config, built, aim, planted, tick=tick, tests=len(aims))
+        with stop.held():
+            found.append(entry())
+            found[-1].write(kept)
+            done += 1
+            stop.note(_goes_on(folder, done, len(aims)))
+    stop.finish()
     result = Attack(version=1, scenarios=found)
     result.write(folder / run_folder.ATTACK)
     for aim in aims:
@@ -97,6 +111,13 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
     if exceeded:
         raise ContradictedProof("; ".join(exceeded))
     return result
+
+
+def _goes_on(folder: Path, done: int, points: int) -> str:
+    return (
+        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; the "
+        "same command goes on with the others"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,8 +199,8 @@ def _attacked(
     *,
     tick: _Ticks,
     tests: int,
-) -> Scenario:
-    """Attack one point; its pictures are written.
+) -> Callable[[], Scenario]:
+    """Attack one point; what is returned writes its pictures, and is its entry.
 
     Args:
         folder: of the run; its folder of attacks must exist.
@@ -214,7 +235,7 @@ def _attacked(
         guesses=batch,
         tests=tests,
     )
-    return _entry(folder, aim, planted, rows=rows, bound=bound, batch=batch)
+    return partial(_entry, folder, aim, planted, rows=rows, bound=bound, batch=batch)
 
 
 def _entry(

@@ -16,7 +16,7 @@ from ...attacks.problem.presets import PRESETS, Preset
 from ...privacy.errors import InputError
 from ...training.engine.checkpoint import load_checkpoint
 from ..folder import folder as run_folder
-from ..folder.run import snapshot_round
+from ..folder.rounds_kept import snapshot_round
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 

@@ -21,6 +21,7 @@ from ..folder.run import train_run
 from ..folder.sums import check_sums
 from ..plan.sweep import combinations_of
 from ..run_file.run_file import RunFile, load_run_file
+from ..stop import Stop, naming
 from .attack import attack_run
 
 __all__ = ["AttackedCombination", "attack_sweep", "attack_sweep_rows", "contradictions"]
@@ -48,6 +49,7 @@ def attack_sweep(
     sweeps: Sequence[str] = (),
     overrides: Sequence[str] = (),
     progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> list[AttackedCombination]:
     """Train and attack every combination; the last sweep varies fastest.
 
@@ -57,6 +59,7 @@ def attack_sweep(
         sweeps: "table.key=a,b,c", one for each key.
         overrides: "table.key=value", the same in all combinations.
         progress: called with (done, total, what) within each training and each attack.
+        stop: asked to stop, it ends; what is done of combinations is kept.
 
     Returns:
         An entry for each combination, refused or not.
@@ -65,15 +68,18 @@ def attack_sweep(
         FileNotFoundError: no such run file.
         FileExistsError: a folder holds another run than that of the combination.
         ValueError: a sweep that cannot be read, or every combination is refused.
+        Interrupted: it was asked to stop.
     """
-    found = []
+    found, stop = [], stop or Stop()
     for number, (shown, every) in enumerate(combinations_of(run, sweeps, overrides=overrides)):
         folder = out / f"{number:02d}"
+        stop.go_on()
+        stop.note(f"{number} combinations are done; the same command goes on with the others")
         refused: str | None = None
         scenarios: list[Scenario] = []
         try:
             config = load_run_file(run, every)
-            scenarios = _attacked(config, folder, progress=progress).scenarios
+            scenarios = _attacked(config, folder, progress=progress, stop=stop).scenarios
         except InputError as error:
             refused = " ".join(sentence(error).removeprefix(f"{run}: ").split())
         found.append(
@@ -88,7 +94,7 @@ def attack_sweep(
     return found
 
 
-def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> Attack:
+def _attacked(config: RunFile, folder: Path, *, progress: Progress | None, stop: Stop) -> Attack:
     """The attack of one combination, from its folder as far as that goes."""
     kept = folder / run_folder.RUN
     if kept.exists() and load_run_file(kept) != config:
@@ -105,15 +111,19 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> At
             "command"
         )
     if not folder.exists():
-        train_run(
-            config,
-            folder,
-            progress=None
-            if progress is None
-            else lambda at, rounds, *_: progress(at, rounds, "" if at % 50 else "training"),
-        )
+        command = f"`overhear train {kept} --out {folder} --resume`, then this command again"
+        with naming(command, run_file=kept):
+            train_run(
+                config,
+                folder,
+                progress=None
+                if progress is None
+                else lambda at, rounds, *_: progress(at, rounds, "" if at % 50 else "training"),
+                stop=stop,
+            )
+        stop.go_on()
     try:
-        return attack_run(folder, progress=progress)
+        return attack_run(folder, progress=progress, stop=stop)
     except ContradictedProof:  # told of when every combination is done
         if (held := read_attack(folder)) is None:
             raise

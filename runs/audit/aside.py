@@ -9,7 +9,10 @@ from ..described import Described
 from ..folder import folder as run_folder
 from ..folder.sums import write_sums
 
-__all__ = ["aside_name", "keep"]
+__all__ = ["NOTHING_KEPT", "aside_name", "keep"]
+
+NOTHING_KEPT = "nothing of this audit is kept, and nothing was changed; start it again"
+"""What is said of an audit that is stopped: half of one is no evidence."""
 
 
 def aside_name(held: Path) -> str:

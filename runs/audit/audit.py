@@ -25,7 +25,8 @@ from ..plan.plan import make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
-from .aside import aside_name, keep
+from ..stop import Stop
+from .aside import NOTHING_KEPT, aside_name, keep
 from .folder_checks import folder_checks
 from .game import game_of
 from .written import audit_of
@@ -42,6 +43,7 @@ def audit_folder(
     overrides: Sequence[str] = (),
     again: bool = False,
     progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> Audit:
     """Audit the run of a folder, at the noise that its ledger names, and write audit.json.
 
@@ -51,13 +53,17 @@ def audit_folder(
         again: audit once more, and add its evidence to what was found before, which stays beside
             it as audit-1.json and so on; its verdict is named in the new one.
         progress: called with (done, total, what).
+        stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
     Raises:
         FileNotFoundError: no finished run is in the folder.
         FileExistsError: the run was audited already.
         ValueError: there is nothing that can be audited, or the seed is that of an audit before.
         ContradictedProof: something contradicts what is proven; audit.json is written before.
+        Interrupted: it was asked to stop.
     """
+    stop = stop or Stop()
+    stop.note(NOTHING_KEPT)
     path = run_folder.require(folder, run_folder.RUN)
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
@@ -89,6 +95,7 @@ def audit_folder(
     found = found.model_copy(
         update={"verdict": verdict, "run_file": run_folder.digest(path), "earlier": earlier}
     )
+    stop.finish()
     keep(found, held, earlier[-1].file if earlier else None)
     raise_contradiction(found)
     return found

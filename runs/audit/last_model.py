@@ -31,7 +31,8 @@ from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import build, statement_of
 from ..run_file.run_file import RunFile, load_run_file
-from .aside import aside_name, keep
+from ..stop import Stop
+from .aside import NOTHING_KEPT, aside_name, keep
 from .audit import check_auditable
 from .membership import proof_of
 
@@ -80,6 +81,7 @@ def audit_last_model_of_folder(
     *,
     again: bool = False,
     progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> LastModel:
     """Audit what a folder's run file trains, at the noise of its ledger; write last-model.json.
 
@@ -88,13 +90,17 @@ def audit_last_model_of_folder(
         wanted: how much.
         again: audit once more; what was found before stays beside it.
         progress: called with (runs done, in all, what comes next).
+        stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
     Raises:
         FileNotFoundError: no run is in the folder.
         FileExistsError: it was audited so already.
         ValueError: nothing is proven, or the price is too high.
         ContradictedProof: more was measured than is proven; last-model.json is written before.
+        Interrupted: it was asked to stop.
     """
+    stop = stop or Stop()
+    stop.note(NOTHING_KEPT)
     path = run_folder.require(folder, run_folder.RUN)
     config = load_run_file(path)
     check_sums(folder)
@@ -118,6 +124,7 @@ def audit_last_model_of_folder(
         verdict = "suspicious"
     update = {"run_file": run_folder.digest(path), "earlier": earlier, "verdict": verdict}
     found = found.model_copy(update=update)
+    stop.finish()
     keep(found, held, earlier[-1].file if earlier else None)
     raise_last_model(found)
     return found

@@ -28,7 +28,8 @@ from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, parts_of, statement_of
 from ..run_file.run_file import RunFile, load_run_file
-from .aside import aside_name, keep
+from ..stop import Stop
+from .aside import NOTHING_KEPT, aside_name, keep
 from .membership_told import Proof, exposed, told
 
 __all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]
@@ -83,6 +84,7 @@ def audit_membership(
     *,
     generator: np.random.Generator | None = None,
     progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> Membership:
     """Attack the final models of a finished run, and write membership.json.
 
@@ -91,14 +93,17 @@ def audit_membership(
         wanted: how much; see `Wanted`.
         generator: of coins; from the system's entropy by default.
         progress: called with (trainings done, in all, what comes next).
+        stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
     Raises:
         FileNotFoundError: no finished run with final models is in the folder.
         FileExistsError: it was attacked already.
         ValueError: too few records or references, or a price above `minutes`.
         ContradictedProof: guesses contradict what is proven; membership.json is written before.
+        Interrupted: it was asked to stop.
     """
-    asked = wanted or Wanted()
+    asked, stop = wanted or Wanted(), stop or Stop()
+    stop.note(NOTHING_KEPT)
     path = run_folder.require(folder, run_folder.RUN)
     config = load_run_file(path)
     check_sums(folder)
@@ -139,6 +144,7 @@ def audit_membership(
         update={"run_file": run_folder.digest(path), "earlier": earlier}
         | ({"exposed": exposed(found, pool)} if asked.show_records else {})
     )
+    stop.finish()
     keep(said, held, earlier[-1].file if earlier else None)
     raise_membership(said)
     return said

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from ..hosts.interface import interface_names
 from ..hosts.place import AGENT_STORE, STORE_PREFIX
+from ..stop import Stop, tell
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -57,7 +58,9 @@ def _end_with_parent() -> None:
     os._exit(_FAILED)
 
 
-def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
+def launch(
+    arguments: Sequence[str], *, ranks: int, timeout: float, stop: Stop | None = None
+) -> int:
     """Run a command of ours as so many ranks.
 
     Args:
@@ -65,10 +68,14 @@ def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
         ranks: how many, R.
         timeout: seconds in which ranks miss each other by themselves; what is left somewhat later
             is killed.
+        stop: of the command; all ranks are asked what it is asked.
 
     Returns:
         The exit code of the ranks; 2 if signals ended them all.
     """
+    stop = stop or Stop()
+    stop.quiet = True  # rank 0 says what there is to say
+    stop.finish()  # from here on the ranks are asked
     children: list[subprocess.Popen[bytes]] = []
     store: TCPStore | None = None
     try:
@@ -76,13 +83,13 @@ def launch(arguments: Sequence[str], *, ranks: int, timeout: float) -> int:
             _start(children, arguments, ranks=ranks, port=server.getsockname()[1])
             store = _store_at(server)  # referred to as long as the children are there
         patience = min(timeout + _GRACE, _STOPPED + _GRACE)
-        return _watch(children, closed=lambda: _is_closed(store), patience=patience)
-    except KeyboardInterrupt:
-        if not children:
-            raise
-        children[0].send_signal(signal.SIGINT)  # the others miss it
-        until = time.monotonic() + _GRACE
-        return _watch(children, closed=lambda: _is_closed(store), patience=_GRACE, until=until)
+        return _watch(
+            children,
+            closed=lambda: _is_closed(store),
+            met=lambda: _have_met(store, ranks),
+            patience=patience,
+            stop=stop,
+        )
     finally:
         for child in children:
             child.kill()
@@ -114,6 +121,12 @@ def _is_closed(store: TCPStore | None) -> bool:
     return store is not None and bool(store.check([f"{STORE_PREFIX}/{CLOSED}"]))
 
 
+def _have_met(store: TCPStore | None, ranks: int) -> bool:
+    """Whether all ranks have come to the store, before which none releases anything."""
+    here = [f"{STORE_PREFIX}/came/{rank}" for rank in range(ranks)]
+    return store is not None and bool(store.check(here))
+
+
 def _start(
     children: list[subprocess.Popen[bytes]], arguments: Sequence[str], *, ranks: int, port: int
 ) -> None:
@@ -125,7 +138,7 @@ def _start(
                 [sys.executable, "-m", "overhear.commands.cli", *arguments],
                 env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the parent, which tells rank 0
+                start_new_session=True,  # Ctrl-C is for the parent, which tells all ranks
             )
         )
 
@@ -152,17 +165,28 @@ def _watch(
     children: Sequence[subprocess.Popen[bytes]],
     *,
     closed: Callable[[], bool],
+    met: Callable[[], bool],
     patience: float,
-    until: float = math.inf,
+    stop: Stop,
 ) -> int:
     """Wait for all: once a signal has ended one, until the others miss it; else only shortly.
 
     One that is stopped is given up after `_STOPPED` seconds, however long the others would wait.
-    A run whose folder is closed is finished, whichever rank was lost afterwards.
+    A run whose folder is closed is finished, whichever rank was lost afterwards. Asked to stop, all
+    ranks are asked, once they hear it; asked twice, they have `_GRACE` seconds.
     """
-    left = list(children)
+    left, until, asked, twice = list(children), math.inf, False, threading.Event()
+    stop.at_once = lambda _: twice.set()
     seen_running = {child.pid: time.monotonic() for child in children}
     while left and time.monotonic() < until:
+        if stop.signal and not asked and not met():
+            return _end_all(children, met=met, stop=stop)
+        if stop.signal and (twice.is_set() or not asked):
+            asked = True
+            for child in left:
+                child.send_signal(stop.signal)
+        if twice.is_set():
+            until = min(until, time.monotonic() + _GRACE)
         for child in left:
             if not _is_stopped(child):
                 seen_running[child.pid] = time.monotonic()
@@ -189,12 +213,24 @@ def _watch(
     why = "does not answer" if code is None else f"was ended by signal {-code}"
     if stopped:
         rank, why = stopped[0], "is stopped and does not answer"
-    print(
-        f"error: rank {rank} of {len(children)} {why}; what was released is in the "
-        "ledger: --resume continues the run, or start it again where there is no ledger",
-        file=sys.stderr,
+    begun = "ended at once;" if asked else "error:"
+    tell(
+        f"{begun} rank {rank} of {len(children)} {why}; what was released is in the "
+        "ledger: --resume continues the run, or start it again where there is no ledger"
     )
-    return _FAILED
+    return 128 + stop.signal if asked else _FAILED
+
+
+def _end_all(
+    children: Sequence[subprocess.Popen[bytes]], *, met: Callable[[], bool], stop: Stop
+) -> int:
+    """End ranks that may not hear signals yet, and say what they have released by then."""
+    for child in children:
+        child.kill()
+        child.wait()
+    released = "what was released is in the ledger: continue with --resume where there is one"
+    tell(f"stopped; {released if met() else 'nothing was released; give the command again'}")
+    return 128 + stop.signal
 
 
 def _is_stopped(child: subprocess.Popen[bytes]) -> bool:

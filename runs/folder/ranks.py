@@ -15,13 +15,16 @@ that hangs, or that a cut link hides, is missed by those who wait for it longer 
 the first release that is ten minutes or more: ranks plan at different paces, and rank 0 reads the
 folder and accounts for what was released before. Afterwards it is `timeout`. What rank 0 does while
 the others wait must fit into it: writing a checkpoint, a transcript and the ledger. Evaluating is
-no such thing, since every rank evaluates; they all have the models, and nothing else to do. A rank
-that was only slow is named too, with the option that gives it longer.
+no such thing, since every rank evaluates. A rank that was only slow is named too, with the option
+that gives it longer.
 
 **Failing together.** The first rank that fails leaves its exit code at the store and says why; the
 others find the code, rank 0 once it misses that rank and the rest at once, and end with it in
 silence. The process that started the ranks (`launch`, torchrun) keeps the store, so it is there
 whichever rank is gone; where rank 0 has to keep it, rank 0 ends last.
+
+**Stopping together.** The byte says whether its rank was asked to stop. Rank 0, asked or told so at
+the barrier before, comes without the next round in its ledger, and all end there.
 
 **Once the folder is closed** the run is finished, whichever rank is lost afterwards: rank 0 says so
 at the store, and the others, and who started them, end with exit code 0.
@@ -34,7 +37,6 @@ import hashlib
 import json
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -60,6 +62,7 @@ from ..hosts.same_run import check_same_facts, digest_of_module, program_facts
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
+from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
 from .launch import CLOSED
 
@@ -69,7 +72,7 @@ _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
 _CONNECTING = 30.0  # seconds, at the least, in which ranks that have all come connect
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
-_POLL = 0.1
+_POLL, _PRECEDENCE = 0.1, 0.5  # of these rank 0 has the second to say why it ends at once
 _SAID = "said"  # where the store has the exit code once the rank that failed first has said why
 
 
@@ -136,6 +139,7 @@ class Group:
     Attributes:
         ranks: which exchange the engine's rows; None until all ranks have agreed on the run.
         hosts: where each rank runs, in words; nothing where all run on one host.
+        asked: the signal that asked another rank to stop, as heard when they last met.
     """
 
     hosts: tuple[str, ...] = ()
@@ -143,6 +147,7 @@ class Group:
     def __init__(self, place: Place, store: Store, *, timeout: float) -> None:
         self.place, self.timeout, self._store = place, timeout, store
         self.ranks: Ranks | None = None
+        self.asked = 0
         self._finished = threading.Event()
 
     def meet(self) -> None:
@@ -194,22 +199,28 @@ class Group:
         """
         return self._from_rank_0(start)
 
-    def barrier(self) -> None:
-        """Wait until all ranks are here.
+    def barrier(self, signal: int = 0) -> int:
+        """Wait until all ranks are here; what rank 0 gave.
+
+        Args:
+            signal: on rank 0 the one by which all end here; on the others the one that asked them.
 
         Raises:
             MissingRank: one did not come in time, or failed.
         """
-        self._meet(self.timeout)
+        first, *others = self._meet(self.timeout, signal)
+        self.asked = max(others)
+        return first
 
     @property
     def _patience(self) -> float:
         return max(self.timeout, _PREPARING)
 
-    def _meet(self, limit: float) -> None:
+    def _meet(self, limit: float, said: int = 0) -> list[int]:
         ranks = replace(self._control, timeout=limit)
         shares = [range(rank, rank + 1) for rank in range(ranks.size)]
-        gather(torch.zeros(1, 1, dtype=torch.uint8), shares=shares, ranks=ranks)
+        mine = torch.tensor([[said]], dtype=torch.uint8)
+        return list(gather(mine, shares=shares, ranks=ranks).flatten().tolist())
 
     def _from_rank_0(self, value: Any) -> Any:
         """Rank 0's value on every rank, once all are here."""
@@ -259,7 +270,7 @@ class Group:
                 f"{error}: --resume continues the run, and --rank-timeout gives a rank that is "
                 "only slow longer"
             )
-        code = _INTERRUPTED
+        code = error.code if isinstance(error, Interrupted) else _INTERRUPTED
         if isinstance(error, Exception):
             error = as_stated(error)
             code = _FAILED if isinstance(error, STATED) else _CRASH
@@ -285,8 +296,9 @@ class Group:
             told, rank = sentence(error), self.place.rank
             if self.hosts:
                 told = f"rank {rank} of {self.place.size} on {self.hosts[rank]}: {told}"
-            print(f"error: {told}", file=sys.stderr)
-        sys.stderr.flush()
+            tell(f"error: {told}")
+        if isinstance(error, Interrupted):
+            tell(str(error))
 
     def _part(self, said: int | None) -> None:
         """Let the others end, too, once this rank has said why; with their store here, end last."""
@@ -297,6 +309,11 @@ class Group:
             [f"heard/{rank}" for rank in range(self.place.size)]
         ):
             time.sleep(_POLL)
+
+    def end_at_once(self, stopped: Interrupted) -> NoReturn:
+        """End this process from another thread, after rank 0 has said why."""
+        time.sleep(_PRECEDENCE if self.place.rank else 0.0)
+        self.fail(stopped)
 
     def end_with_another(self) -> None:
         """End this process once another rank has said why it fails; for a thread of its own."""
@@ -323,22 +340,24 @@ def _ask(store: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def joined(place: Place, *, timeout: float) -> Iterator[Group]:
+def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterator[Group]:
     """Be one of the ranks; when the block fails on one, all processes end with one exit code.
 
     Args:
         place: which rank this process is.
         timeout: seconds that a rank may keep the others waiting once rounds are released.
+        stop: of the command; asked to stop, all processes end with one exit code, too.
 
     Raises:
         ConnectionError: the ranks do not meet.
     """
-    if place.rank > 0:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 hears it, and the others miss rank 0
+    stop = stop or Stop()
+    stop.quiet = place.rank > 0
     group = Group(place, store_of(place, limit=max(timeout, _PREPARING)), timeout=timeout)
     watching = threading.Thread(target=group.end_with_another, daemon=True)
     if place.rank > 0:
         watching.start()
+    stop.at_once = group.end_at_once
     try:
         group.meet()
         yield group
@@ -347,5 +366,5 @@ def joined(place: Place, *, timeout: float) -> Iterator[Group]:
             watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
     except SystemExit as leave:  # of code that the run calls, such as a model of the user's
         group.fail(RuntimeError(f"the command was left by {leave!r} before its end"))
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it ends the process
+    except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 - it ends the process
         group.fail(error)

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
-from ...training.exposure.sensitivity import Release
+from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.evaluation import Metrics
 from ..described import (
     LARGEST_OBJECT,
@@ -76,6 +76,17 @@ class ExposureFacts(Described):
     """Whether all rounds are one release, in which none may repeat."""
     releases: list[tuple[NotNegative, Fraction, Count, Count, Count]]
     """Joint sensitivity, sampling rate, rounds, contributions and first round of each."""
+
+    @classmethod
+    def of(cls, exposure: JointSensitivity) -> ExposureFacts:
+        """As the header of a ledger has it."""
+        return cls(
+            whole_run=exposure.whole_run,
+            releases=[
+                (r.joint_sensitivity, r.sampling_rate, r.rounds, r.contributions, r.first)
+                for r in exposure.releases
+            ],
+        )
 
     def figures(self) -> dict[str, float]:
         """Each figure by its words.

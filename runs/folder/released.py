@@ -7,15 +7,18 @@ release can: measurements, checkpoints and transcripts of a round that the ledge
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
+from ...training.exposure.guarantees import run_epsilon
+from ..plan.plan import Plan
+from ..run_file.run_file import RunFile
 from .folder import CHECKPOINTS, LEDGER, METRICS, TRANSCRIPT
 from .records import read_metrics
 
-__all__ = ["read_released"]
+__all__ = ["epsilon_so_far", "price_of_loss", "read_released"]
 
 _OF_ROUND = re.compile(r"(?:round|broken)-(\d+)\.safetensors")
 _DISCARDED = re.compile(r"discarded-(\d+)")
@@ -58,3 +61,69 @@ def _shown(folder: Path) -> Iterator[tuple[Path, int]]:
         for path in sorted(place.rglob("*.safetensors")):
             if named := _OF_ROUND.fullmatch(path.name):
                 yield path, int(named[1])
+
+
+def epsilon_so_far(config: RunFile, plan: Plan, released: Sequence[int]) -> float | None:
+    """Epsilon of the target adversary after the rounds that a ledger names; None without one.
+
+    Args:
+        config: the run file.
+        plan: its plan.
+        released: the number of each release.
+    """
+    numbers = [number for number in released if number > 0]
+    if config.privacy is None or not numbers:
+        return None
+    repeated = len(set(numbers)) < len(numbers)
+    return run_epsilon(
+        plan.exposures[config.privacy.adversary],
+        statement=plan.statement,
+        noise_multiplier=plan.noise_multiplier,
+        rounds=list(released) if repeated else len(numbers),
+    )
+
+
+def price_of_loss(plan: Plan, *, kept: int, announced: int) -> str:
+    """What it costs to end before the next checkpoint, in words.
+
+    Args:
+        plan: of the run.
+        kept: the round of the newest checkpoint; -1 is none.
+        announced: the last round in the ledger.
+    """
+    if announced <= kept:
+        return "no round was released since the last checkpoint; continue with --resume"
+    which = f"round {announced} was" if announced == kept + 1 else ""
+    which = which or f"rounds {kept + 1} to {announced} were"
+    since = (
+        f"since the checkpoint after round {kept}" if kept >= 0 else "and there is no checkpoint"
+    )
+    state, it = ("its state", "it") if announced == kept + 1 else ("their state", "them")
+    lost = f"{which} released {since}: {state} is lost"
+    refused = [name for name, exposure in plan.exposures.items() if exposure.whole_run]
+    if refused:
+        return f"{lost}, and none may repeat for {refused[0]}, so start a new run elsewhere"
+    return f"{lost}, and --resume releases {it} again, which counts twice"
+
+
+def where_it_goes_on(out: Path, plan: Plan, *, after: int, repeated: Sequence[int]) -> str:
+    """Where a run goes on, and what it releases a second time, in words.
+
+    Args:
+        out: its folder.
+        plan: its plan.
+        after: the round of the checkpoint; -1 is before the start.
+        repeated: the rounds that were released before, and will be again.
+    """
+    begun = f"The run in {out} goes on after round {after} of {plan.rounds}."
+    if after < 0:
+        begun = f"The run in {out} begins anew: no round was released."
+        if repeated:  # the start: after a round a run does not begin anew
+            begun += " Its start was released before; released again, it counts twice."
+    again = [number for number in repeated if number > 0]
+    if not again:
+        return begun
+    which = f"Round {again[0]} was"
+    if len(again) > 1:
+        which = f"Rounds {again[0]} to {again[-1]} were"
+    return f"{begun} {which} released before; released again, each counts twice."

@@ -29,6 +29,7 @@ from ...training.exposure.guarantees import accounted, run_epsilon
 from ..numbers import bound, small
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile, load_run_file
+from ..stop import Stop
 from . import folder as run_folder
 from .ranks import Group
 from .records import (
@@ -40,19 +41,18 @@ from .records import (
     read_metrics,
     read_stopped,
 )
-from .released import read_released
+from .released import read_released, where_it_goes_on
+from .rounds_kept import forget_half_saved
 from .run import (
     Progress,
     Session,
     agreed,
-    exposure_facts,
     first_session,
     plan_session,
     run_session,
     summary,
 )
 from .sums import check_sums
-from .transcripts import forget_half_saved
 
 Notice = Callable[[str], None]
 
@@ -68,6 +68,7 @@ def resume_run(
     progress: Progress | None = None,
     notice: Notice | None = None,
     group: Group | None = None,
+    stop: Stop | None = None,
 ) -> TrainSummary:
     """Continue a run to its end; a finished one is left as it is.
 
@@ -77,6 +78,7 @@ def resume_run(
         progress: as for `train_run`.
         notice: called with sentences for the reader: where the run goes on, and what it repeats.
         group: as for `train_run`; there may be another number of ranks than the run began with.
+        stop: as for `train_run`.
 
     Returns:
         As `train_run`; with `stopped` if the budget ended the run early.
@@ -88,8 +90,10 @@ def resume_run(
         ValueError: another run file, another cost of its rounds, no checkpoint that is whole, or a
             ledger that is missing.
         OSError: the system refuses a file; what was released is in the ledger.
+        Interrupted: as for `train_run`.
     """
-    say = notice or _keep_silent
+    say, stop = notice or _keep_silent, stop or Stop()
+    stop.note("nothing more was released; continue with --resume")
     if not (out / run_folder.RUN).is_file():
         raise FileNotFoundError(
             f"{out} holds no {run_folder.RUN}, so there is no run to continue; leave --resume out "
@@ -99,13 +103,14 @@ def resume_run(
     begun = (out / run_folder.LEDGER).exists()
     if not begun:
         check_nothing_released(out)
-    session = agreed(plan_session(config, out, progress=progress), group)
+    session = agreed(plan_session(config, out, progress=progress), group, stop)
     if run_folder.is_finished(out):
         return _finished(session, say)
     with run_folder.stated(out):
         if not begun:
             say(f"{out} has no ledger, so nothing was released; the run begins.")
-            return first_session(session)
+            with stop.held():
+                return first_session(session)
         ledger = Ledger.reopen(out / run_folder.LEDGER)
         try:
             if run_folder.is_finished(out):  # by the process that had it open before us
@@ -127,12 +132,13 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     repeated = sorted({number for number in released if number > after})
     _check_repeats(session, repeated)
     last = affordable_round(session, released, after=after)
-    say(_where(session, after, repeated))
-    _tidy(out, after=after, ledger=spent, broken=broken)
-    ledger.resume(after)
-    stopped = _stop(session, last) if last < plan.rounds else None
-    session = replace(session, last=last, released=released, run=header.run)
-    found = run_session(session, ledger=ledger, start=start)
+    say(where_it_goes_on(out, plan, after=after, repeated=repeated))
+    with session.stop.held():
+        _tidy(out, after=after, ledger=spent, broken=broken)
+        ledger.resume(after)
+        stopped = _stop(session, last) if last < plan.rounds else None
+        session = replace(session, last=last, released=released, run=header.run)
+        found = run_session(session, ledger=ledger, start=start)
     if stopped is None:
         return found
     say(stopped.because)
@@ -213,22 +219,6 @@ def _finished(session: Session, say: Notice) -> TrainSummary:
     return found.model_copy(update={"stopped": read_stopped(out / run_folder.STOPPED)})
 
 
-def _where(session: Session, after: int, repeated: Sequence[int]) -> str:
-    rounds = session.plan.rounds
-    begun = f"The run in {session.out} goes on after round {after} of {rounds}."
-    if after < 0:
-        begun = f"The run in {session.out} begins anew: no round was released."
-        if repeated:  # the start: after a round a run does not begin anew
-            begun += " Its start was released before; released again, it counts twice."
-    again = [number for number in repeated if number > 0]
-    if not again:
-        return begun
-    which = f"Round {again[0]} was"
-    if len(again) > 1:
-        which = f"Rounds {again[0]} to {again[-1]} were"
-    return f"{begun} {which} released before; released again, each counts twice."
-
-
 def _check_same(config: RunFile, out: Path) -> None:
     """The run file must be that of the folder; the first key that differs is named."""
     kept = load_run_file(out / run_folder.RUN)
@@ -288,7 +278,8 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
     Raises:
         ValueError: they differ, with the adversary and both figures; or the ledger has none.
     """
-    held, planned = header.exposures, exposure_facts(plan)
+    held = header.exposures
+    planned = {name: ExposureFacts.of(one) for name, one in plan.exposures.items()}
     if held is None:
         raise InputError(
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "

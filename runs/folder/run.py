@@ -20,7 +20,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -33,27 +33,23 @@ from ...training.engine.exchange import share_root
 from ...training.engine.messages import Gathered
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.transcript import Transcript
-from ...training.exposure.guarantees import run_epsilon
 from ...training.models.evaluation import Metrics, evaluate
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
+from ..stop import Stop
 from . import folder as run_folder
 from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
+from .released import epsilon_so_far, price_of_loss
+from .rounds_kept import forget_states, save_transcript, snapshot_rounds
 from .same_records import write_records
 from .sums import write_sums
 from .tested_noise import TestedNoise, noise_test_rate, stopped_by_noise
-from .transcripts import save_transcript
 
 Progress = Callable[[int, int, float | None, Metrics | None], None]
 
 _PERIODIC = 2  # checkpoints that are kept beside those of intercepted rounds
-
-
-def snapshot_round(intercepted: int) -> int:
-    """The round after which the state is kept, so that a re-enactment sees the round before too."""
-    return max(intercepted - 2, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +66,7 @@ class Session:
         released: the number of each round that the ledger names already.
         group: this process among the ranks of the run, where there are several.
         run: what tells this run from others of the same run file, in its ledger and checkpoints.
+        stop: whether it was asked to stop.
     """
 
     config: RunFile
@@ -81,10 +78,16 @@ class Session:
     released: Sequence[int] = ()
     group: Group | None = None
     run: str = ""
+    stop: Stop = field(default_factory=Stop)
 
 
 def train_run(
-    config: RunFile, out: Path, *, progress: Progress | None = None, group: Group | None = None
+    config: RunFile,
+    out: Path,
+    *,
+    progress: Progress | None = None,
+    group: Group | None = None,
+    stop: Stop | None = None,
 ) -> TrainSummary:
     """Plan, train, and leave everything that attack and report need in a new folder.
 
@@ -93,6 +96,7 @@ def train_run(
         out: the folder; it must be empty or not exist.
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
         group: the ranks of which this process is rank 0; the others call `join_run`.
+        stop: asked to stop, the run ends after its round, with a checkpoint.
 
     Returns:
         Noise multiplier, epsilon by adversary, and the last metrics.
@@ -102,31 +106,41 @@ def train_run(
         ValueError: what the run file asks for cannot be done.
         OSError: the system refuses a file; what was released is in the ledger.
         MissingRank: a rank is gone; likewise.
+        Interrupted: it was asked to stop; at most one round more has left, and none will twice.
     """
     run_folder.check_unused(out)
-    session = agreed(plan_session(config, out, progress=progress), group)
-    run_folder.claim(out)
-    with run_folder.stated(out):
-        write_durably(out / run_folder.RUN, config.to_toml().encode(), new=True)
-        return first_session(session)
+    stop = stop or Stop()
+    stop.note("nothing was released; start the run again")
+    session = agreed(plan_session(config, out, progress=progress), group, stop)
+    with stop.held():
+        run_folder.claim(out)
+        with run_folder.stated(out):
+            write_durably(out / run_folder.RUN, config.to_toml().encode(), new=True)
+            return first_session(session)
 
 
-def join_run(config: RunFile, out: Path, *, group: Group) -> None:
+def join_run(config: RunFile, out: Path, *, group: Group, stop: Stop | None = None) -> None:
     """Train as another rank than 0, which has the folder: the same rounds, and nothing is written.
 
     Args:
         config: the run file.
         out: the folder of rank 0, for what is said.
         group: this process among the ranks.
+        stop: as for `train_run`; all ranks end after the same round, whichever is asked.
 
     Raises:
         ValueError: what the run file asks for cannot be done, or rank 0 computes something else.
         MissingRank: a rank is gone.
+        Interrupted: a rank was asked to stop.
     """
-    session = agreed(plan_session(config, out), group)
-    start = group.share_start(None)
-    if start is not None:
-        _rounds(replace(session, last=start.last), ledger=None, start=start.checkpoint)
+    stop = stop or Stop()
+    stop.note("nothing was released")
+    session = agreed(plan_session(config, out), group, stop)
+    with stop.held():
+        start = group.share_start(None)
+        stop.note("--resume says what was released since the last checkpoint")
+        if start is not None:
+            _rounds(replace(session, last=start.last), ledger=None, start=start.checkpoint)
 
 
 def plan_session(
@@ -144,11 +158,11 @@ def plan_session(
     )
 
 
-def agreed(session: Session, group: Group | None) -> Session:
+def agreed(session: Session, group: Group | None, stop: Stop) -> Session:
     """The session, once the other ranks, if there are any, have planned the same."""
     if group is not None:
         group.agree(session.config, session.built, session.plan)
-    return replace(session, group=group)
+    return replace(session, group=group, stop=stop)
 
 
 def first_session(session: Session) -> TrainSummary:
@@ -169,27 +183,13 @@ def first_session(session: Session) -> TrainSummary:
         sampling_rate=plan.sampling_rate,
         planned_rounds=plan.rounds,
         noise_test_rate=noise_test_rate(plan),
-        exposures=exposure_facts(plan),
+        exposures={name: ExposureFacts.of(one) for name, one in plan.exposures.items()},
     )
     ledger = Ledger(out / run_folder.LEDGER, header.dump())
     try:
         return run_session(replace(session, run=run), ledger=ledger, start=None)
     finally:
         ledger.close()
-
-
-def exposure_facts(plan: Plan) -> dict[str, ExposureFacts]:
-    """What a record is exposed to, by adversary, as the header of the ledger has it."""
-    return {
-        name: ExposureFacts(
-            whole_run=exposure.whole_run,
-            releases=[
-                (r.joint_sensitivity, r.sampling_rate, r.rounds, r.contributions, r.first)
-                for r in exposure.releases
-            ],
-        )
-        for name, exposure in plan.exposures.items()
-    }
 
 
 def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -> TrainSummary:
@@ -223,8 +223,12 @@ def summary(session: Session, metrics: MetricsLine) -> TrainSummary:
 
 @stopped_by_noise()
 def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None) -> Metrics:
-    """The rounds, on every rank; rank 0, which alone has a ledger, writes what they leave."""
-    config, built, out = session.config, session.built, session.out
+    """The rounds, on every rank; rank 0, which alone has a ledger, writes what they leave.
+
+    Asked to stop, it ends where the next round would be announced; over ranks all end there, once
+    rank 0 knows of it.
+    """
+    config, built, out, stop = session.config, session.built, session.out, session.stop
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
     layout = config.training.layout if start is None else _layout_of(start, config)
@@ -232,8 +236,9 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
     noise = TestedNoise(built, session.plan, ranks=ranks)
     engine = engine_of(session, layout=layout, transcript=transcript, noise=noise)
     released = list(session.released)
+    kept = -1 if start is None else start.round
     if start is None:
-        _announce(session, ledger, 0, [], noise)
+        _announce(session, ledger, 0, [], noise, kept=kept)
         engine.start()
         released.append(0)
     else:
@@ -245,16 +250,17 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
         while True:
             at = engine.round
             if _is_kept(session, at) or at % config.training.checkpoint_every == 0:
-                _save(session, engine, writes=ledger is not None)
+                kept = _save(session, engine, writes=ledger is not None)
             metrics = None
-            if at % every == 0 or at == session.last:
+            hurries = stop.signal != 0 and session.group is None
+            if at == session.last or (at % every == 0 and not hurries):
                 metrics = evaluate(built.setting.model, engine.models(), test, round=at)
                 if lines is not None:
                     lines.write(json.dumps(MetricsLine.of(metrics).dump()) + "\n")
                     lines.flush()
                     os.fsync(lines.fileno())
-            if session.progress is not None:
-                spent = _spent(session, released) if metrics else None
+            if session.progress is not None and not stop.signal:
+                spent = epsilon_so_far(session.config, session.plan, released) if metrics else None
                 session.progress(at, rounds, spent, metrics)
             if at == session.last and metrics is not None:
                 if session.group is not None:
@@ -263,8 +269,14 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
                 if ledger is not None:
                     ledger.conclude(noise.known())
                     _tell_layout(session, engine, ranks=ranks)
+                stop.finish()
                 return metrics
-            _announce(session, ledger, at + 1, releases, noise)
+            if signal := _announce(session, ledger, at + 1, releases, noise, kept=kept):
+                _leave(session, engine, ledger, noise, saves=kept < at)
+                raise stop.ended(
+                    f"stopped after round {at}; nothing is released twice; continue with --resume",
+                    signal=signal,
+                )
             released.append(at + 1)
             engine.advance()
             if engine.round in config.intercept.rounds and ledger is not None:
@@ -277,13 +289,37 @@ def _announce(
     round: int,
     releases: Sequence[Mapping[str, str]],
     noise: TestedNoise,
-) -> None:
-    """Put a round on the disk, on rank 0, before anything of it leaves, on any rank."""
+    *,
+    kept: int,
+) -> int:
+    """Put a round on the disk, on rank 0, before anything of it leaves, on any rank.
+
+    Returns:
+        The signal by which the run ends, on all ranks, instead of the round; 0 to go on.
+    """
+    group, signal = session.group, session.stop.signal
     if ledger is not None:
-        ledger.append(round, releases, noise_tested=noise.known())
-    if session.group is not None:
-        session.group.barrier()
+        signal = (signal or (0 if group is None else group.asked)) if round > 0 else 0
+        if not signal:
+            session.stop.note(price_of_loss(session.plan, kept=kept, announced=round))
+            ledger.append(round, releases, noise_tested=noise.known())
+    if group is not None:
+        signal = group.barrier(signal)
     noise.meet()
+    return signal
+
+
+def _leave(
+    session: Session, engine: Engine, ledger: Ledger | None, noise: TestedNoise, *, saves: bool
+) -> None:
+    """Keep the state, so that the run goes on with nothing to release twice."""
+    if saves:
+        _save(session, engine, writes=ledger is not None)
+    if session.group is not None:
+        session.group.barrier()  # no rank has failed, and rank 0 has written
+    noise.meet()
+    if ledger is not None:
+        ledger.conclude(noise.known())
 
 
 @contextmanager
@@ -339,31 +375,16 @@ def _victim(config: RunFile) -> int:
     return 0 if config.privacy is None or config.privacy.victim is None else config.privacy.victim
 
 
-def _spent(session: Session, released: Sequence[int]) -> float | None:
-    p = session.config.privacy
-    numbers = [number for number in released if number > 0]
-    if p is None or not numbers:
-        return None
-    repeated = len(set(numbers)) < len(numbers)
-    return run_epsilon(
-        session.plan.exposures[p.adversary],
-        statement=session.plan.statement,
-        noise_multiplier=session.plan.noise_multiplier,
-        rounds=list(released) if repeated else len(numbers),
-    )
-
-
 def _is_kept(session: Session, round: int) -> bool:
     """Whether the state after a round is kept when newer ones are there."""
-    intercepted = session.config.intercept.rounds
-    return round == session.last or round in {snapshot_round(number) for number in intercepted}
+    return round == session.last or round in snapshot_rounds(session.config.intercept.rounds)
 
 
-def _save(session: Session, engine: Engine, *, writes: bool) -> None:
-    """Keep the state; of those that are for going on alone, the newest."""
+def _save(session: Session, engine: Engine, *, writes: bool) -> int:
+    """Keep the state after a round, and of those for going on alone the newest; which round."""
     state = engine.snapshot()  # by all ranks
     if not writes:
-        return
+        return engine.round
     facts = {
         "run": session.run,
         "run_file": run_folder.digest(session.out / run_folder.RUN),
@@ -372,10 +393,12 @@ def _save(session: Session, engine: Engine, *, writes: bool) -> None:
     found = Checkpoint(round=engine.round, state=state, facts=facts)
     save_checkpoint(run_folder.checkpoint(session.out, engine.round), found)
     _prune(session, newest=_PERIODIC)
+    price = price_of_loss(session.plan, kept=engine.round, announced=engine.round)
+    session.stop.note(price)
+    return engine.round
 
 
 def _prune(session: Session, *, newest: int) -> None:
-    paths = sorted((session.out / run_folder.CHECKPOINTS).glob("round-*.safetensors"))
-    periodic = [p for p in paths if not _is_kept(session, int(p.stem.removeprefix("round-")))]
-    for path in periodic[: len(periodic) - newest]:
-        path.unlink()
+    forget_states(
+        session.out / run_folder.CHECKPOINTS, kept=lambda at: _is_kept(session, at), newest=newest
+    )

@@ -20,9 +20,11 @@ from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import sent_gradients
 from ....attacks.problem.presets import PRESETS, Preset
 from ....attacks.scoring.metrics import match
+from ....privacy.durable import PART
 from ....privacy.errors import InputError
 from ....training.data.image_folder import opened_picture
 from ...folder import folder as run_folder
+from ...stop import Stop
 from ..attack import means
 from .batch import BatchFacts, facts_of
 from .file import read_tensors
@@ -59,6 +61,7 @@ def attack_gradients(
     truth: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> GradientAttack:
     """Rebuild the batch whose gradients are in a file.
 
@@ -89,6 +92,7 @@ def attack_gradients(
             the network is fed) or `pixels` (in [0, 1]).
         seed: of the starts.
         progress: called with (step, total).
+        stop: asked to stop, the search ends at once; its last state is kept.
 
     Returns:
         What is written to attack.json in `out`, beside reconstruction.safetensors (`inputs`,
@@ -99,7 +103,9 @@ def attack_gradients(
         FileExistsError: `out` holds files.
         ValueError: What is given does not fit together; see the message.
         TypeError: A gradient holds integers, or the function returns no network.
+        Interrupted: It was asked to stop.
     """
+    stop = stop or Stop()
     # What is known: of the attack, of the batch, and of the model at the gradients.
     settings = _settings(preset, restarts)
     interrupted = _is_interrupted(out)
@@ -129,10 +135,13 @@ def attack_gradients(
     true_pixels = None if truth is None else _true_pixels(truth, facts)
     notes = [f"metadata {name!r} of {gradients} is not read" for name in unread] + doubts(posed)
     # The search, in a folder that is claimed now that nothing is left to refuse.
-    if not interrupted:
-        run_folder.claim(out)
+    with stop.held():
+        if not interrupted:
+            run_folder.claim(out)
+        stop.note(f"the same command goes on from the last state of the search in {out}, if any")
     found = _search(posed, facts, guess, settings=settings, seed=seed, out=out, progress=progress)
     # What was found, in words, tensors and pictures.
+    stop.finish()
     pixels = facts.pixels(found.inputs)
     result = _result(posed, facts, found, model=model, preset=preset, notes=notes).model_copy(
         update={
@@ -145,7 +154,8 @@ def attack_gradients(
     )
     result = result.model_copy(update={"conclusion": conclusion(result)})
     _save_tensors(out / RECONSTRUCTION, found, pixels)
-    (out / f"{SEARCH}.part").unlink(missing_ok=True)
+    for part in out.glob(f"{SEARCH}*{PART}"):  # of a process that was killed
+        part.unlink()
     result.write(out / ATTACK)
     return result
 
@@ -238,7 +248,9 @@ def _search(
 def _is_interrupted(out: Path) -> bool:
     """Whether a folder holds the state of a search, or a part of it, and nothing else."""
     held = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    return bool(held) and held <= {SEARCH, f"{SEARCH}.part"}
+    return bool(held) and all(
+        name == SEARCH or (name.startswith(SEARCH) and name.endswith(PART)) for name in held
+    )
 
 
 def _residuals(posed: Posed, found: Reconstruction) -> tuple[float, float]:

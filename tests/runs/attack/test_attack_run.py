@@ -12,9 +12,11 @@ from overhear.commands import cli
 from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.errors import ContradictedProof
+from overhear.runs.evidence.schema import Scenario
 from overhear.runs.folder.run import train_run
 from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.run_file.run_file import load_run_file
+from overhear.runs.stop import Interrupted, Stop
 
 pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
 
@@ -105,6 +107,36 @@ def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(
     listed = (folder / "SHA256SUMS").read_text()
     assert "attacks/attack.json" in listed
     assert "attacks/round1-agent0-view-idlg-defended-7.png" in listed
+
+
+@pytest.mark.slow
+def test_an_attack_that_is_asked_to_stop_keeps_what_is_done_and_says_so(folder: Path) -> None:
+    stop = Stop()
+
+    def ask(done: int, total: int, _: str) -> None:
+        if done > total // 2:
+            stop.ask(2)
+
+    with pytest.raises(Interrupted, match=r"1 of 2 points .* are kept in .*; the same command"):
+        attack_run(folder, progress=ask, stop=stop)
+    assert len(list(folder.glob("attacks/point-*"))) == 1
+    assert not list(folder.rglob("*.part"))
+
+
+@pytest.mark.slow
+def test_a_point_that_is_being_written_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, write = Stop(), Scenario.write
+
+    def asking(self: Scenario, path: Path) -> None:
+        stop.ask(2)
+        write(self, path)
+
+    monkeypatch.setattr(Scenario, "write", asking)
+    with pytest.raises(Interrupted, match="1 of 2 points"):
+        attack_run(folder, stop=stop)
+    assert len(list(folder.glob("attacks/point-*"))) == 1
 
 
 @pytest.mark.slow

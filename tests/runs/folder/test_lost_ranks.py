@@ -26,6 +26,7 @@ from overhear.runs.folder.ranks import Group
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
+from overhear.runs.stop import Stop
 from overhear.training.engine.checkpoint import load_checkpoint
 from tests.runs.folder.rank_processes import Ended, started_by_hand, unchanged
 from tests.runs.folder.test_ranks import FAST, RUN, command
@@ -360,7 +361,8 @@ def test_who_started_the_ranks_tells_a_finished_run_from_one_to_resume(
     first, second = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
     try:
         first.send_signal(ends)
-        code = launch._watch([first, second], closed=lambda: closed, patience=0.2)
+        told = {"closed": lambda: closed, "met": lambda: True, "stop": Stop()}
+        code = launch._watch([first, second], patience=0.2, **told)
     finally:
         for process in (first, second):
             process.kill()

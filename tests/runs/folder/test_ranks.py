@@ -182,8 +182,9 @@ class Watched(Group):
         assert is_finished(self.out)
         self.closed = True
 
-    def barrier(self) -> None:
+    def barrier(self, signal: int = 0) -> int:
         self.met.append(len(read_ledger(self.out / "ledger.jsonl").numbers))
+        return signal
 
 
 def test_ranks_meet_once_a_round_is_in_the_ledger_and_before_it_begins(

@@ -1,9 +1,10 @@
-"""Transcripts of intercepted rounds in a run folder: in their place when they are whole."""
+"""What a run folder keeps of rounds: states to go on from, and what was intercepted."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import safetensors
@@ -11,9 +12,39 @@ import safetensors
 from ...privacy.durable import sync_folder
 from ...training.engine.transcript import Transcript
 
-__all__ = ["forget_half_saved", "save_transcript"]
+__all__ = [
+    "forget_half_saved",
+    "forget_states",
+    "save_transcript",
+    "snapshot_round",
+    "snapshot_rounds",
+]
 
 _HALF_SAVED = "part"  # in the folder of transcripts
+
+
+def snapshot_round(intercepted: int) -> int:
+    """The round after which the state is kept, so that a re-enactment sees the round before too."""
+    return max(intercepted - 2, 0)
+
+
+def snapshot_rounds(intercepted: Iterable[int]) -> set[int]:
+    """The rounds after which the state is kept for re-enactments."""
+    return {snapshot_round(number) for number in intercepted}
+
+
+def forget_states(checkpoints: Path, *, kept: Callable[[int], bool], newest: int) -> None:
+    """Remove all states but the newest, and those that are kept in any case.
+
+    Args:
+        checkpoints: the folder of the states.
+        kept: whether that after a round is.
+        newest: how many of the others stay.
+    """
+    paths = sorted(checkpoints.glob("round-*.safetensors"))
+    others = [path for path in paths if not kept(int(path.stem.removeprefix("round-")))]
+    for path in others[: len(others) - newest]:
+        path.unlink()
 
 
 def forget_half_saved(transcripts: Path) -> None:
