@@ -4,8 +4,9 @@
 
 Starts run side by side under Adam (`restarts`), batched or one by one, whichever a trial step finds
 faster; they are drawn on the CPU, and are the same on every device. L-BFGS then takes them one by
-one, best first, and stops at the first that solves. The start with the least objective is kept; the truth is never consulted. Under noise, where every start ends
-at its own mode, their mean is one more candidate.
+one, best first, and stops at the first that solves. The start with the least objective is kept; the
+truth is never consulted. Under noise, where every start ends at its own mode, their mean is one
+more candidate.
 
 L-BFGS forgets its curvature every `_REFRESHED` outer steps, so that its position is all that a
 checkpoint needs.
