@@ -177,6 +177,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     )
     validate_model(model)
     _check_layout(config, model)
+    model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
     shards = [
         Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
     ]

@@ -263,6 +263,23 @@ def test_a_search_is_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held == ["ieee"]
 
 
+OWN = """
+import torch
+
+class Scaled(torch.nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.register_buffer("scale", torch.full((inputs,), 0.5))
+        self.layer = torch.nn.Linear(inputs, classes)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1) * self.scale)
+
+def build(shape, classes):
+    return Scaled(torch.Size(shape).numel(), classes)
+"""
+
+
 def config_of(folder: Path, *overrides: str) -> RunFile:
     path = folder / "run.toml"
     path.write_text(RUN)
@@ -282,7 +299,9 @@ def attacked(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> 
 
 
 def test_a_run_is_attacked_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = attacked(tmp_path, monkeypatch)
+    (tmp_path / "scaled_network.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = attacked(tmp_path, monkeypatch, "model.name=scaled_network:build")
     assert (found.device, found.exact_device) == ("cuda", "cuda")
     assert {one.scenario for one in found.scenarios} == {"cross-gradient", "momentum", "view"}
 
@@ -297,9 +316,15 @@ def test_other_algorithms_are_attacked_on_a_device(
 
 
 @pytest.mark.slow  # a watched run and a game
-def test_a_run_is_audited_on_a_device(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["ready", "with buffers"])
+def test_a_run_is_audited_on_a_device(
+    own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scaled_network.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ["model.name=scaled_network:build"] if own else []
     with StandIn(collects=True) as dev:
-        found = audit_config(config_of(tmp_path), device="cuda")
+        found = audit_config(config_of(tmp_path, *model), device="cuda")
     assert dev.operations > 0
     assert mixtures(dev) == []
     assert found.device == "cuda"
