@@ -183,6 +183,7 @@ def build(config: RunFile) -> Built:
             device=_device(config.training.device),
             layout=config.training.layout,
             task=_task(config, model, classes=data.classes),
+            repeats=config.training.evaluation_noise_seed is not None,
         ),
         algorithm=ALGORITHMS[config.algorithm.name],
         form=Form(config.algorithm.form),
