@@ -399,6 +399,8 @@ class _Operations(TorchDispatchMode):
             else:
                 self._check(func, name, args, tensors, where)
         found = func(*args, **kwargs)
+        if _MARKED in where and isinstance(found, bool | int | float) and name not in _READS:
+            of.reads(str(func), "the answer is read")
 
         to = asked or self._result(tensors, where)
         drawn = any(isinstance(leaf, torch.Generator) for leaf in leaves)
