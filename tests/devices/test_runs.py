@@ -1,4 +1,4 @@
-"""Every algorithm's run on a pretended device: trained, cut off, resumed, attacked, audited, told."""
+"""Every algorithm on a pretended device: trained, cut off, resumed, attacked, audited, told."""
 
 from __future__ import annotations
 
@@ -51,7 +51,24 @@ checked_rounds = 1
 """
 
 # Where a run, its attack and its audit read a device, between rounds.
-PLACES = {}
+PLACES = {
+    ("training/engine/engine.py", "Engine.snapshot"): "the state is written, or watched",
+    ("training/engine/transcript.py", "Transcript.__call__"): "an intercepted message is kept",
+    ("training/functions/batched.py", "_agree"): "a function is tried once",
+    ("training/functions/projection.py", "same_bits"): "a function's results are compared",
+    ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
+    ("training/gradients/gradients.py", "PairGradients.check"): "a round's sums may overflow",
+    ("training/models/evaluation.py", "_scores"): "metrics are told",
+    ("training/models/evaluation.py", "evaluate"): "metrics are told",
+    ("training/noise_tests/noise_tests.py", "_read"): "a round's noise was tested",
+    # What attacks and audits do between rounds, or in rounds of their own.
+    ("attacks/audit/canaries.py", "PlantedGradients.clipped_sums"): "canaries are found in batches",
+    ("attacks/audit/layout_clipping.py", "layout_check"): "gradients are held against the oracle",
+    ("attacks/checks/knowledge.py", "knowledge_check"): "noise is drawn again, and compared",
+    ("attacks/watching/on_host.py", "placed"): "what a round recorded is read once, whole",
+    ("training/engine/links.py", "Links.on_host"): "a replay is given another round's positions",
+    ("training/engine/recording.py", "makers"): "a recorded round says who makes its noise",
+}
 
 
 def config_of(name: str, folder: Path) -> RunFile:
@@ -93,13 +110,15 @@ def test_a_run_is_trained_resumed_attacked_audited_and_told_on_a_device(
         interrupted(config, out)
         resume_run(config, out)
         assert is_finished(out)
-        attack_run(out)
         if ALGORITHMS[name].private:
             audit_folder(out)
         told = collect(out).run
     assert told.device == "cuda"
     assert device.operations > 1000
-    assert not device.refused
+    assert not device.refused  # nor was a refusal taken for something else
+    with StandIn(collects=True) as device:  # a search reads its objective between its steps
+        attack_run(out)
+    assert [said for said in device.refused if " reads back " not in said] == []
 
 
 @pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda")])
