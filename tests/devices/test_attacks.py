@@ -62,7 +62,7 @@ checked_rounds = 1
 def short(name: str, **changes: Any) -> Preset:
     """A preset with a few steps."""
     of = PRESETS[name]
-    steps = {"adam_steps": min(of.adam_steps, 16), "newton_steps": min(of.newton_steps, 1)}
+    steps = {"adam_steps": min(of.adam_steps, 8), "newton_steps": min(of.newton_steps, 1)}
     return replace(of, **(steps | {"starts": 2} | changes))
 
 
@@ -141,7 +141,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", list(CASES))
+SLOW = ("search without noise", "labels optimised")  # L-BFGS
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(of, marks=[pytest.mark.slow] * (of in SLOW)) for of in CASES]
+)
 def test_a_search_on_a_device_ends_as_on_the_cpu(case: str) -> None:
     records, noise_std, name, preset, stage = CASES[case]
     model = network(name)
@@ -160,18 +165,18 @@ def test_a_search_on_a_device_ends_as_on_the_cpu(case: str) -> None:
 def test_no_step_of_a_search_under_noise_waits_for_the_device() -> None:
     model = network()
     seen = seen_of(model, noise_std=0.05)
-    few, many = short("matched", exact=False, adam_steps=16), short("matched", exact=False)
-    many = replace(many, adam_steps=48)
     read = []
-    for preset in (few, many):
+    for steps in (8, 24):
+        preset = short("matched", exact=False, adam_steps=steps, starts=1)
         with StandIn(collects=True) as dev:
             found_on(DEVICE, seen, preset, model=model)
         read.append(sum(dev.read.values()))
     assert read[0] == read[1]  # and six looks at the losses in either
 
 
+@pytest.mark.slow  # L-BFGS
 def test_a_device_without_float64_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, preset = network("conv"), short("matched", exact=False)
+    model, preset = network(), short("matched", exact=False, adam_steps=4, starts=1)
     seen = seen_of(model)
     expected = found_on(HOST, seen, preset, model=model)
     monkeypatch.setattr(inversion, "home_of", lambda _: HOST)
@@ -201,7 +206,7 @@ def test_a_search_that_was_interrupted_on_a_device_goes_on_on_the_cpu(
     expected = found_on(HOST, seen, preset, model=model)
 
     def stop(step: int, total: int) -> None:
-        if step == 10:
+        if step == 6:
             raise KeyboardInterrupt
 
     with StandIn(collects=True) as dev, pytest.raises(KeyboardInterrupt):
