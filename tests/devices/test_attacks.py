@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -130,7 +130,7 @@ def _always_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "is_faster_together", lambda *_: True)
 
 
-CASES = {
+CASES: dict[str, tuple[int, float, str, Preset, str | None]] = {
     "first layer": (1, 0.0, "mlp", short("matched"), "exact"),
     "peeling": (1, 0.0, "conv", short("matched"), "peeling"),
     "separation": (2, 0.0, "mlp", short("matched", newton_steps=1), None),
@@ -165,7 +165,7 @@ def test_a_search_on_a_device_ends_as_on_the_cpu(case: str) -> None:
 def test_no_step_of_a_search_under_noise_waits_for_the_device() -> None:
     model = network()
     seen = seen_of(model, noise_std=0.05)
-    read = []
+    read = list[int]()
     for steps in (8, 24):
         preset = short("matched", exact=False, adam_steps=steps, starts=1)
         with StandIn(collects=True) as dev:
@@ -256,11 +256,11 @@ def test_a_batch_of_starts_without_room_is_not_faster(monkeypatch: pytest.Monkey
 
 
 def test_a_search_is_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = []
+    held, cudnn = list[str](), cast("Any", torch.backends.cudnn)  # its stubs lack conv
     real = inversion.optimise
 
     def noted(*given: Any, **named: Any) -> Any:
-        held.append(torch.backends.cudnn.conv.fp32_precision)
+        held.append(cudnn.conv.fp32_precision)
         return real(*given, **named)
 
     monkeypatch.setattr(inversion, "optimise", noted)
