@@ -149,6 +149,7 @@ def optimise(
         search = search.to(problem.device)
         steps = problem.to(device=problem.device, dtype=torch.float32)
         descend(steps, search, kept=known, tick=tick, save=save)
+    search = search.to(home)  # before the type changes, which the device may not have
     ends, logits = search.pixels.to(problem.box.span), search.soft.to(problem.box.span)
     order = list(range(len(ends)))
     if preset.adam_steps:
