@@ -11,7 +11,7 @@ code is 0 where all of it ended well, 1 where something did not, and 2 where no 
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import re
 import subprocess
 import sys
@@ -95,14 +95,14 @@ def main() -> int:
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
         print(
-            "no CUDA device is there: torch.cuda.is_available() is False, so nothing was run; use a "
-            "machine with a device, its driver, and a build of torch for it",
+            "no CUDA device is there: torch.cuda.is_available() is False, so nothing was run; use "
+            "a machine with a device, its driver, and a build of torch for it",
             file=sys.stderr,
         )
         return 2
     chip = torch.cuda.get_device_name()
     head = (
-        f"{datetime.datetime.now(tz=datetime.UTC).date()}, {chip}, torch {torch.__version__}, CUDA "
+        f"{dt.datetime.now(tz=dt.UTC).date()}, {chip}, torch {torch.__version__}, CUDA "
         f"{torch.version.cuda}. By `make gpu`.\n"
     )
     sections: dict[str, list[str]] = {}
