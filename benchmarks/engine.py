@@ -298,6 +298,7 @@ def tables_beside_others(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, without the loop")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="one device; all by default")
     parser.add_argument("--part", choices=("rule", "others"), help="one part")
     parser.add_argument("--model", choices=tuple(networks()), help="one network")
     chosen = parser.parse_args()
@@ -307,6 +308,9 @@ def main() -> None:
     devices = [("cpu", time.process_time, "CPU ms")]
     if torch.cuda.is_available():
         devices.append(("cuda", cuda_clock, "CUDA wall ms"))
+    devices = [device for device in devices if chosen.device in (None, device[0])]
+    if not devices:
+        parser.error("--device cuda: no CUDA device is there")
     for device, clock, unit in devices:
         if chosen.part != "others":
             table_of_the_rule(device, unit, clock, quick=chosen.quick, only=chosen.model)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ...privacy.errors import InputError
 from .problems import did_you_mean
@@ -287,12 +287,25 @@ class TrainingTable(Table):
     """Hardened noise is a sum of four draws, which nobody can list; it takes 5 times as long."""
     layout: Literal["auto", "book-keeping", "grouped", "vmap", "loop"] = "auto"
     """How gradients are computed; layouts differ in speed and in rounding, not in privacy."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Of products; only float32, since no proof bounds a record in the two others."""
     evaluation_noise_seed: Index | None = None
     """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
     evaluate_every: Count = 0
     """Rounds between two evaluations, by default a twentieth of all; the last is evaluated too."""
     checkpoint_every: Count = 0
     """Rounds between two checkpoints, by default a twentieth of all; a resumed run begins there."""
+
+    @field_validator("precision")
+    @classmethod
+    def _check_precision(cls, named: str) -> str:
+        if named != "float32":
+            raise InputError(
+                f"precision={named!r} cannot be accounted for: products would come out otherwise "
+                "by the size of the batch, which one record changes, and nothing bounds what that "
+                'moves in the gradients of the others; use precision = "float32", or leave it out'
+            )
+        return named
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:

@@ -15,7 +15,7 @@ bound. How much longer no factor can say, so neither is offered:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -27,12 +27,13 @@ __all__ = ["full_precision"]
 
 # Where a setting of its own exists: CUDA's and the CPU's products and convolutions; the setting's
 # name and value there. Before torch 2.9 CUDA alone has one.
+_PLACES: Sequence[tuple[str, str]] = (("cuda", "matmul"), ("cudnn", ""))
+_NAME = "allow_tf32"
+_FULL: bool | str = False
 if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
     _PLACES = (("cuda", "matmul"), ("cudnn", "conv"), ("mkldnn", "matmul"), ("mkldnn", "conv"))
-    _NAME, _FULL = "fp32_precision", "ieee"
-else:
-    _PLACES = (("cuda", "matmul"), ("cudnn", ""))
-    _NAME, _FULL = "allow_tf32", False
+    _NAME = "fp32_precision"
+    _FULL = "ieee"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch.utils import deterministic
@@ -62,16 +63,17 @@ def repeatable(device: torch.device) -> Iterator[None]:
         yield
         return
     cudnn = torch.backends.cudnn
+    filling: Any = deterministic  # a module with a property, which no stub knows
     algorithms = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = deterministic.fill_uninitialized_memory
+    fills = filling.fill_uninitialized_memory
     fixed, measures = cudnn.deterministic, cudnn.benchmark
     workspace = os.environ.get(_WORKSPACE)
     try:
         if workspace not in _SERVE:
             os.environ[_WORKSPACE] = _SERVE[0]
         torch.use_deterministic_algorithms(True)
-        deterministic.fill_uninitialized_memory = False
+        filling.fill_uninitialized_memory = False
         cudnn.deterministic, cudnn.benchmark = True, False
         yield
     except RuntimeError as error:
@@ -84,7 +86,7 @@ def repeatable(device: torch.device) -> Iterator[None]:
         ) from error
     finally:
         cudnn.deterministic, cudnn.benchmark = fixed, measures
-        deterministic.fill_uninitialized_memory = fills
+        filling.fill_uninitialized_memory = fills
         torch.use_deterministic_algorithms(algorithms, warn_only=warns)
         if workspace is None:
             os.environ.pop(_WORKSPACE, None)

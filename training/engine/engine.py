@@ -15,6 +15,7 @@ from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound, check_blocks, check_weights
 from ..data.dataset import Examples
 from ..data.load import poisson_batch
+from ..device.copies import on_device
 from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
@@ -241,10 +242,7 @@ class Engine:
         """All agents' positions on the run's device, by one copy that nothing waits for."""
         if self.setting.device.type == "cpu" or not positions:
             return positions
-        joined = torch.cat(positions)
-        if self.setting.device.type == "cuda":
-            joined = joined.pin_memory()
-        moved = joined.to(self.setting.device, non_blocking=True)
+        moved = on_device(torch.cat(positions), self.setting.device)
         return list(moved.split([len(at) for at in positions]))
 
     def start(self, *, recorded: Recorded | None = None) -> None:

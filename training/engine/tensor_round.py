@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
+from ..device.copies import on_device
 from ..functions.projection import projection
 from ..functions.purity import PureFunction
 from ..gradients.clipping import clipped_rows
@@ -110,15 +111,14 @@ class TensorRound(Operations):
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
         check_table(table, rows=self.agents, of="agent")
-        mine = self._links.mine
-        like = self._initial[0]
-        return Agents(table.detach()[mine.start : mine.stop].to(like.device, torch.float64))
+        mine, device = self._links.mine, self._initial[0].device
+        return Agents(on_device(table.detach()[mine.start : mine.stop], device, torch.float64))
 
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
         check_table(table, rows=len(self._links.graph.receivers), of="edge")
-        mine, like = self._links.edges, self._initial[0]
-        return Edges(table.detach()[mine.start : mine.stop].to(like.device, torch.float64))
+        mine, device = self._links.edges, self._initial[0].device
+        return Edges(on_device(table.detach()[mine.start : mine.stop], device, torch.float64))
 
     @property
     def weight_table(self) -> Tensor:
@@ -208,7 +208,7 @@ class TensorRound(Operations):
                 raise InputError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
             # In float64, because correlated noise cancels; and whole on every rank, because a
             # product of fewer rows rounds otherwise.
-            mixed = factor.to(z.device, torch.float64) @ z.double()
+            mixed = on_device(factor, z.device, torch.float64) @ z.double()
             return type(like)((mixed[here.start : here.stop] * std).to(z.dtype))
         return type(like)(z.mul_(std))
 

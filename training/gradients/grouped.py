@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
 from ...privacy.errors import InputError
+from ..device.copies import on_device
 from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
 from .clipping import Coefficient, Examples, Pass, clip_factors
@@ -337,10 +338,5 @@ def _joined(parts: Sequence[tuple[int, Tensor]], *, size: int) -> Tensor:
 
 
 def _to_device(values: Sequence[int] | np.ndarray, *, device: torch.device) -> Tensor:
-    """A host array on a device; from pinned memory, since a copy from elsewhere waits."""
-    held = torch.as_tensor(np.asarray(values))
-    return (
-        held.pin_memory().to(device, non_blocking=True)
-        if device.type == "cuda"
-        else held.to(device)
-    )
+    """A host array on a device."""
+    return on_device(torch.as_tensor(np.asarray(values)), device)
