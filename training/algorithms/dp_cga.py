@@ -188,7 +188,8 @@ def non_negative(triangle: Tensor) -> Tensor:
     Returns:
         (n,) v; not a number where it has not settled.
 
-    >>> non_negative(torch.tensor([[1.0, 0.0, -2.0], [0.0, 1.0, 3.0]]).double()).tolist()
+    >>> triangle = torch.tensor([[1.0, 0.0, -2.0], [0.0, 1.0, 3.0]]).double()
+    >>> non_negative(triangle).round(decimals=6).tolist()
     [2.0, 0.0]
     """
     n = triangle.shape[1] - 1
