@@ -222,9 +222,9 @@ def non_negative(triangle: Tensor) -> Tensor:
         # At z the one whose product is most negative is taken in.
         products = columns.mT @ (target + columns @ v)
         products = torch.where(held | barred, 0.0, products)
-        wanted = products.amin() < -rounding * (1 + v.sum())
-        entered = (number == products.argmin()) & wanted & ~stopped
-        held, settled = held | entered, ~stopped & ~wanted
+        enough = products.amin() >= -rounding * (1 + v.sum())  # not where one is no number
+        entered = (number == products.argmin()) & ~enough & ~stopped
+        held, settled = held | entered, ~stopped & enough
     v = v * lengths[n] / lengths[:n]
     return torch.where(settled, v, torch.nan)
 

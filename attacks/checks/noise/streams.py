@@ -182,7 +182,7 @@ def _by_hand(
                 device=setting.device,
             )
             places.append(np.array([(number, call, row) for row in rows]).reshape(-1, 3))
-            values.append(z.numpy())
+            values.append(z.cpu().numpy())
     return _joined(places, values)
 
 
