@@ -10,7 +10,7 @@ import pytest
 from overhear.reports.document.collect import collect
 from overhear.runs.attack import points
 from overhear.runs.attack.attack import attack_run
-from overhear.runs.audit.audit import audit_folder
+from overhear.runs.audit.audit import audit_config
 from overhear.runs.folder.folder import ENVIRONMENT, is_finished
 from overhear.runs.folder.records import read_environment
 from overhear.runs.folder.resume import resume_run
@@ -104,19 +104,14 @@ def interrupted(config: RunFile, out: Path) -> None:
 
 
 @pytest.mark.usefixtures("_few_steps")
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "dp-cga" else [pytest.mark.slow]) for n in ALGORITHMS]
-)
-def test_a_run_is_trained_resumed_attacked_audited_and_told_on_a_device(
-    name: str, tmp_path: Path
-) -> None:
+@pytest.mark.some_quick(2)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_run_is_trained_resumed_told_and_attacked_on_a_device(name: str, tmp_path: Path) -> None:
     config, out = config_of(name, tmp_path), tmp_path / "out"
     with StandIn(PLACES) as device:
         interrupted(config, out)
         resume_run(config, out)
         assert is_finished(out)
-        if ALGORITHMS[name].private:
-            audit_folder(out)
         told = collect(out).run
     assert told.device == "cuda"
     assert device.operations > 1000
@@ -124,6 +119,15 @@ def test_a_run_is_trained_resumed_attacked_audited_and_told_on_a_device(
     with StandIn(collects=True) as device:  # a search reads its objective between its steps
         attack_run(out)
     assert [said for said in device.refused if " reads back " not in said] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n, one in ALGORITHMS.items() if one.private])
+def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
+    with StandIn(PLACES) as device:
+        found = audit_config(config_of(name, tmp_path))
+    assert all(one.passed for one in found.checks)
+    assert not device.refused
 
 
 @pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda")])
