@@ -226,7 +226,7 @@ def non_negative(triangle: Tensor) -> Tensor:
         entered = (number == products.argmin()) & ~enough & ~stopped
         held, settled = held | entered, ~stopped & enough
     v = v * lengths[n] / lengths[:n]
-    return torch.where(settled, v, torch.nan)
+    return torch.where(settled & triangle.isfinite().all(), v, torch.nan)
 
 
 ALGORITHM = Algorithm(
