@@ -20,10 +20,11 @@ from ...training.algorithms import ALGORITHMS, Form, bind
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.randomness import SecretRandomness
-from ...training.engine.recording import GradientCall, Recorded
+from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace, trace
+from ..watching.on_host import on_host
 
 
 class Protection(enum.StrEnum):
@@ -188,7 +189,7 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
         recorded = Recorded()
         engine.start(recorded=recorded)
         played[0] = PlayedRound(
-            trace=made.start, recorded=_on_host(recorded), state={}, end=_agents_of(engine)
+            trace=made.start, recorded=on_host(recorded), state={}, end=_agents_of(engine)
         )
     else:
         engine.restore(trial.snapshot, round=trial.snapshot_round)
@@ -203,7 +204,7 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
         )
         played[number] = PlayedRound(
             trace=by_round[number - 1],
-            recorded=_on_host(recorded),
+            recorded=on_host(recorded),
             state=state,
             end=_agents_of(engine),
         )
@@ -228,25 +229,6 @@ def _bound(trial: Trial) -> Any:
         graph=trial.setting.graph,
         rounds=trial.rounds,
         records=trial.records_per_agent or trial.batch_size,
-    )
-
-
-def _on_host(recorded: Recorded) -> Recorded:
-    """Contributions, their calls, noise and what is known, on the CPU."""
-    return Recorded(
-        contributions=[rows.cpu() for rows in recorded.contributions],
-        calls=[None if call is None else _call_on_host(call) for call in recorded.calls],
-        noise=[rows.cpu() for rows in recorded.noise],
-        known=[rows.cpu() for rows in recorded.known],
-    )
-
-
-def _call_on_host(call: GradientCall) -> GradientCall:
-    return call._replace(
-        models=call.models.cpu(),
-        owners=call.owners.cpu(),
-        holders=call.holders.cpu(),
-        coefs=tuple(c.cpu() if isinstance(c, Tensor) else c for c in call.coefs),
     )
 
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
-from ...training.gradients.precision import full_precision
+from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, solve_exactly
 from ..problem.labels import recover_labels
 from ..problem.objective import cosine_distance, whitened_residual

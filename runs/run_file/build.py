@@ -191,6 +191,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             device=device,
             layout=config.training.layout,
             task=_task(config, model, classes=data.classes),
+            repeats=config.training.evaluation_noise_seed is not None,
         ),
         algorithm=ALGORITHMS[config.algorithm.name],
         form=Form(config.algorithm.form),

@@ -169,10 +169,18 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
     Raises:
         MissingRank: a rank did not answer in time, or its process is gone.
     """
+    # Gloo sends from the host alone, so rows of a device that ranks share pass through it.
+    landing = receives
+    if not ranks.over_nccl:
+        sends = {peer: tensor.cpu() for peer, tensor in sends.items()}
+        landing = {
+            peer: into if into.device.type == "cpu" else torch.empty_like(into, device="cpu")
+            for peer, into in receives.items()
+        }
     # Post everything first, so that no rank waits for another that waits for it.
     deadline = time.monotonic() + ranks.timeout
     running = list[tuple[Any, int]]()  # the reference keeps tensors alive while they are sent
-    operations = _in_posting_order(sends, receives, rank=ranks.rank)
+    operations = _in_posting_order(sends, landing, rank=ranks.rank)
     for batch in _batches(operations, by_peer=not ranks.over_nccl):
         peer = batch[0].peer
         try:
@@ -193,6 +201,9 @@ def exchange(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ran
     # Then wait for all of it, the whole exchange within the one deadline.
     for work, peer in running:
         _wait_for(work, peer, deadline=deadline, ranks=ranks)
+    for peer, into in receives.items():
+        if landing[peer] is not into:
+            into.copy_(landing[peer])
 
 
 def _in_posting_order(

@@ -33,8 +33,8 @@ from ..step.values import (
     check_table,
 )
 from .exchange import Arrivals, fetch, gather
-from .function_calls import Calls
-from .links import Links, Route, by_coordinate, of_agents, stacked
+from .function_calls import Argument, Calls, called
+from .links import Links, Route, by_coordinate, stacked
 from .messages import Gathered, whole_message
 from .randomness import NoiseMaker
 from .transcript import Message, Tap
@@ -316,16 +316,19 @@ class TensorRound(Operations):
         for held in private:
             check_holder("bounded", held, Agents)
         # For each agent its own row and what each of its neighbours released to it.
-        others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
-        rows_of = [self._as_given(value).rows for value in released]
-        seen = [[rows[at] for at in others.split(counts)] for rows in rows_of]
-        own = _own_copies(secret)
-        held_fixed = [_own_copies(self._as_given(value)) for value in private]
-        rows = [
-            self._called(fn, [own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)])
-            for i in range(len(own))
+        given = [
+            Argument(secret),
+            *(Argument(self._as_given(value), others=True) for value in released),
+            *(Argument(self._as_given(value)) for value in private),
         ]
-        return of_agents("bounded", rows, width=secret.rows.shape[1])
+        return called(
+            self._called,
+            fn,
+            given,
+            links=self._links,
+            operation="bounded",
+            width=secret.base.shape[1],
+        )
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
@@ -342,12 +345,14 @@ class TensorRound(Operations):
     def _postprocessed(self, pure: PureFunction, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
-        parts = [
-            self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
-            for v in map(self._as_given, values)
-        ]
-        rows = [self._called(pure, list(p)) for p in zip(*parts, strict=True)]
-        return of_agents("postprocess", rows, width=self._checked_width(block))
+        return called(
+            self._called,
+            pure,
+            [Argument(self._as_given(value)) for value in values],
+            links=self._links,
+            operation="postprocess",
+            width=self._checked_width(block),
+        )
 
 
 def _no_projection(value: Tensor) -> NoReturn:
@@ -355,8 +360,3 @@ def _no_projection(value: Tensor) -> NoReturn:
         f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
         "is feasible; give the setting a task, or use round.postprocess"
     )
-
-
-def _own_copies(value: Agents) -> list[Tensor]:
-    """The rows, each at an address of its own; see `Links.rows_by_receiver`."""
-    return [row.clone() for row in value.rows]

@@ -29,8 +29,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
 from ...privacy.errors import InputError
+from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
-from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors
+from .clipping import Coefficient, Examples, Pass, clip_factors
 from .ghost import without_overwriting
 from .layers import factor, find_layers
 from .rules import Cells, Factors, Layer
@@ -88,9 +89,9 @@ class Grouped:
             self._measure(examples.inputs[:1], examples.targets[:1])
         return examples
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """Most examples of one pass."""
-        return max(ELEMENTS_AT_ONCE // self._elements, 1)
+        return max(elements_at_once(device) // self._elements, 1)
 
     def add(
         self,
@@ -112,7 +113,7 @@ class Grouped:
             passes,
             per_example=self._elements,
             per_row=self._size,
-            limit=_CPU_ELEMENTS if on_cpu else ELEMENTS_AT_ONCE,
+            limit=elements_at_once(out.device, on_cpu=_CPU_ELEMENTS),
             owners=_CPU_OWNERS if on_cpu else len(passes),
         ):
             self._add_block(

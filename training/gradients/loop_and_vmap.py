@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from ..device.memory import elements_at_once
 from ..models.parameters import unflatten
 from ..models.tasks import Task
-from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors, gather
+from .clipping import Coefficient, Examples, Pass, clip_factors, gather
 
-# Per-example gradients of one vmap, 16 MiB in float32: measured, larger ones leave a CPU's cache.
-_GRADIENT_ELEMENTS = 2**22
+# Per-example gradients of one vmap on a CPU, 16 MiB in float32: larger ones leave its cache.
+_CPU_ELEMENTS = 2**22
 
 
 class Kernel(Protocol):
@@ -29,7 +30,7 @@ class Kernel(Protocol):
         """Do once what all passes share; ``uses`` counts the examples summed over all pairs."""
         ...
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """Most examples of one pass."""
         ...
 
@@ -104,9 +105,9 @@ class Loop:
         """Nothing is shared."""
         return examples
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """Any number: examples are taken one by one."""
-        return ELEMENTS_AT_ONCE
+        return elements_at_once(device)
 
     def _gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -147,9 +148,9 @@ class Vmap:
         """Nothing is shared."""
         return examples
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """As many as have a gradient each within the bound on memory."""
-        return max(_GRADIENT_ELEMENTS // self._objective.size, 1)
+        return max(elements_at_once(device, on_cpu=_CPU_ELEMENTS) // self._objective.size, 1)
 
     def add(
         self,
