@@ -322,7 +322,10 @@ class _Moves:
         if memory_format is not None:
             moved = moved.contiguous(memory_format=memory_format)
         if goes == here or here == _EITHER:
-            return moved.clone() if copy and moved is tensor else moved
+            kept = moved.clone() if copy and moved is tensor else moved
+            if device is not None:  # a tensor of either device is settled by being moved
+                of.marks.put(kept, goes)
+            return kept
         if goes == _HOST:
             of.reads("Tensor.to('cpu')", "the tensor is copied")
         elif not non_blocking:

@@ -162,6 +162,7 @@ def test_a_search_on_a_device_ends_as_on_the_cpu(case: str) -> None:
     check_alike(found, expected)
 
 
+@pytest.mark.slow  # two searches
 def test_no_step_of_a_search_under_noise_waits_for_the_device() -> None:
     model = network()
     seen = seen_of(model, noise_std=0.05)
@@ -303,6 +304,7 @@ def attacked(folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> 
     return found
 
 
+@pytest.mark.slow  # a run and its attack
 def test_a_run_is_attacked_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scaled_network.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
