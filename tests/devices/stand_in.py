@@ -102,6 +102,8 @@ class _Marks:
         self._most = 4096
 
     def put(self, tensor: Tensor, device: str) -> None:
+        if tensor.layout is not torch.strided:
+            return
         if len(self._of) > self._most:
             self._of = {key: held for key, held in self._of.items() if not held[0].expired()}
             self._most = max(4096, 2 * len(self._of))
@@ -109,7 +111,10 @@ class _Marks:
         self._of[ref.cdata] = ref, device
 
     def of(self, tensor: Tensor) -> str:
-        held = self._of.get(_plain(tensor).untyped_storage()._cdata)
+        plain = _plain(tensor)
+        if plain.layout is not torch.strided:  # has no storage; on a device it is refused as mixed
+            return _HOST
+        held = self._of.get(plain.untyped_storage()._cdata)
         return _HOST if held is None else held[1]
 
 
