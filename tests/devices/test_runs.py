@@ -138,13 +138,14 @@ def test_a_run_goes_on_on_another_device(first: str, then: str, tmp_path: Path) 
     with StandIn(PLACES):
         interrupted(config, out)
         resume_run(other, out, notice=said.append)
+        told = collect(out).run
     assert is_finished(out)
     assert read_environment(out / ENVIRONMENT).device == f"{first}, after round 2 {then}"
     assert said[1] == (
         f"It was trained on {first} and goes on on {then}, which rounds otherwise and draws other "
         "noise from the seed, so its models are not those of one device."
     )
-    assert collect(out).run.device == f"{first}, after round 2 {then}"
+    assert told.device == f"{first}, after round 2 {then}"
 
 
 def test_a_place_that_is_not_named_is_refused(tmp_path: Path) -> None:
