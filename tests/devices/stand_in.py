@@ -162,9 +162,7 @@ class StandIn:
         touched: by place how often an operation had marked tensors to work on.
     """
 
-    def __init__(
-        self, places: Mapping[Place, str] | None = None, *, collects: bool = False
-    ) -> None:
+    def __init__(self, places: Mapping[Place, str] | None = None, *, collects: bool = False) -> None:
         self.places, self._collects = dict(places or {}), collects
         self.refused: Counter[str] = Counter()
         self.read: Counter[Place] = Counter()
@@ -184,7 +182,9 @@ class StandIn:
             stack.enter_context(mock.patch.object(cuda, "current_device", lambda: 0))
             stack.enter_context(mock.patch.object(cuda, "set_device", lambda _: None))
             stack.enter_context(mock.patch.object(cuda, "synchronize", self._wait))
-            stack.enter_context(mock.patch.object(cuda, "mem_get_info", lambda *_: (2**32, 2**32)))
+            stack.enter_context(
+                mock.patch.object(cuda, "mem_get_info", lambda *_: (2**32, 2**32))
+            )
             stack.enter_context(_Operations(self))
             stack.enter_context(_Functions(self))
             self._stack = stack.pop_all()
@@ -230,9 +230,7 @@ class StandIn:
     def uploads(self, name: str) -> None:
         """Refuse a copy to the device that the host waits for, within a round."""
         if self._in_round:
-            self.refuse(
-                f"{name} waits for {DEVICE} within a round (a copy that is not non_blocking)"
-            )
+            self.refuse(f"{name} waits for {DEVICE} within a round (a copy that is not non_blocking)")
 
 
 class _Functions(TorchFunctionMode):
@@ -255,10 +253,7 @@ class _Functions(TorchFunctionMode):
         if func in (torch.as_tensor, torch.asarray) and is_tensor:
             given = dict(zip(("dtype", "device"), args[1:], strict=False)) | kwargs
             return self._move.to(first, **{k: v for k, v in given.items() if v is not None})
-        if (
-            func in (torch.tensor, torch.as_tensor, torch.asarray)
-            and kwargs.get("device") is not None
-        ):
+        if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs.get("device") is not None:
             device = kwargs.pop("device")  # torch makes it on the host and copies it
             with current(func):
                 found = func(*args, **kwargs)
@@ -367,7 +362,9 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self._of = of
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         with torch._C.DisableTorchFunction():
             return self._done(func, args, dict(kwargs or {}))
 
