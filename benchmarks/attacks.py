@@ -32,7 +32,7 @@ from overhear.attacks.inversion.smoothing import Smoothed
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.presets import PRESETS, Preset
 from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Problem, distances, gradients_of
+from overhear.attacks.problem.problem import Problem, distance_of, gradients_of
 from overhear.attacks.scoring.metrics import match
 from overhear.training.data.load import load_dataset
 from overhear.training.models.parameters import build_model, flatten
@@ -159,7 +159,7 @@ def attack_step(
 
     def run() -> Tensor:
         sent = gradients_of(problem, pixels, soft, together=together)
-        return torch.autograd.grad(distances(problem, sent).sum(), pixels)[0]
+        return torch.autograd.grad(distance_of(problem)(sent).sum(), pixels)[0]
 
     with Smoothed(softness):
         return milliseconds(run, times=times)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial, trace_of
+from ...attacks.problem.problem import home_of
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, attack_images, score_each
 from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
@@ -30,6 +31,7 @@ from ..folder.records import header_of
 from ..folder.released import read_released
 from ..folder.sums import check_sums, forget_sums, write_sums
 from ..run_file.build import Built, build
+from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from .gallery import save_gallery
 from .planted import Public, plant
@@ -40,11 +42,15 @@ PLANTED = "public test records, planted as the victim's batch of re-enacted roun
 Progress = Callable[[int, int, str], None]
 
 
-def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
+def attack_run(
+    folder: Path, *, device: str | None = None, progress: Progress | None = None
+) -> Attack:
     """Attack the intercepted rounds of a run folder.
 
     Args:
         folder: a run folder of `overhear train`; one whose attack was interrupted goes on.
+        device: where to compute, as `find_device` reads it; that of the run file by default.
+            Rounds, which need float64, run on the CPU where the device has none.
         progress: called with (done, total, what).
 
     Returns:
@@ -66,7 +72,8 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
-    built = build(config)
+    search = find_device(config.training.device if device is None else device)
+    built = build(config, device=home_of(search))
     check_attack(folder, config, built=built)
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
     public = plant(built.data, config.attack.images)
@@ -75,7 +82,10 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
     (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
     shown = built.data.pixels(public.images).clamp(0, 1)
     planted = _Planted(
-        public=public, shown=shown, originals=save_pictures(folder, "original", shown)
+        public=public,
+        shown=shown,
+        originals=save_pictures(folder, "original", shown),
+        device=search,
     )
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
@@ -88,7 +98,9 @@ def attack_run(folder: Path, *, progress: Progress | None = None) -> Attack:
             continue
         found.append(_attacked(folder, config, built, aim, planted, tick=tick, tests=len(aims)))
         found[-1].write(kept)
-    result = Attack(version=1, scenarios=found)
+    result = Attack(
+        version=1, device=str(search), exact_device=str(home_of(search)), scenarios=found
+    )
     result.write(folder / run_folder.ATTACK)
     for aim in aims:
         (folder / aim.point.file).unlink(missing_ok=True)
@@ -110,11 +122,12 @@ class _Aim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Planted:
-    """The public records, as (N, channels, height, width) pixels, and their pictures' paths."""
+    """The public records, and where they are searched for."""
 
     public: Public
-    shown: Tensor
-    originals: Sequence[str]
+    shown: Tensor  # (N, channels, height, width) pixels
+    originals: Sequence[str]  # paths of their pictures
+    device: torch.device
 
 
 class _Ticks:
@@ -201,6 +214,7 @@ def _attacked(
         prior_image=public.prior,
         generator=torch.Generator().manual_seed(config.training.seed),
         batch=batch,
+        device=planted.device,
         progress=tick,
     )
     # The run's own messages are the last row; the proof speaks of one record of each group.

@@ -20,6 +20,7 @@ from ..folder import folder as run_folder
 from ..folder.run import train_run
 from ..folder.sums import check_sums
 from ..plan.sweep import combinations_of
+from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from .attack import attack_run
 
@@ -47,6 +48,7 @@ def attack_sweep(
     *,
     sweeps: Sequence[str] = (),
     overrides: Sequence[str] = (),
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> list[AttackedCombination]:
     """Train and attack every combination; the last sweep varies fastest.
@@ -56,6 +58,7 @@ def attack_sweep(
         out: folder that gets a run folder for each combination; may hold those of this sweep.
         sweeps: "table.key=a,b,c", one for each key.
         overrides: "table.key=value", the same in all combinations.
+        device: where the attacks compute, as of `attack_run`; training goes by the run file.
         progress: called with (done, total, what) within each training and each attack.
 
     Returns:
@@ -66,6 +69,8 @@ def attack_sweep(
         FileExistsError: a folder holds another run than that of the combination.
         ValueError: a sweep that cannot be read, or every combination is refused.
     """
+    if device is not None:
+        find_device(device)  # before anything is trained
     found = []
     for number, (shown, every) in enumerate(combinations_of(run, sweeps, overrides=overrides)):
         folder = out / f"{number:02d}"
@@ -73,7 +78,7 @@ def attack_sweep(
         scenarios: list[Scenario] = []
         try:
             config = load_run_file(run, every)
-            scenarios = _attacked(config, folder, progress=progress).scenarios
+            scenarios = _attacked(config, folder, device=device, progress=progress).scenarios
         except InputError as error:
             refused = " ".join(sentence(error).removeprefix(f"{run}: ").split())
         found.append(
@@ -88,7 +93,9 @@ def attack_sweep(
     return found
 
 
-def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> Attack:
+def _attacked(
+    config: RunFile, folder: Path, *, device: str | None, progress: Progress | None
+) -> Attack:
     """The attack of one combination, from its folder as far as that goes."""
     kept = folder / run_folder.RUN
     if kept.exists() and load_run_file(kept) != config:
@@ -113,7 +120,7 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None) -> At
             else lambda at, rounds, *_: progress(at, rounds, "" if at % 50 else "training"),
         )
     try:
-        return attack_run(folder, progress=progress)
+        return attack_run(folder, device=device, progress=progress)
     except ContradictedProof:  # told of when every combination is done
         if (held := read_attack(folder)) is None:
             raise

@@ -24,6 +24,7 @@ from ...training.graphs.graph import Topology
 from ...training.graphs.topologies import build_graph
 from ...training.models.parameters import build_model, validate_model
 from ...training.models.tasks import ClassWeights, Task
+from .device import find_device
 from .run_file import RunFile
 
 _DELTA = 1e-5
@@ -156,8 +157,14 @@ def _check_layout(config: RunFile, model: nn.Module) -> None:
         )
 
 
-def build(config: RunFile) -> Built:
-    """Load the data, make the partition, the graph and the model."""
+def build(config: RunFile, *, device: torch.device | None = None) -> Built:
+    """Load the data, make the partition, the graph and the model.
+
+    Args:
+        config: the run file.
+        device: where rounds compute, in place of what [training] device says.
+    """
+    device = device or find_device(config.training.device, rounds=True)
     data = data_of(config)
     rate = sampling_rate_of(config, data)
     seed, parts = config.training.seed, parts_of(config, data)
@@ -170,6 +177,7 @@ def build(config: RunFile) -> Built:
     )
     validate_model(model)
     _check_layout(config, model)
+    model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
     shards = [
         Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
     ]
@@ -180,7 +188,7 @@ def build(config: RunFile) -> Built:
             model=model,
             shards=shards,
             sampling_rate=rate,
-            device=_device(config.training.device),
+            device=device,
             layout=config.training.layout,
             task=_task(config, model, classes=data.classes),
             repeats=config.training.evaluation_noise_seed is not None,
@@ -207,11 +215,3 @@ def _task(config: RunFile, model: nn.Module, *, classes: int) -> Task | None:
         penalty=m.penalty,
         penalty_steepness=m.penalty_steepness,
     )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device='cuda' but no CUDA device is there; use device='auto' or 'cpu'")
-    return torch.device(name)

@@ -49,8 +49,6 @@ Place = tuple[str, str]  # a file below the packages' folder, a function in it
 
 _HOST, _MARKED, _EITHER = "cpu", str(DEVICE), "either"
 
-aten = torch.ops.aten
-
 # Operations whose results the host waits for, by the name of their overload packet.
 _READS = {
     "_local_scalar_dense": "a number is read",
@@ -75,12 +73,12 @@ _INDEXED = ("index", "index_put", "index_put_", "_unsafe_index", "_index_put_imp
 _TAKE_NUMBERS = ("fill_", "fill", "masked_fill", "masked_fill_", "index_put", "index_put_", "where")
 
 _FACTORIES = {
-    getattr(torch, name)
-    for name in (
-        "zeros ones full empty tensor as_tensor asarray arange range linspace logspace eye "
-        "rand randn randint randperm scalar_tensor empty_strided tril_indices triu_indices "
-        "from_numpy frombuffer zeros_like ones_like full_like empty_like rand_like randn_like"
-    ).split()
+    *(torch.zeros, torch.ones, torch.full, torch.empty, torch.tensor, torch.as_tensor),
+    *(torch.asarray, torch.arange, torch.range, torch.linspace, torch.logspace, torch.eye),
+    *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.scalar_tensor),
+    *(torch.empty_strided, torch.tril_indices, torch.triu_indices, torch.from_numpy),
+    *(torch.frombuffer, torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like),
+    *(torch.rand_like, torch.randn_like),
 }
 # Checks of values that torch makes for tensors of the CPU alone.
 _CHECKS_ON_HOST = {torch.nn.functional.one_hot}
@@ -141,7 +139,8 @@ def _place() -> Place:
     test: Place | None = None
     while frame is not None:
         named = _named(frame.f_code.co_filename)
-        if named is not None and not named[1]:
+        passes_on = frame.f_code.co_name == "__torch_function__"
+        if named is not None and not named[1] and not passes_on:
             return named[0], frame.f_code.co_qualname
         if named is not None and test is None:
             test = named[0], frame.f_code.co_qualname
@@ -159,32 +158,36 @@ class StandIn:
     Attributes:
         refused: by sentence how often it was refused.
         read: by place how often something was read back.
-        touched: by place how often an operation had marked tensors to work on.
+        operations: how many had marked tensors to work on.
     """
 
-    def __init__(self, places: Mapping[Place, str] | None = None, *, collects: bool = False) -> None:
+    def __init__(
+        self, places: Mapping[Place, str] | None = None, *, collects: bool = False
+    ) -> None:
         self.places, self._collects = dict(places or {}), collects
         self.refused: Counter[str] = Counter()
         self.read: Counter[Place] = Counter()
         self.marks = _Marks()
-        self.operations = 0  # on marked tensors
+        self.operations = 0
         self._in_round = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         cuda = torch.cuda
         with ExitStack() as stack:
-            # Modes that put nothing in the place of a function's result.
-            stack.enter_context(mock.patch.object(purity, "mode_is_on", lambda: False))
-            stack.enter_context(mock.patch.object(cuda, "_lazy_init", lambda: None))
-            stack.enter_context(mock.patch.object(cuda, "is_available", lambda: True))
-            stack.enter_context(mock.patch.object(cuda, "device_count", lambda: 1))
-            stack.enter_context(mock.patch.object(cuda, "current_device", lambda: 0))
-            stack.enter_context(mock.patch.object(cuda, "set_device", lambda _: None))
+            # The modes below change no result, so functions of a step may run in them.
+            stack.enter_context(mock.patch.object(purity, "mode_is_on", return_value=False))
+            pretended = {
+                "_lazy_init": None,
+                "is_available": True,
+                "device_count": 1,
+                "current_device": 0,
+                "set_device": None,
+                "mem_get_info": (2**32, 2**32),
+            }
+            for name, value in pretended.items():
+                stack.enter_context(mock.patch.object(cuda, name, return_value=value))
             stack.enter_context(mock.patch.object(cuda, "synchronize", self._wait))
-            stack.enter_context(
-                mock.patch.object(cuda, "mem_get_info", lambda *_: (2**32, 2**32))
-            )
             stack.enter_context(_Operations(self))
             stack.enter_context(_Functions(self))
             self._stack = stack.pop_all()
@@ -221,16 +224,19 @@ class StandIn:
     def reads(self, name: str, why: str) -> None:
         """Refuse what the host waits for, but in a named place and between rounds."""
         place = _place()
-        self.read[place] += 1
+        outer = place[0], place[1].partition(".<locals>")[0]
+        self.read[outer] += 1
         if self._in_round:
             self.refuse(f"{name} waits for {DEVICE} within a round ({why})")
-        elif place not in self.places and not place[0].startswith("tests/"):
+        elif not {place, outer} & set(self.places) and not place[0].startswith("tests/"):
             self.refuse(f"{name} reads back from {DEVICE} ({why})")
 
     def uploads(self, name: str) -> None:
         """Refuse a copy to the device that the host waits for, within a round."""
         if self._in_round:
-            self.refuse(f"{name} waits for {DEVICE} within a round (a copy that is not non_blocking)")
+            self.refuse(
+                f"{name} waits for {DEVICE} within a round (a copy that is not non_blocking)"
+            )
 
 
 class _Functions(TorchFunctionMode):
@@ -253,7 +259,10 @@ class _Functions(TorchFunctionMode):
         if func in (torch.as_tensor, torch.asarray) and is_tensor:
             given = dict(zip(("dtype", "device"), args[1:], strict=False)) | kwargs
             return self._move.to(first, **{k: v for k, v in given.items() if v is not None})
-        if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs.get("device") is not None:
+        if (
+            func in (torch.tensor, torch.as_tensor, torch.asarray)
+            and kwargs.get("device") is not None
+        ):
             device = kwargs.pop("device")  # torch makes it on the host and copies it
             with current(func):
                 found = func(*args, **kwargs)
@@ -362,9 +371,7 @@ class _Operations(TorchDispatchMode):
         super().__init__()
         self._of = of
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with torch._C.DisableTorchFunction():
             return self._done(func, args, dict(kwargs or {}))
 
@@ -393,11 +400,13 @@ class _Operations(TorchDispatchMode):
             else:
                 self._check(func, name, args, tensors, where)
         found = func(*args, **kwargs)
+        if _MARKED in where and isinstance(found, bool | int | float) and name not in _READS:
+            of.reads(str(func), "the answer is read")
 
         to = asked or self._result(tensors, where)
-        if asked == _MARKED or _MARKED in where:
-            if any(isinstance(leaf, torch.Generator) for leaf in leaves):
-                of.refuse(f"{func} on {DEVICE} by a generator of the CPU")
+        drawn = any(isinstance(leaf, torch.Generator) for leaf in leaves)
+        if drawn and (asked == _MARKED or _MARKED in where):
+            of.refuse(f"{func} on {DEVICE} by a generator of the CPU")
         if to != _HOST:
             of_result = _MARKED if name != "copy_" else marks.of(args[0])
             of_result = to if to != _MARKED else of_result
@@ -430,10 +439,9 @@ class _Operations(TorchDispatchMode):
         written = args[0] if name.endswith("_") and args else None
         for tensor, at in zip(tensors, where, strict=True):
             if at == _HOST and not (takes_numbers and not tensor.dim() and tensor is not written):
-                of.refuse(
-                    f"{func} takes tensors of {DEVICE} and of the CPU, of shapes "
-                    f"{', '.join(f'{tuple(t.shape)} on {w}' for t, w in zip(tensors, where, strict=True))}"
-                )
+                shapes = zip((tuple(t.shape) for t in tensors), where, strict=True)
+                told = ", ".join(f"{shape} on {device}" for shape, device in shapes)
+                of.refuse(f"{func} takes tensors of {DEVICE} and of the CPU, of shapes {told}")
                 break
             if at == _EITHER:
                 of.marks.put(tensor, _MARKED)
@@ -455,6 +463,6 @@ class _Operations(TorchDispatchMode):
                 of.uploads(f"{func} by positions of the CPU")
         if len(args) > 2 and isinstance(args[2], Tensor):
             value = of.marks.of(args[2])
-            if _EITHER not in (value, into) and value != into:
-                if not (value == _HOST and not args[2].dim()):
-                    of.refuse(f"{func} puts values of {value} into a tensor of {into}")
+            is_number = value == _HOST and not args[2].dim()
+            if _EITHER not in (value, into) and value != into and not is_number:
+                of.refuse(f"{func} puts values of {value} into a tensor of {into}")

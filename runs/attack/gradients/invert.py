@@ -18,10 +18,12 @@ from torch import Tensor
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import sent_gradients
 from ....attacks.problem.presets import PRESETS, Preset
+from ....attacks.problem.problem import home_of
 from ....attacks.scoring.metrics import match
 from ....privacy.errors import InputError
 from ....training.data.image_folder import check_picture
 from ...folder import folder as run_folder
+from ...run_file.device import find_device
 from ..attack import means
 from .batch import BatchFacts, facts_of
 from .file import read_tensors
@@ -57,6 +59,7 @@ def attack_gradients(
     prior: Path | None = None,
     truth: Path | None = None,
     seed: int = 0,
+    device: str = "auto",
     progress: Progress | None = None,
 ) -> GradientAttack:
     """Rebuild the batch whose gradients are in a file.
@@ -87,6 +90,7 @@ def attack_gradients(
         truth: the true batch, to score against; a picture, or a safetensors file of `inputs` (as
             the network is fed) or `pixels` (in [0, 1]).
         seed: of the starts.
+        device: where to search, as `find_device` reads it.
         progress: called with (step, total).
 
     Returns:
@@ -100,7 +104,7 @@ def attack_gradients(
         TypeError: A gradient holds integers, or the function returns no network.
     """
     # What is known: of the attack, of the batch, and of the model at the gradients.
-    settings = _settings(preset, restarts)
+    settings, where = _settings(preset, restarts), find_device(device)
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
@@ -130,11 +134,16 @@ def attack_gradients(
     # The search, in a folder that is claimed now that nothing is left to refuse.
     if not interrupted:
         run_folder.claim(out)
-    found = _search(posed, facts, guess, settings=settings, seed=seed, out=out, progress=progress)
+    found = _search(
+        posed, facts, guess,
+        settings=settings, seed=seed, device=where, out=out, progress=progress,
+    )  # fmt: skip
     # What was found, in words, tensors and pictures.
     pixels = facts.pixels(found.inputs)
     result = _result(posed, facts, found, model=model, preset=preset, notes=notes).model_copy(
         update={
+            "device": str(where),
+            "exact_device": str(home_of(where)),
             "scores": None if true_pixels is None else _scores(true_pixels, pixels, guess),
             "images": _save_pictures(out, "image", pixels),
             "originals": []
@@ -214,6 +223,7 @@ def _search(
     *,
     settings: Preset,
     seed: int,
+    device: torch.device,
     out: Path,
     progress: Progress | None,
 ) -> Reconstruction:
@@ -231,6 +241,7 @@ def _search(
         prior_image=(bounds[0] + (bounds[1] - bounds[0]) * guess).to(seen.gradient.dtype),
         progress=progress,
         checkpoint=out / SEARCH,
+        device=device,
     )
 
 
