@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ...privacy.errors import InputError
 from .problems import did_you_mean
@@ -296,16 +296,16 @@ class TrainingTable(Table):
     checkpoint_every: Count = 0
     """Rounds between two checkpoints, by default a twentieth of all; a resumed run begins there."""
 
-    @field_validator("precision")
-    @classmethod
-    def _check_precision(cls, named: str) -> str:
-        if named != "float32":
+    @model_validator(mode="after")
+    def _check_precision(self) -> Self:
+        if self.precision != "float32":
             raise InputError(
-                f"precision={named!r} cannot be accounted for: products would come out otherwise "
-                "by the size of the batch, which one record changes, and nothing bounds what that "
-                'moves in the gradients of the others; use precision = "float32", or leave it out'
+                f"precision={self.precision!r} cannot be accounted for: products would come out "
+                "otherwise by the size of the batch, which one record changes, and nothing bounds "
+                "what that moves in the gradients of the others; use precision = "
+                '"float32", or leave it out'
             )
-        return named
+        return self
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:

@@ -43,6 +43,8 @@ def runs_batched(fn: PureFunction, like: Sequence[Tensor]) -> bool:
     >>> runs_batched(purified(branches, "postprocess"), rows)
     False
     """
+    if fn.one_by_one:
+        return False
     signature = tuple((*one.shape[1:], one.dtype, one.device) for one in like)
     key = (fn.fingerprint, fn.name, *signature)
     if key not in _found:

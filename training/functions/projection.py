@@ -46,7 +46,7 @@ def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
         return found
 
     print_ = hashlib.sha256(f"projection {name}".encode()).hexdigest()
-    return PureFunction(name=f"project of {name}", fingerprint=print_, run=run)
+    return PureFunction(name=f"project of {name}", fingerprint=print_, run=run, one_by_one=True)
 
 
 def _where_same(one: Tensor, other: Tensor) -> Tensor:

@@ -145,7 +145,8 @@ def test_the_environment_gives_the_root_of_data_that_has_files(
         ),
         (
             "training.precision=fp32",
-            "[training] precision='fp32' must be one of float32, tf32, bfloat16",
+            "[training] precision='fp32' must be one of float32, tf32, bfloat16; did you mean "
+            "tf32?",
         ),
         (
             "data.concentration=0.1",
