@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-slow test-all lint bench wheel test-wheel clean
+.PHONY: help install demo test test-slow test-all lint bench gpu wheel test-wheel clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint        ruff, mypy, pyright"
 	@echo "make test-wheel  the test suite against the built wheel"
 	@echo "make bench       the benchmarks"
+	@echo "make gpu         on a machine with a CUDA device: its tests, the demo and benchmarks on it"
 
 install: $(READY)
 
@@ -48,6 +49,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/rounds.py --quick
 	$(BIN)/python benchmarks/accounting.py --quick
 	$(BIN)/python benchmarks/views.py --quick
+
+# Tests marked gpu, the demo, and the benchmarks' columns of the device, into benchmarks/results/.
+gpu: $(READY)
+	$(BIN)/python benchmarks/on_device.py $(GPU_ARGS)
 
 wheel: $(READY)
 	rm -rf build dist

@@ -32,8 +32,9 @@ from overhear.attacks.inversion.smoothing import Smoothed
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.presets import PRESETS, Preset
 from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Problem, distances, gradients_of
+from overhear.attacks.problem.problem import Problem, distance_of, gradients_of
 from overhear.attacks.scoring.metrics import match
+from overhear.runs.run_file.device import find_device
 from overhear.training.data.load import load_dataset
 from overhear.training.models.parameters import build_model, flatten
 
@@ -51,11 +52,12 @@ ONE_START = replace(SEARCH, adam_steps=500, starts=1, newton_steps=0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """What is attacked: photos (N, 3, side, side), their labels, and how much of it."""
+    """What is attacked: photos (N, 3, side, side), their labels, how much of it, and where."""
 
     photos: Tensor
     labels: Tensor
     quick: bool
+    device: torch.device
 
     def first(self, count: int, *, quick: int = 1) -> range:
         """Indices of as many photos, fewer in the quick mode."""
@@ -159,7 +161,7 @@ def attack_step(
 
     def run() -> Tensor:
         sent = gradients_of(problem, pixels, soft, together=together)
-        return torch.autograd.grad(distances(problem, sent).sum(), pixels)[0]
+        return torch.autograd.grad(distance_of(problem)(sent).sum(), pixels)[0]
 
     with Smoothed(softness):
         return milliseconds(run, times=times)
@@ -381,6 +383,31 @@ def relu_row(work: Work) -> None:
         )  # fmt: skip
 
 
+def device_row(work: Work) -> None:
+    """The same searches on the CPU and on the device, in seconds of the clock."""
+    what = "matched, conv net, optimisation, on a device"
+    if work.device.type == "cpu":
+        row(what, "skipped", reach="10 times as fast", stage="", cost="no device; see --device")
+        return
+    model, scores, seconds = conv_net(work.photos.shape[-1]), list[list[float]](), list[float]()
+    for device in (torch.device("cpu"), work.device):
+        scores.append([])
+        begin = time.perf_counter()
+        for i in work.first(8):
+            x, y = work.photos[i : i + 1], work.labels[i : i + 1]
+            found = reconstruct(
+                watch(model, x, y), model, preset=SEARCH, input_shape=x.shape[1:], classes=10,
+                bounds=BOUNDS, generator=torch.Generator().manual_seed(SEED), device=device,
+            )  # fmt: skip
+            scores[-1] += match(x, found.inputs).psnr
+        seconds.append(time.perf_counter() - begin)
+    row(
+        f"{what} ({work.device})", f"{scored(scores[1])}; CPU {scored(scores[0])}",
+        reach="10 times as fast", stage="optimisation",
+        cost=f"{seconds[0] / seconds[1]:.1f} times as fast, {seconds[1]:.1f} s on the clock",
+    )  # fmt: skip
+
+
 def counted(stages: Sequence[str]) -> str:
     """Which stage produced how many images."""
     return ", ".join(f"{name} x{count}" for name, count in Counter(stages).items())
@@ -397,6 +424,7 @@ ROWS: dict[str, Callable[[Work], None]] = {
     "mnist": mnist_row,
     "peeling": peeling_rows,
     "relu": relu_row,
+    "device": device_row,
 }
 
 
@@ -406,6 +434,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(ROWS), help=f"rows among {', '.join(ROWS)}")
     parser.add_argument("--side", type=int, default=32, help="pixels, a multiple of 4")
     parser.add_argument("--photos", default=CROPS, help="'name top left side, ...'")
+    parser.add_argument("--device", default="auto", help="of the row `device`, beside the CPU")
     asked = parser.parse_args()
     unknown = set(asked.only.split(",")) - set(ROWS)
     if unknown:
@@ -413,7 +442,8 @@ def main() -> None:
     torch.set_num_threads(1)
     photos = torch.stack([crop(photo, side=asked.side) for photo in asked.photos.split(",")])
     labels = torch.tensor([LABELS[k % len(LABELS)] for k in range(len(photos))])
-    work = Work(photos=photos, labels=labels, quick=asked.quick)
+    device = find_device(asked.device)
+    work = Work(photos=photos, labels=labels, quick=asked.quick, device=device)
     print("| work | reached | to reach | stage | cost |")
     print("|---|---|---|---|---|")
     for name in asked.only.split(","):

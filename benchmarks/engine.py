@@ -309,6 +309,7 @@ def tables_beside_others(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, without the loop")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="one device; all by default")
     parser.add_argument("--part", choices=("rule", "others", "goals"), help="one part")
     parser.add_argument("--only", choices=tuple(goals.GOALS), help="one network of the goals")
     parser.add_argument("--model", choices=tuple(networks()), help="one network")
@@ -319,6 +320,9 @@ def main() -> None:
     devices = [("cpu", time.process_time, "CPU ms")]
     if torch.cuda.is_available():
         devices.append(("cuda", cuda_clock, "CUDA wall ms"))
+    devices = [device for device in devices if chosen.device in (None, device[0])]
+    if not devices:
+        parser.error("--device cuda: no CUDA device is there")
     for device, clock, unit in devices:
         if chosen.only is None and chosen.part in (None, "rule"):
             table_of_the_rule(device, unit, clock, quick=chosen.quick, only=chosen.model)

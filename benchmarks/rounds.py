@@ -341,27 +341,33 @@ def wall(case: Case, rank: int, size: int, threads: int, store: str) -> tuple[fl
 
 
 def cuda(*, quick: bool) -> None:
-    """DPDL, LeNet, 30 agents on a full graph, 64 examples each, on the device."""
+    """DPDL on the device: LeNet, and many small models."""
     if not torch.cuda.is_available():
         print("\nNo CUDA device: its table is left out.")
         return
     print(f"\n{torch.cuda.get_device_name()}")
-    print("\n| DPDL, LeNet, 30 agents, full, 64 examples | rounds a second | gradients / plain |")
-    print("|---|---:|---:|")
-    for hardened in (False, True):
+    print("\n| DPDL | rounds a second | ms a round | gradients | noise | rest |", end="")
+    print(" gradients / plain | peak MiB |\n|---|---:|---:|---:|---:|---:|---:|---:|")
+    rounds = 3 if quick else 20
+    cases = {
+        "LeNet, 30 agents, full, 64 examples, standard noise": ("lenet", "full", 30, 64, False),
+        "LeNet, 30 agents, full, 64 examples, hardened noise": ("lenet", "full", 30, 64, True),
+        "LeNet, ring of 10, 32 examples": ("lenet", "ring", 10, 32, False),
+        "LeNet, ring of 100, 32 examples": ("lenet", "ring", 100, 32, False),
+        "MLP, ring of 1,000, 8 examples": ("mlp", "ring", 1000, 8, False),
+        "MLP, full graph of 200, 8 examples": ("mlp", "full", 200, 8, False),
+    }
+    for name, (model, graph, agents, examples, hardened) in cases.items():
         case = Case(
-            "lenet",
-            "full",
-            30,
-            64,
-            3 if quick else 20,
-            hardened=hardened,
-            device="cuda",
-            floor=True,
+            model, graph, agents, examples, rounds, hardened=hardened, device="cuda", floor=True
         )
-        found = alone(case)
-        name = "hardened" if hardened else "standard"
-        print(f"| {name} noise | {1e3 / found.total:.2f} | {found.gradients / found.floor:.2f} |")
+        c = alone(case)
+        rest = c.total - c.gradients - c.noise
+        print(
+            f"| {name} | {1e3 / c.total:.2f} | {c.total:.1f} | {c.gradients:.1f} | {c.noise:.1f} | "
+            f"{rest:.1f} | {c.gradients / c.floor:.2f} | {c.memory:.0f} |",
+            flush=True,
+        )
 
 
 def script(*, quick: bool) -> None:
@@ -401,11 +407,15 @@ TABLES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="tables of one device")
     parser.add_argument("--only", choices=tuple(TABLES), help="one table")
     chosen = parser.parse_args()
     warnings.filterwarnings("ignore", message="Full backward hook")
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: no CUDA device is there")
     for name, table in TABLES.items():
-        if chosen.only in (None, name):
+        device = "cuda" if name == "cuda" else "cpu"
+        if chosen.only in (None, name) and chosen.device in (None, device):
             table(quick=chosen.quick)
 
 

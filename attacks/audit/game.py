@@ -26,6 +26,7 @@ from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.tracing.trace import AlgorithmTrace
 from ..bounds.guesses import Guesses
+from ..watching.on_host import on_host
 from .canaries import LENGTH, CanaryTask, Directions, PlantedGradients, drawn_norms
 from .canary_noise import CanaryNoise, Residue, gathered
 from .observed_rows import ObservedRows
@@ -282,7 +283,7 @@ def _one_run(
                     messages=transcript.of(round=number),
                     before=before,
                     after=after,
-                    recorded=recorded,
+                    recorded=on_host(recorded),
                     calls=list(gradients.calls),
                 )
             )

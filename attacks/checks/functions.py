@@ -16,6 +16,7 @@ from torch import Tensor
 from ...training.engine.engine import Engine
 from ...training.engine.function_calls import ReplayedCalls
 from ...training.engine.recording import Recorded
+from ..watching.on_host import placed
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
@@ -70,7 +71,7 @@ def _fault(run: WatchedRun) -> str:
     """What the second run did otherwise; empty where nothing."""
     engine = _OneRecordLess(run.setting, run.bound, randomness=run.randomness)
     for watched in run.rounds:
-        replayed = ReplayedCalls(watched.calls)
+        replayed = ReplayedCalls(placed(watched.calls, run.setting.device))
         recorded = Recorded(functions=replayed)
         try:
             run.again(engine, watched, recorded=recorded)

@@ -43,8 +43,8 @@ def knowledge_check(run: WatchedRun) -> Check:
                 rows=list(range(len(z))),
                 width=z.shape[1],
                 dtype=z.dtype,
-                device=z.device,
-            )
+                device=run.setting.device,
+            ).cpu()
             for row, (agents, knowers) in enumerate(zip(makers, group.known_to, strict=True)):
                 pairs += len(agents)
                 is_same = torch.equal(again[row], z[row])

@@ -73,7 +73,7 @@ def record_check(run: WatchedRun, *, source: Examples | None = None) -> Check:
 
 def _twice(at: torch.Tensor) -> int | None:
     """A position that a batch holds more than once."""
-    positions, counts = at.cpu().unique(return_counts=True)
+    positions, counts = at.unique(return_counts=True)
     return int(positions[counts > 1][0]) if bool((counts > 1).any()) else None
 
 

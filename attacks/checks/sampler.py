@@ -101,7 +101,7 @@ def _rates(run: WatchedRun, watched: WatchedRound) -> dict[int, float]:
 
 def _positions(run: WatchedRun, *, round: int, call: int, agent: int, rate: float) -> np.ndarray:
     at = run.engine.draw_batch(round=round, call=call, agent=agent, rate=rate)
-    return np.asarray(at.cpu().numpy())
+    return np.asarray(at.numpy())
 
 
 def _test_recorded(found: Finding, run: WatchedRun) -> None:
@@ -113,7 +113,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                     continue
                 where = f"batch {call} of agent {agent} in round {watched.number}"
                 again = _positions(run, round=watched.number, call=call, agent=agent, rate=rate)
-                same = np.array_equal(at.cpu().numpy(), again)
+                same = np.array_equal(at.numpy(), again)
                 what = f"{where} is not what the engine draws"
                 found.note(1.0 if same else 0.0, tests=1, what=what)
                 records = len(run.setting.shards[agent].targets)

@@ -74,11 +74,11 @@ def _faults(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]]
 
 def _unexplained(columns: RecordedColumns, rows: object, value: Value, *, place: int) -> str:
     """How far a value is from its row."""
-    found = value.base.cpu().double().numpy()
+    found = value.base.double().numpy()
     unit = max(columns.unit, torch.finfo(value.base.dtype).eps)
     allowed = 64 * unit * np.linalg.norm(found, axis=1)
     if isinstance(rows, Tensor):
-        expected = rows.double().cpu().numpy()
+        expected = rows.double().numpy()
     else:
         expected = columns.value(rows, width=found.shape[1])
         allowed = allowed + columns.rounding(rows)
@@ -129,9 +129,7 @@ def _functions(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, in
 def _given(value: Value, agent: int, edges: np.ndarray, *, like: Tensor) -> Tensor:
     """What a function of an agent gets of a value."""
     rows = value.rows
-    mine = (
-        rows[torch.from_numpy(edges).to(rows.device)] if isinstance(value, Edges) else rows[agent]
-    )
+    mine = rows[torch.from_numpy(edges)] if isinstance(value, Edges) else rows[agent]
     return mine.to(like.dtype)
 
 
@@ -168,5 +166,5 @@ def _initial(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]
     for group, rows in zip(groups, watched.recorded.known, strict=True):
         if group.what == _INITIAL:
             expected = blocks[group.block].to(rows.dtype).expand(len(rows), -1)
-            same = _equal(rows.cpu(), expected)
+            same = _equal(rows, expected)
             yield "" if same else "the initial model is not the public one", len(rows)

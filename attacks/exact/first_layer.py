@@ -154,7 +154,7 @@ def _is_fed_raw(
     count = math.prod(input_shape)
     if layer.in_features != count:
         return False
-    probe = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape)
+    probe = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
     fed: list[Tensor] = []
 
     def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -208,7 +208,7 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
     """
     from skimage.restoration import denoise_tv_chambolle
 
-    seen = image.detach().double().cpu().movedim(0, -1).numpy() / noise_std
+    seen = image.detach().cpu().double().movedim(0, -1).numpy() / noise_std
     probe = np.random.default_rng(0).choice([-1.0, 1.0], size=seen.shape)
     best, least, chosen = seen, 1.0, 0.0
     for weight in _WEIGHTS:

@@ -166,7 +166,7 @@ def _scaled(
 ) -> Tensor | None:
     """Features c * way that the logits' derivative agrees with: without a bias, c is open."""
     seen = joint @ way
-    sizes = torch.logspace(-4, 4, 4001, dtype=way.dtype)
+    sizes = torch.logspace(-4, 4, 4001, dtype=way.dtype).to(way)
 
     def misfit(c: Tensor) -> Tensor:
         """(..., C + 1) of softmax(W c way + b) - y against the gradient, for c (...)."""

@@ -4,6 +4,8 @@
     peeling       one record: layer after layer from the last to the first, without noise
     separation    several records: the activation patterns of a ReLU network, without noise
 
+The first two run on the problem's device; separation runs on the CPU, whatever that is.
+
 What a stage finds is accepted by the gradient that it would have sent, never by the truth. Where
 only some records of a batch are certified, their gradients are subtracted and the rest remains as
 an observation of fewer records.
@@ -17,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..problem.observation import Observation, sent_gradients
+from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Problem, squared_size
 from .first_layer import PICTURE, first_linear_input, residual
 from .rgap import peel
@@ -60,11 +62,14 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
         return found
     if problem.observation.records == 1:
         return _peeled(problem)
+    # Ranks are read from gaps of rounding's size, by decompositions of many small matrices and by
+    # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
+    host = problem.to(device=HOST)
     separated = separate(
-        problem.observation,
-        problem.model,
-        input_shape=problem.shape,
-        box=problem.box,
+        host.observation,
+        host.model,
+        input_shape=host.shape,
+        box=host.box,
         generator=generator,
     )
     return None if separated is None else _separated(problem, separated)
@@ -121,12 +126,12 @@ def _separated(problem: Problem, found: Separated) -> Found | Part | None:
     if seen.mean_of is not None:  # the factor of the whole batch's clip is not known
         return None
     count, left = len(found.inputs), found.missing
-    inputs = found.inputs.to(problem.box.span)
-    known = sent_gradients(seen, problem.model, inputs=inputs, targets=found.labels).detach()
+    inputs, labels = found.inputs.to(problem.box.span), found.labels.to(problem.box.span.device)
+    known = sent_gradients(seen, problem.model, inputs=inputs, targets=labels).detach()
     rest = (seen.gradient * seen.records - known * count) / left
     return Part(
         pixels=problem.box.pixels(inputs),
-        labels=found.labels,
+        labels=labels,
         rest=replace(seen, gradient=rest, records=left),
     )
 
@@ -137,7 +142,7 @@ def _allowed(seen: Observation) -> float:
 
 
 def _accepted(problem: Problem, inputs: Tensor, labels: Tensor, *, stage: str) -> Found | None:
-    inputs = inputs.to(problem.box.span)
+    inputs, labels = inputs.to(problem.box.span), labels.to(problem.box.span.device)
     left = residual(problem.observation, problem.model, inputs=inputs, targets=labels)
     if not left <= _allowed(problem.observation):
         return None

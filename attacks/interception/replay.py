@@ -24,6 +24,7 @@ from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace, trace
+from ..watching.on_host import on_host
 
 
 class Protection(enum.StrEnum):
@@ -117,7 +118,7 @@ class PlayedRound:
 
     Attributes:
         trace: the round on symbols, at the noise of the run.
-        recorded: what it drew and computed.
+        recorded: what the equations need of what it drew and computed.
         state: the Agents fields of the state that it began with, (A, D) each; empty at the start.
         end: those of the state that it returned.
     """
@@ -138,6 +139,9 @@ class Replay:
         rounds: the rounds by number, consecutive; 0 is the start, where the run was started afresh.
         attacked: the rounds in which the planted records took part.
         records: how many records were planted.
+
+    Whatever the device of the run, all of it is on the CPU, where its rounds have room and their
+    equations are solved; `reconstruct` moves what they show to where it searches.
     """
 
     trial: Trial
@@ -185,7 +189,7 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
         recorded = Recorded()
         engine.start(recorded=recorded)
         played[0] = PlayedRound(
-            trace=made.start, recorded=recorded, state={}, end=_agents_of(engine)
+            trace=made.start, recorded=on_host(recorded), state={}, end=_agents_of(engine)
         )
     else:
         engine.restore(trial.snapshot, round=trial.snapshot_round)
@@ -199,7 +203,10 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
             planted={trial.victim: planted} if number in attacked else None, recorded=recorded
         )
         played[number] = PlayedRound(
-            trace=by_round[number - 1], recorded=recorded, state=state, end=_agents_of(engine)
+            trace=by_round[number - 1],
+            recorded=on_host(recorded),
+            state=state,
+            end=_agents_of(engine),
         )
     return Replay(
         trial=trial,

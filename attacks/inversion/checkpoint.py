@@ -3,7 +3,8 @@
 A checkpoint is one safetensors file of the search's tensors, with a digest of its problem: the
 observation, the settings and what the attacker knows. It is written beside its place, synced and
 then moved there, so that a crash leaves either the old file or the new one. Floating-point
-values are kept bit by bit: a search that goes on ends where it would have ended.
+values are kept bit by bit: a search that goes on ends where it would have ended, on a device that
+adds up in the same order.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Checkpoint:
         Raises:
             OSError: the system refuses; the error names the file, which is as it was.
         """
-        kept = {name: value.detach().contiguous().clone() for name, value in tensors.items()}
+        kept = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         write_durably(self.path, save(kept, metadata={"problem": self.problem}))
 
     def load(self) -> dict[str, Tensor] | None:

@@ -30,13 +30,14 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
+from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, solve_exactly
 from ..problem.labels import recover_labels
 from ..problem.objective import cosine_distance, whitened_residual
-from ..problem.observation import Observation, sent_gradients
+from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.presets import PRESETS, Preset
 from ..problem.prior import build_box
-from ..problem.problem import Found, Problem, Progress
+from ..problem.problem import Found, Problem, Progress, home_of
 from .checkpoint import Checkpoint, digest
 from .optimisation import finishes, optimise
 
@@ -83,6 +84,7 @@ def reconstruct(
     prior_image: Tensor | None = None,
     progress: Progress | None = None,
     checkpoint: Path | None = None,
+    device: torch.device | None = None,
 ) -> Reconstruction:
     """Rebuild a batch from its gradient.
 
@@ -100,9 +102,11 @@ def reconstruct(
         progress: called with (step, total).
         checkpoint: file that keeps the search's state and from which an interrupted one goes on,
             to the same result bit by bit; deleted at the end. Its folder must exist.
+        device: where to compute; that of the observation by default. What needs float64 runs on the
+            CPU where the device has none, and what is drawn is drawn on the CPU.
 
     Returns:
-        The reconstruction.
+        The reconstruction, on the CPU.
 
     Raises:
         ValueError: the preset is unknown, a shape disagrees with the observation, or the
@@ -136,14 +140,17 @@ def reconstruct(
         bounds=bounds,
         labels=labels,
         prior_image=prior_image,
+        device=observation.gradient.device if device is None else device,
     )
     kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=_digest(problem))
-    solved = solve_exactly(problem, generator) if preset.exact else None
-    if isinstance(solved, Part):
-        found = _complete(problem, solved, generator, progress=progress)
-    else:
-        found = solved or optimise(problem, generator, progress=progress, checkpoint=kept)
-    done = _fall_back(problem, found, generator, dtype=observation.gradient.dtype)
+    problem = problem.to(device=home_of(problem.device))
+    with full_precision():  # as the gradients that were observed were computed
+        solved = solve_exactly(problem, generator) if preset.exact else None
+        if isinstance(solved, Part):
+            found = _complete(problem, solved, generator, progress=progress)
+        else:
+            found = solved or optimise(problem, generator, progress=progress, checkpoint=kept)
+        done = _fall_back(problem, found, generator, dtype=observation.gradient.dtype)
     if kept is not None:
         kept.remove()
     return done
@@ -168,7 +175,9 @@ def _pose(
     bounds: tuple[Tensor, Tensor],
     labels: Tensor | None,
     prior_image: Tensor | None,
+    device: torch.device,
 ) -> Problem:
+    """The problem on the CPU, where its labels are read."""
     if labels is not None and labels.shape != (observation.records,):
         raise InputError(
             f"labels of shape {tuple(labels.shape)} must be ({observation.records},), "
@@ -179,15 +188,12 @@ def _pose(
     # Noise hides what float64 adds; L-BFGS without it stalls at float32's rounding.
     dtype = torch.float64 if finishes(preset, observation) else torch.float32
     box = build_box(bounds, shape, dtype=dtype)
-    posed = replace(
-        observation,
-        gradient=observation.gradient.to(dtype),
-        points=observation.points.to(dtype),
-    )
+    posed = observation.to(device=HOST)
+    posed = replace(posed, gradient=posed.gradient.to(dtype), points=posed.points.to(dtype))
     if labels is None and not preset.joint_labels:
         labels = recover_labels(posed, model, classes=classes)
     if prior_image is not None:
-        prior_image = box.pixels(prior_image.to(dtype)).clamp(0, 1)
+        prior_image = box.pixels(prior_image.to(HOST, dtype)).clamp(0, 1)
     return Problem(
         observation=posed,
         model=model,
@@ -195,8 +201,9 @@ def _pose(
         box=box,
         shape=shape,
         classes=classes,
-        labels=labels,
+        labels=None if labels is None else labels.to(HOST),
         prior_image=prior_image,
+        device=device,
     )
 
 
@@ -207,6 +214,7 @@ def _complete(
     labels = None
     if problem.labels is not None:
         labels = recover_labels(part.rest, problem.model, classes=problem.classes)
+        labels = None if labels is None else labels.to(part.labels.device)
     rest = replace(problem, observation=part.rest, labels=labels)
     found = optimise(rest, generator, progress=progress)
     count, left = len(part.pixels), len(found.pixels)
@@ -238,8 +246,8 @@ def _fall_back(
             if not supported[record]:
                 pixels[record] = prior
     return Reconstruction(
-        inputs=problem.box.inputs(pixels).to(dtype),
-        labels=found.labels,
+        inputs=problem.box.inputs(pixels).to(HOST, dtype),
+        labels=found.labels.to(HOST),
         objective=reached,
         iterations=found.iterations,
         stage=found.stage if any(supported) else "prior",
@@ -289,6 +297,7 @@ def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generat
     if not seen.is_noisy:
         return False
     noise = torch.randn(seen.gradient.shape, generator=generator, dtype=seen.gradient.dtype)
+    noise = noise.to(seen.gradient)
     noise = torch.linalg.cholesky(seen.covariance.double()).to(noise) @ noise
     once = replace(problem.preset, starts=1)
     first = replace(
@@ -306,9 +315,8 @@ def _explains_held_out(problem: Problem, prior: Tensor, generator: torch.Generat
     candidate = _sent(problem, found.pixels, found.labels)
     # Under much noise the label is wrong, and an image that undoes a wrong label beats the prior
     # image under it without resembling anything: the prior image may choose its label.
-    every = torch.stack(
-        [_sent(problem, prior[None], k[None]) for k in torch.arange(problem.classes)]
-    )
+    classes = torch.arange(problem.classes, device=prior.device)
+    every = torch.stack([_sent(problem, prior[None], k[None]) for k in classes])
     residuals = whitened_residual(every, second)  # (C,)
     public = every[residuals.argmin()]
     gain = residuals.min() - whitened_residual(candidate, second)

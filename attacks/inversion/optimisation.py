@@ -3,9 +3,10 @@
     minimise  distance(clip(grad(x)), o) + weight * mean variation(x)     x on the unit box
 
 Starts run side by side under Adam (`restarts`), batched or one by one, whichever a trial step finds
-faster; L-BFGS then takes them one by one, best first, and stops at the first that solves. The start
-with the least objective is kept; the truth is never consulted. Under noise, where every start ends
-at its own mode, their mean is one more candidate.
+faster; they are drawn on the CPU, and are the same on every device. L-BFGS then takes them one by
+one, best first, and stops at the first that solves. The start with the least objective is kept; the
+truth is never consulted. Under noise, where every start ends at its own mode, their mean is one
+more candidate.
 
 L-BFGS forgets its curvature every `_REFRESHED` outer steps, so that its position is all that a
 checkpoint needs.
@@ -83,14 +84,14 @@ class _Finish:
         }  # fmt: skip
 
     @classmethod
-    def of(cls, kept: dict[str, Tensor]) -> _Finish:
-        """What was kept."""
+    def of(cls, kept: dict[str, Tensor], *, device: torch.device) -> _Finish:
+        """What was kept, on a device."""
         count, step, taken, rounded = (int(n) for n in kept["finish.counts"])
         last, score = (float(v) for v in kept["finish.values"])
         return cls(
-            pixels=kept["finish.pixels"], soft=kept["finish.soft"], best=kept["finish.best"],
-            best_soft=kept["finish.best_soft"], count=count, step=step, taken=taken,
-            rounded=bool(rounded), last=last, score=score,
+            pixels=kept["finish.pixels"].to(device), soft=kept["finish.soft"].to(device),
+            best=kept["finish.best"].to(device), best_soft=kept["finish.best_soft"].to(device),
+            count=count, step=step, taken=taken, rounded=bool(rounded), last=last, score=score,
         )  # fmt: skip
 
 
@@ -117,7 +118,7 @@ def optimise(
     Returns:
         The batch found.
     """
-    preset = problem.preset
+    preset, home = problem.preset, problem.box.span.device
     kept = None if checkpoint is None else checkpoint.load()
     if kept is None:
         starts, known = _starts(problem, generator)
@@ -128,7 +129,7 @@ def optimise(
         finish: _Finish | None = None
     else:
         search, known = Search.of(kept), int(kept["known"])
-        finish = _Finish.of(kept) if "finish.counts" in kept else None
+        finish = _Finish.of(kept, device=home) if "finish.counts" in kept else None
         generator.set_state(kept["generator"])
     total = preset.adam_steps
     if finishes(preset, problem.observation):
@@ -145,7 +146,10 @@ def optimise(
             checkpoint.save({**search.tensors(), **place, **more})
 
     if search.step < preset.adam_steps:
-        descend(problem.to(torch.float32), search, kept=known, tick=tick, save=save)
+        search = search.to(problem.device)
+        steps = problem.to(device=problem.device, dtype=torch.float32)
+        descend(steps, search, kept=known, tick=tick, save=save)
+    search = search.to(home)  # before the type changes, which the device may not have
     ends, logits = search.pixels.to(problem.box.span), search.soft.to(problem.box.span)
     order = list(range(len(ends)))
     if preset.adam_steps:
@@ -266,7 +270,7 @@ def _starts(problem: Problem, generator: torch.Generator) -> tuple[Tensor, int]:
     shape = (problem.preset.starts, problem.observation.records, *problem.shape)
     # A grey picture with a tenth of noise: a start inside the box, where activations are alive.
     noise = torch.randn(shape, generator=generator, dtype=problem.box.span.dtype)
-    known = _known(problem)
+    noise, known = noise.to(problem.box.span), _known(problem)
     return torch.cat([0.45 + 0.1 * noise, *known]), len(known)
 
 
@@ -287,7 +291,7 @@ def _label_starts(problem: Problem, generator: torch.Generator, *, starts: int) 
     shape = (starts, problem.observation.records, problem.classes)
     dtype = problem.box.span.dtype
     if problem.labels is None:
-        return torch.randn(shape, generator=generator, dtype=dtype)
+        return torch.randn(shape, generator=generator, dtype=dtype).to(problem.box.span)
     return nn.functional.one_hot(problem.labels, problem.classes).to(dtype).expand(shape)
 
 

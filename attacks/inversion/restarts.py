@@ -16,7 +16,7 @@ Shape letters: B records, C classes, R starts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch import Tensor
 from ..problem.problem import (
     Problem,
     asked_weight,
-    distances,
+    distance_of,
     gradients_of,
     is_faster_together,
     variations,
@@ -52,8 +52,8 @@ class Search:
         pixels: (R, B, *shape) of every start, where stopped ones ended.
         soft: (R, B, C) logits.
         moments: four tensors: Adam's of the pixels and of the logits.
-        running: (R,) booleans.
-        ratios: (R,) loss over the least loss when last looked at; inf before.
+        running: (R,) booleans, on the CPU, so that no step waits for a device to tell them.
+        ratios: (R,) loss over the least loss when last looked at, on the CPU; inf before.
         step: number of steps taken.
         taken: number of steps taken, summed over the starts.
         together: 1 where the starts run in one batch, 0 where not, -1 before that is measured.
@@ -78,6 +78,16 @@ class Search:
             moments=(zeros[0], zeros[1], zeros[2], zeros[3]),
             running=torch.ones(len(pixels), dtype=torch.bool),
             ratios=torch.full((len(pixels),), torch.inf, dtype=torch.float64),
+        )
+
+    def to(self, device: torch.device) -> Search:
+        """The same search on another device."""
+        first, second, third, fourth = (m.to(device) for m in self.moments)
+        return replace(
+            self,
+            pixels=self.pixels.to(device),
+            soft=self.soft.to(device),
+            moments=(first, second, third, fourth),
         )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -125,7 +135,7 @@ def descend(
         save: called every `SAVED_EVERY` steps.
     """
     preset, joint = problem.preset, problem.labels is None
-    asked = asked_weight(problem)
+    asked, distance = asked_weight(problem), distance_of(problem)
     looks = {preset.adam_steps * k // 8 for k in range(2, 8)} - {0}
     with Smoothed(preset.softness) as network:
         while search.step < preset.adam_steps:
@@ -138,7 +148,7 @@ def descend(
             pixels = search.pixels[chosen].requires_grad_()
             soft = search.soft[chosen].requires_grad_(joint)
             sent = gradients_of(problem, pixels, soft, together=search.together == 1)
-            loss = distances(problem, sent)
+            loss = distance(sent)
             weight = preset.tv_weight
             if preset.fade is not None:
                 weight *= max(0.0, 1 - done / preset.fade)
@@ -185,6 +195,7 @@ def _adam(
 
 def _stop(search: Search, chosen: Tensor, losses: Tensor, *, kept: int) -> None:
     """Stop the starts that are behind and fall no nearer to the best."""
+    losses = losses.cpu()
     ratios = (losses / losses.min().clamp_min(1e-300)).double()
     stalled = (ratios > _BEHIND) & (ratios >= search.ratios[chosen])
     stalled &= chosen < len(search.running) - kept

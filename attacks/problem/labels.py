@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
-from .observation import Observation
+from .observation import HOST, Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -78,7 +78,8 @@ def recover_labels(
             than one record. Uniform where None.
 
     Returns:
-        (records,) class indices in ascending order, or None where the last layer is not linear.
+        (records,) class indices in ascending order, on the CPU; None where the last layer is not
+        linear.
 
     Raises:
         ValueError: `probabilities` is not a distribution over the classes.
@@ -93,6 +94,7 @@ def recover_labels(
         >>> recover_labels(seen, model, classes=3).tolist()
         [0, 2, 2, 2]
     """
+    observation = observation.to(device=HOST)  # where a look at each of its numbers costs nothing
     layer = last_layer(observation, model, classes=classes)
     if layer is None:
         return None

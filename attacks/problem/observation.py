@@ -28,6 +28,8 @@ from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
 
+HOST = torch.device("cpu")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Observation:
@@ -38,7 +40,7 @@ class Observation:
         points: (K, P, D') flat parameters the gradients were taken at, in `named_parameters` order;
             D' exceeds D where a task has further blocks, of which nothing is observed.
         covariance: (K, K) of the Gaussian noise on each coordinate; positive definite, or zero
-            where nothing is noisy.
+            where nothing is noisy. It is read on the host by every test, and stays on the CPU.
         clip_norm: L2 bound on each record's vector, None where nothing is clipped.
         records: number of records B that the mean runs over.
         coefs: (P,) of the points: numbers, or (D',) tensors where blocks differ.
@@ -155,6 +157,17 @@ class Observation:
         (first, *others) = self.coefs
         plain = isinstance(first, float) and first == 1.0 and not others
         return plain and self.task is None and self.mean_of is None
+
+    def to(
+        self, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Observation:
+        """The same on another device, or in another floating-point type; all but the covariance."""
+        return replace(
+            self,
+            gradient=self.gradient.to(device, dtype),
+            points=self.points.to(device, dtype),
+            coefs=tuple(c.to(device, dtype) if isinstance(c, Tensor) else c for c in self.coefs),
+        )
 
     def only(self, *chosen: int) -> Observation:
         """Some of the intercepts."""
@@ -316,7 +329,7 @@ def observe(
         for flat in models
     ]
     sent = torch.stack(rows)
-    noise = torch.randn(sent.shape, generator=generator, dtype=sent.dtype)
+    noise = torch.randn(sent.shape, generator=generator, dtype=sent.dtype).to(sent.device)
     return Observation(
         gradient=sent + noise_std * noise,
         points=models[:, None],

@@ -39,6 +39,10 @@ class Box:
         if not bool((self.span > 0).all()):
             raise InputError("span must be positive everywhere; bounds are (low, high), low < high")
 
+    def to(self, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Box:
+        """The same on another device, or in another floating-point type."""
+        return Box(low=self.low.to(device, dtype), span=self.span.to(device, dtype))
+
     def inputs(self, pixels: Tensor) -> Tensor:
         """Normalised inputs of pixels in [0, 1]."""
         return self.low + self.span * pixels

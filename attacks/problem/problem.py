@@ -7,17 +7,18 @@ Shape letters: B records, C classes, D parameters, K intercepts, R starts.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import process_time
+from time import perf_counter, process_time
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
 from .objective import squared_distance
-from .observation import Observation, sent_gradients
+from .observation import HOST, Observation, sent_gradients
 from .presets import Preset
 from .prior import Box, colour_variation, total_variation
 
@@ -30,7 +31,11 @@ _PRIOR_FACTOR, _PRIOR_POWER, _PRIOR_RANGE = 0.66, 0.7, (1.0, 14.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Problem:
-    """What every stage needs, in one floating-point type."""
+    """What every stage needs, in one floating-point type and on one device.
+
+    Steps in float32 are taken on `device`; all else is computed where the tensors lie, which is
+    there too if it has float64.
+    """
 
     observation: Observation
     model: nn.Module
@@ -40,21 +45,32 @@ class Problem:
     classes: int
     labels: Tensor | None  # (B,), None where they are optimised
     prior_image: Tensor | None  # (*shape), on the unit box
+    device: torch.device = HOST
 
-    def to(self, dtype: torch.dtype) -> Problem:
-        """The same problem in another floating-point type."""
-        seen, prior = self.observation, self.prior_image
+    def to(
+        self, *, device: torch.device | None = None, dtype: torch.dtype | None = None
+    ) -> Problem:
+        """The same problem on another device, or in another floating-point type."""
+        prior, labels, model = self.prior_image, self.labels, self.model
+        if device is not None and device != self.box.span.device:
+            model = copy.deepcopy(model).to(device)  # for its buffers; its parameters are not read
         return replace(
             self,
-            observation=replace(
-                seen,
-                gradient=seen.gradient.to(dtype),
-                points=seen.points.to(dtype),
-                coefs=tuple(c.to(dtype) if isinstance(c, Tensor) else c for c in seen.coefs),
-            ),
-            box=Box(low=self.box.low.to(dtype), span=self.box.span.to(dtype)),
-            prior_image=None if prior is None else prior.to(dtype),
+            observation=self.observation.to(device=device, dtype=dtype),
+            model=model,
+            box=self.box.to(device=device, dtype=dtype),
+            labels=None if labels is None else labels.to(device),
+            prior_image=None if prior is None else prior.to(device, dtype),
         )
+
+
+def home_of(device: torch.device) -> torch.device:
+    """Where that is computed which needs float64: the device, or the CPU if it has none.
+
+    >>> home_of(torch.device("cuda", 1)), home_of(torch.device("mps"))
+    (device(type='cuda', index=1), device(type='cpu'))
+    """
+    return HOST if device.type == "mps" else device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -80,11 +96,17 @@ def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bo
     return torch.stack([one(x, y) for x, y in zip(inputs, targets, strict=True)])
 
 
-def distances(problem: Problem, gradients: Tensor) -> Tensor:
-    """(R,) the preset's distance; with declared noise, squared and in units of the signal."""
-    if problem.preset.follow_noise and problem.observation.is_noisy:
-        return squared_distance(gradients, problem.observation) / (2 * _signal(problem))
-    return problem.preset.objective(gradients, problem.observation)
+def distance_of(problem: Problem) -> Callable[[Tensor], Tensor]:
+    """The preset's distance of (R, K, D) gradients, (R,).
+
+    With declared noise it is squared and in units of the signal, which is read from the device
+    here, once.
+    """
+    seen = problem.observation
+    if problem.preset.follow_noise and seen.is_noisy:
+        unit = 2 * _signal(problem)
+        return lambda gradients: squared_distance(gradients, seen) / unit
+    return lambda gradients: problem.preset.objective(gradients, seen)
 
 
 def variations(problem: Problem, pixels: Tensor) -> Tensor:
@@ -98,7 +120,7 @@ def variations(problem: Problem, pixels: Tensor) -> Tensor:
 def scores(problem: Problem, pixels: Tensor, soft: Tensor) -> Tensor:
     """(R,) what the choice among starts goes by: the true network, no prior but the noise's."""
     sent = gradients_of(problem, pixels, soft, together=False)
-    return distances(problem, sent).detach() + asked_weight(problem) * variations(problem, pixels)
+    return distance_of(problem)(sent).detach() + asked_weight(problem) * variations(problem, pixels)
 
 
 def asked_weight(problem: Problem) -> float:
@@ -129,20 +151,29 @@ def squared_size(observation: Observation) -> float:
 def is_faster_together(problem: Problem, pixels: Tensor, soft: Tensor) -> bool:
     """Whether one batched second backward beats one per start, by trying both.
 
-    Batching wins on small networks, where calls cost more than arithmetic, and loses on batches of
-    clipped records, whose convolutions are grouped already.
+    Batching wins on small networks and on GPUs, where calls cost more than arithmetic, and loses on
+    batches of clipped records, whose convolutions are grouped already. A batch that the device has
+    no memory for has lost.
     """
     if len(pixels) == 1:
         return False
-    asked = pixels.detach().requires_grad_()
+    asked, distance = pixels.detach().requires_grad_(), distance_of(problem)
+    # Of a GPU the process's own time says how long it took to ask.
+    clock = process_time if asked.device.type == "cpu" else perf_counter
     seconds = []
     for together in (True, False):
         best = math.inf
         for _ in range(2):  # the first call pays for set-up
-            begin = process_time()
-            gradients = gradients_of(problem, asked, soft.detach(), together=together)
-            torch.autograd.grad(distances(problem, gradients).sum(), asked)
-            best = min(best, process_time() - begin)
+            begin = clock()
+            try:
+                gradients = gradients_of(problem, asked, soft.detach(), together=together)
+                (slope,) = torch.autograd.grad(distance(gradients).sum(), asked)
+            except torch.OutOfMemoryError:
+                if not together:
+                    raise
+                break
+            float(slope.sum())  # waits for the device
+            best = min(best, clock() - begin)
         seconds.append(best)
     return seconds[0] < seconds[1]
 

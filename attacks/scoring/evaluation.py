@@ -68,6 +68,7 @@ def attack_images(
     prior_image: Tensor,
     generator: torch.Generator,
     batch: int = 1,
+    device: torch.device | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """The four rows for a set of images, planted together in groups, each in rounds of its own.
@@ -82,6 +83,7 @@ def attack_images(
         prior_image: (*shape) normalised mean public image.
         generator: starts of the reconstruction.
         batch: how many records are planted at once; the last group may hold fewer.
+        device: where to search; where the trial's rounds run by default.
         progress: called with a line after each group.
 
     Returns:
@@ -117,6 +119,7 @@ def attack_images(
                     bounds=data.bounds,
                     generator=generator,
                     prior_image=prior_image,
+                    device=trial.setting.device if device is None else device,
                 )
             )
             if progress is not None:

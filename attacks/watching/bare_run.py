@@ -23,6 +23,7 @@ from ...training.engine.recording import AddedNoise, Recorded
 from ...training.gradients.clipping import Coefficient
 from ...training.gradients.gradients import Indices
 from ...training.tracing.scripts import Scripts
+from .on_host import on_host
 
 __all__ = ["BareRound", "bare_engine", "bare_rounds"]
 
@@ -32,7 +33,7 @@ class BareRound(NamedTuple):
 
     Attributes:
         number: of the round; 0 is the start.
-        sources: (sources, W) of each call the standard normal rows.
+        sources: (sources, W) of each call the standard normal rows, on the host.
         added: of each call what the step got.
     """
 
@@ -95,7 +96,7 @@ def bare_rounds(
         recorded = Recorded()
         engine.start(recorded=recorded)
         if start:
-            found.append(BareRound(0, recorded.noise, recorded.added))
+            found.append(_bare_round(0, recorded))
         planted = nobody(engine.setting)
         for number in rounds:
             if not has_public_state(engine):
@@ -105,10 +106,15 @@ def bare_rounds(
                 engine.advance(planted=planted, recorded=recorded)
             if engine.round < number:
                 break
-            found.append(BareRound(number, recorded.noise, recorded.added))
+            found.append(_bare_round(number, recorded))
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
         return found, f"round {engine.round + 1} fails without records and model: {error}"
     return found, ""
+
+
+def _bare_round(number: int, recorded: Recorded) -> BareRound:
+    held = on_host(recorded)
+    return BareRound(number, held.noise, held.added)
 
 
 def has_public_state(engine: Engine) -> bool:

@@ -51,7 +51,7 @@ class RecordedColumns:
             else:
                 value = next(known if isinstance(group, Known) else sent)
             units.append(torch.finfo(value.dtype).eps)
-            sizes = torch.linalg.vector_norm(value, dim=1, dtype=torch.float64).cpu().numpy()
+            sizes = torch.linalg.vector_norm(value, dim=1, dtype=torch.float64).numpy()
             self._groups.append(_Group(start=group.start, values=value, sizes=sizes))
         self.unit = max(units)
 
@@ -60,7 +60,7 @@ class RecordedColumns:
         total = np.zeros((rows.shape[0], width))
         for group in self._groups:
             if rows[:, group.start : group.start + len(group.sizes)].nnz:
-                values = group.values.cpu().double().numpy()
+                values = group.values.double().numpy()
                 total += influence(rows, [group.start], [values], width=width)
         return total
 

@@ -76,7 +76,7 @@ class Residual:
             part = self.noise[:, first : first + len(z)]
             first += len(z)
             if part.nnz:  # rows hold no noise of another block, whose width differs
-                total += torch.from_numpy(part @ z.cpu().double().numpy())
+                total += torch.from_numpy(part @ z.double().numpy())
         return total
 
 
@@ -144,7 +144,7 @@ class Residuals:
     ) -> Residual:
         from scipy.sparse import csr_array
 
-        left = value.cpu().double().numpy().copy()
+        left = value.double().numpy().copy()
         unit = torch.finfo(value.dtype).eps
         rounding = _ROUNDING * unit * np.linalg.norm(left, axis=1)
         resolution = _USUAL * unit * np.linalg.norm(left, axis=1)
@@ -190,7 +190,7 @@ class Residuals:
             found.append(
                 _Column(
                     start=group.start,
-                    values=value.cpu().double().numpy(),
+                    values=value.double().numpy(),
                     rounding=_ROUNDING * size + more,
                     resolution=_USUAL * size,
                 )
@@ -205,7 +205,7 @@ class Residuals:
             len(watched.planted[agent].targets if at is None else at)
             for agent, at in enumerate(watched.recorded.batches[call.batch])
         ]
-        records = np.array(sizes, dtype=float)[call.holders.cpu().numpy()]
+        records = np.array(sizes, dtype=float)[call.holders.numpy()]
         finite = np.where(np.isfinite(bounds), bounds, 0.0)
         kink = _KINK * (records > 0) if unit > torch.finfo(torch.float64).eps else 0.0
         return np.asarray(finite * (_ROUNDING * unit * records + kink))
@@ -226,5 +226,5 @@ class Residuals:
 
 def _norms(*values: Tensor) -> np.ndarray:
     """(rows,) the largest Euclidean norm of each row."""
-    each = [np.linalg.norm(value.cpu().double().numpy(), axis=1) for value in values]
+    each = [np.linalg.norm(value.double().numpy(), axis=1) for value in values]
     return np.asarray(np.max(each, axis=0))

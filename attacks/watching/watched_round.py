@@ -64,7 +64,7 @@ class WatchedRound:
         for agent, at in enumerate(self.recorded.batches[call]):
             shard = self.planted[agent] if at is None else setting.shards[agent]
             inputs, targets = shard.inputs.cpu().to(setting.dtype), shard.targets.cpu()
-            pick = slice(None) if at is None else at.cpu().unique()
+            pick = slice(None) if at is None else at.unique()
             found.append(Examples(inputs[pick], targets[pick]))
         return found
 

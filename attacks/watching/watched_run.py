@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
@@ -20,6 +21,7 @@ from ...training.engine.transcript import Transcript
 from ...training.step.values import Agents
 from ...training.tracing.trace import AlgorithmTrace, trace
 from .bare_run import has_public_state, nobody
+from .on_host import on_host, placed
 from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound
 
@@ -174,12 +176,12 @@ def watch(
             WatchedRound(
                 number=number,
                 trace=by_round[number],
-                recorded=recorded,
+                recorded=on_host(recorded),
                 messages=transcript.of(round=number),
                 before=before,
                 after=after,
                 planted=batches,
-                calls=functions.calls,
+                calls=placed(functions.calls, torch.device("cpu")),
                 public=public,
             )
         )

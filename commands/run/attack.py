@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.options import Json
+from ..terminal.options import Device, Json
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
@@ -48,6 +48,7 @@ def attack(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of RUN.toml: folder for its runs.")
     ] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Try to rebuild records from what was intercepted, beside three references.
@@ -68,11 +69,12 @@ def attack(
                 f"{target} is a file, no folder of a run; of gradients use `overhear invert "
                 f"{target} --model ... --out ...`"
             )
-        _attack_folder(target, convention=shown, json=json)
+        _attack_folder(target, device=device, convention=shown, json=json)
         return
     if out is None:
         raise InputError("RUN.toml needs --out too, the folder for its runs")
-    _attack_runs(target, out, sweeps or (), overrides or (), how=(shown, markdown, json))
+    how = (shown, markdown, json)
+    _attack_runs(target, out, sweeps or (), overrides or (), device=device, how=how)
 
 
 def _attack_runs(
@@ -81,6 +83,7 @@ def _attack_runs(
     sweeps: Sequence[str],
     overrides: Sequence[str],
     *,
+    device: str | None,
     how: tuple[str | None, bool, bool],
 ) -> None:
     from ...privacy.errors import InputError
@@ -98,6 +101,7 @@ def _attack_runs(
             out,
             sweeps=sweeps,
             overrides=overrides,
+            device=device,
             progress=progress,
             stop=stop_of_command(),
         )
@@ -112,12 +116,12 @@ def _attack_runs(
         raise ContradictedProof("; ".join(contradicted))
 
 
-def _attack_folder(folder: Path, *, convention: str | None, json: bool) -> None:
+def _attack_folder(folder: Path, *, device: str | None, convention: str | None, json: bool) -> None:
     from ...runs.attack.attack import attack_run
     from ..terminal.progress import attack_progress
 
     with attack_progress(make_console(stderr=True)) as progress:
-        result = attack_run(folder, progress=progress, stop=stop_of_command())
+        result = attack_run(folder, device=device, progress=progress, stop=stop_of_command())
     if json:
         print_json(result.dump())
         return

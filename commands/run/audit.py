@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal.options import Device
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
@@ -60,6 +61,7 @@ def audit(
     show_records: Annotated[
         bool, typer.Option("--show-records", help="Of --membership: list those worst off.")
     ] = False,
+    device: Device = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -80,12 +82,13 @@ def audit(
             raise InputError("--membership and --last-model are two audits; ask for one at a time")
         if show_records:
             asked = {"show-records": True} | asked
-        _last_model(target, asked, overrides, out, again=again, json=json)
+        _last_model(target, asked, overrides, out, device=device, again=again, json=json)
         return
     if membership:
         if runs is not None:
             raise InputError("--runs belongs to --last-model; --games is what --membership plays")
-        _membership(target, asked, overrides, out, again=again, shown=show_records, json=json)
+        wanted = {**asked, "device": device, "again": again, "show_records": show_records}
+        _membership(target, wanted, overrides, out, json=json)
         return
     from ...runs.audit.aside import NOTHING_KEPT
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
@@ -105,7 +108,7 @@ def audit(
     with audit_progress(make_console(stderr=True)) as progress:
         if target.suffix == ".toml":
             config = load_run_file(target, overrides or ())
-            found = audit_config(config, progress=progress)
+            found = audit_config(config, device=device, progress=progress)
             stop.finish()
             found, untraced = _traced(target, config, found)
         else:
@@ -113,6 +116,7 @@ def audit(
                 found = audit_folder(
                     target,
                     overrides=overrides or (),
+                    device=device,
                     again=again,
                     progress=progress,
                     stop=stop,
@@ -154,6 +158,7 @@ def _last_model(
     overrides: list[str] | None,
     out: Path | None,
     *,
+    device: str | None,
     again: bool,
     json: bool,
 ) -> None:
@@ -167,7 +172,7 @@ def _last_model(
     if target.suffix != ".toml" and overrides:
         raise InputError("--set does not belong to --last-model of a folder; leave it out")
     _check_out(target, out, again=again)
-    wanted = LastModelWanted(**asked)
+    wanted = LastModelWanted(**asked, device=device)
     run_last_model(target, wanted, overrides=overrides or [], out=out, again=again, json=json)
 
 
@@ -177,8 +182,6 @@ def _membership(
     overrides: list[str] | None,
     out: Path | None,
     *,
-    again: bool,
-    shown: bool,
     json: bool,
 ) -> None:
     """Infer membership in place of planting canaries."""
@@ -194,7 +197,7 @@ def _membership(
     if overrides or out is not None:
         given = "--set" if overrides else "--out"
         raise InputError(f"{given} does not belong to --membership; leave it out")
-    run_membership(target, Wanted(**asked, show_records=shown, again=again), json=json)
+    run_membership(target, Wanted(**asked), json=json)
 
 
 def _traced(run_file: Path, config: RunFile, found: Audit) -> tuple[Audit, str]:
@@ -233,4 +236,10 @@ def _show(found: Audit) -> None:
         say(console, f"Seed of the coins: {found.seed}.")
     for line in trail_lines(found):
         say(console, line)
+    if found.run_device not in ("", found.device):
+        say(
+            console,
+            f"The rounds of the audit ran on {found.device}, those of the run on "
+            f"{found.run_device}: its noise and gradients there were not played again.",
+        )
     say(console, f"Verdict: {found.verdict}.")

@@ -65,16 +65,20 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the run.")] = Path(
         "overhear-demo"
     ),
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu or cuda.")
+    ] = "auto",
 ) -> None:
     """Plan, train, attack, audit and report on bundled digits, in about two minutes."""
-    _run_demo(out, make_console())
+    _run_demo(out, make_console(), device=device)
 
 
-def _run_demo(out: Path, console: Console) -> None:
+def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
     """Run the demo into a new folder.
 
     Args:
         out: the run folder; it must be empty or not exist.
+        device: `[training] device`.
         console: where tables and progress go.
 
     Raises:
@@ -93,7 +97,9 @@ def _run_demo(out: Path, console: Console) -> None:
     from ..terminal.tables import adversary_table, attack_table
 
     started = perf_counter()
-    config = RunFile.model_validate(tomllib.loads(RUN))
+    tables = tomllib.loads(RUN)
+    tables["training"]["device"] = device
+    config = RunFile.model_validate(tables)
     claim(out)
     console.print(
         "Ten agents on a ring train on digits with DPDL. Somebody reads the links. "

@@ -64,6 +64,10 @@ def invert(
     preset: Annotated[str | None, typer.Option(help="The attack; else matched.")] = None,
     restarts: Annotated[int | None, typer.Option(help="Number of starts.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the starts; else 0.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; else auto."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Try to rebuild the records behind gradients from any framework.
@@ -94,6 +98,7 @@ def invert(
         "preset": preset,
         "restarts": restarts,
         "seed": seed,
+        "device": device,
     }
     given = {name: value for name, value in options.items() if value is not None}
     for read, names in ((counts, ("input_shape", "labels")), (numbers, _PER_CHANNEL)):

@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Folder", "Json", "Overrides", "RunPath"]
+__all__ = ["Device", "Folder", "Json", "Overrides", "RunPath"]
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Device = Annotated[
+    str | None,
+    typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; else as the run says."),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),

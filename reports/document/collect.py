@@ -101,7 +101,8 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
     metrics = read_metrics(folder / run_folder.METRICS)
     came = course(folder, plan, spent=spent, metrics=metrics)
     # What follows from them.
-    run = run_facts(config, built, plan, came=came, sent=traffic(built, plan))
+    device = read_environment(folder / run_folder.ENVIRONMENT).device
+    run = run_facts(config, built, plan, came=came, sent=traffic(built, plan), device=device)
     ledger = _ledger(plan, spent)
     limit, graph = plan.target.epsilon, built.setting.graph
     report = Report(

@@ -85,7 +85,9 @@ def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
     return found
 
 
-def run_facts(config: RunFile, built: Built, plan: Plan, *, came: Course, sent: Traffic) -> Run:
+def run_facts(
+    config: RunFile, built: Built, plan: Plan, *, came: Course, sent: Traffic, device: str
+) -> Run:
     """The run of a report; of a large network the links of one agent alone.
 
     That agent is the one whose records are most at risk: for the target adversary, or for the
@@ -97,6 +99,7 @@ def run_facts(config: RunFile, built: Built, plan: Plan, *, came: Course, sent: 
         plan: its plan.
         came: how far.
         sent: between whom.
+        device: where it was trained.
     """
     graph = built.setting.graph
     target = plan.target.adversary
@@ -128,7 +131,7 @@ def run_facts(config: RunFile, built: Built, plan: Plan, *, came: Course, sent: 
         clip_norm=math.inf if built.clip_norm is None else built.clip_norm,
         noise_multiplier=plan.noise_multiplier,
         evaluation_noise_seed=config.training.evaluation_noise_seed,
-        device=str(built.setting.device),
+        device=device,
     )
 
 

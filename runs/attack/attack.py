@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...attacks.interception.replay import Trial, trace_of
+from ...attacks.problem.problem import home_of
 from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, attack_images, score_each
 from ...attacks.scoring.metrics import CONVENTIONS, Scores, bootstrap_interval
@@ -31,6 +32,7 @@ from ..folder.records import header_of
 from ..folder.released import read_released
 from ..folder.sums import check_sums, forget_sums, write_sums
 from ..run_file.build import Built, build
+from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
 from .gallery import save_gallery
@@ -43,12 +45,18 @@ Progress = Callable[[int, int, str], None]
 
 
 def attack_run(
-    folder: Path, *, progress: Progress | None = None, stop: Stop | None = None
+    folder: Path,
+    *,
+    device: str | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> Attack:
     """Attack the intercepted rounds of a run folder.
 
     Args:
         folder: a run folder of `overhear train`; one whose attack was interrupted goes on.
+        device: where to compute, as `find_device` reads it; that of the run file by default.
+            Rounds, which need float64, run on the CPU where the device has none.
         progress: called with (done, total, what).
         stop: asked to stop, the attack ends at once; points that are done are kept.
 
@@ -73,7 +81,8 @@ def attack_run(
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
-    built = build(config)
+    search = find_device(config.training.device if device is None else device)
+    built = build(config, device=home_of(search))
     check_attack(folder, config, built=built)
     aims = _aims(folder, config, built, multiplier=header.noise_multiplier)
     public = plant(built.data, config.attack.images)
@@ -83,7 +92,7 @@ def attack_run(
         forget_sums(folder, f"{run_folder.ATTACKS}/")  # of an unfinished attack
         (folder / run_folder.ATTACKS).mkdir(exist_ok=True)
         originals = save_pictures(folder, "original", shown)
-    planted = _Planted(public=public, shown=shown, originals=originals)
+    planted = _Planted(public=public, shown=shown, originals=originals, device=search)
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
     done = sum((folder / aim.point.file).exists() for aim in aims)
@@ -102,7 +111,9 @@ def attack_run(
             done += 1
             stop.note(_goes_on(folder, done, len(aims)))
     stop.finish()
-    result = Attack(version=1, scenarios=found)
+    result = Attack(
+        version=1, device=str(search), exact_device=str(home_of(search)), scenarios=found
+    )
     result.write(folder / run_folder.ATTACK)
     for aim in aims:
         (folder / aim.point.file).unlink(missing_ok=True)
@@ -131,11 +142,12 @@ class _Aim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Planted:
-    """The public records, as (N, channels, height, width) pixels, and their pictures' paths."""
+    """The public records, and where they are searched for."""
 
     public: Public
-    shown: Tensor
-    originals: Sequence[str]
+    shown: Tensor  # (N, channels, height, width) pixels
+    originals: Sequence[str]  # paths of their pictures
+    device: torch.device
 
 
 class _Ticks:
@@ -222,6 +234,7 @@ def _attacked(
         prior_image=public.prior,
         generator=torch.Generator().manual_seed(config.training.seed),
         batch=batch,
+        device=planted.device,
         progress=tick,
     )
     # The run's own messages are the last row; the proof speaks of one record of each group.

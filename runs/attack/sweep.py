@@ -20,6 +20,7 @@ from ..folder import folder as run_folder
 from ..folder.run import train_run
 from ..folder.sums import check_sums
 from ..plan.sweep import combinations_of
+from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop, naming
 from .attack import attack_run
@@ -48,6 +49,7 @@ def attack_sweep(
     *,
     sweeps: Sequence[str] = (),
     overrides: Sequence[str] = (),
+    device: str | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> list[AttackedCombination]:
@@ -58,6 +60,7 @@ def attack_sweep(
         out: folder that gets a run folder for each combination; may hold those of this sweep.
         sweeps: "table.key=a,b,c", one for each key.
         overrides: "table.key=value", the same in all combinations.
+        device: where the attacks compute, as of `attack_run`; training goes by the run file.
         progress: called with (done, total, what) within each training and each attack.
         stop: asked to stop, it ends; what is done of combinations is kept.
 
@@ -70,6 +73,8 @@ def attack_sweep(
         ValueError: a sweep that cannot be read, or every combination is refused.
         Interrupted: it was asked to stop.
     """
+    if device is not None:
+        find_device(device)  # before anything is trained
     found, stop = [], stop or Stop()
     for number, (shown, every) in enumerate(combinations_of(run, sweeps, overrides=overrides)):
         folder = out / f"{number:02d}"
@@ -79,7 +84,8 @@ def attack_sweep(
         scenarios: list[Scenario] = []
         try:
             config = load_run_file(run, every)
-            scenarios = _attacked(config, folder, progress=progress, stop=stop).scenarios
+            attacked = _attacked(config, folder, device=device, progress=progress, stop=stop)
+            scenarios = attacked.scenarios
         except InputError as error:
             refused = " ".join(sentence(error).removeprefix(f"{run}: ").split())
         found.append(
@@ -94,7 +100,9 @@ def attack_sweep(
     return found
 
 
-def _attacked(config: RunFile, folder: Path, *, progress: Progress | None, stop: Stop) -> Attack:
+def _attacked(
+    config: RunFile, folder: Path, *, device: str | None, progress: Progress | None, stop: Stop
+) -> Attack:
     """The attack of one combination, from its folder as far as that goes."""
     kept = folder / run_folder.RUN
     if kept.exists() and load_run_file(kept) != config:
@@ -123,7 +131,7 @@ def _attacked(config: RunFile, folder: Path, *, progress: Progress | None, stop:
             )
         stop.go_on()
     try:
-        return attack_run(folder, progress=progress, stop=stop)
+        return attack_run(folder, device=device, progress=progress, stop=stop)
     except ContradictedProof:  # told of when every combination is done
         if (held := read_attack(folder)) is None:
             raise

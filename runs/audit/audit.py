@@ -18,11 +18,12 @@ from ..evidence.schema import (
     EarlierAudit,
 )
 from ..folder import folder as run_folder
-from ..folder.records import header_of
+from ..folder.records import header_of, read_environment
 from ..folder.released import read_released
 from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build
+from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
 from ..stop import Stop
@@ -41,6 +42,7 @@ def audit_folder(
     folder: Path,
     *,
     overrides: Sequence[str] = (),
+    device: str | None = None,
     again: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
@@ -50,6 +52,7 @@ def audit_folder(
     Args:
         folder: of `overhear train`.
         overrides: "audit.key=value"; nothing else of a run that is over can be changed.
+        device: where its rounds run, as `find_device` reads it; that of the run file by default.
         again: audit once more, and add its evidence to what was found before, which stays beside
             it as audit-1.json and so on; its verdict is named in the new one.
         progress: called with (done, total, what).
@@ -81,6 +84,7 @@ def audit_folder(
         config,
         noise_multiplier=header.noise_multiplier,
         before=_evidence_of(before),
+        device=device,
         folder=folder,
         progress=progress,
     )
@@ -93,12 +97,23 @@ def audit_folder(
         elif verdict == "consistent" and any(one.verdict == "suspicious" for one in earlier):
             verdict = "cleared"
     found = found.model_copy(
-        update={"verdict": verdict, "run_file": run_folder.digest(path), "earlier": earlier}
+        update={
+            "verdict": verdict,
+            "run_device": _device_of(folder),
+            "run_file": run_folder.digest(path),
+            "earlier": earlier,
+        }
     )
     stop.finish()
     keep(found, held, earlier[-1].file if earlier else None)
     raise_contradiction(found)
     return found
+
+
+def _device_of(folder: Path) -> str:
+    """Where the rounds of a run were trained, as far as its folder tells."""
+    path = folder / run_folder.ENVIRONMENT
+    return read_environment(path).device if path.exists() else ""
 
 
 def _in_doubt(before: EarlierAudit, found: Audit) -> bool:
@@ -165,6 +180,7 @@ def audit_config(
     config: RunFile,
     *,
     noise_multiplier: float | None = None,
+    device: str | None = None,
     before: Mapping[str, Evidence] | None = None,
     folder: Path | None = None,
     progress: Progress | None = None,
@@ -174,6 +190,7 @@ def audit_config(
     Args:
         config: the run file; its [audit] says how many canaries, and may give their seed.
         noise_multiplier: of the run; that of its plan by default.
+        device: where its rounds run, as `find_device` reads it; that of the run file by default.
         before: by adversary the evidence of audits of the same run, to which this one adds.
         folder: of the run, whose transcripts are checked as well; None where there is none.
         progress: called with (done, total, what).
@@ -185,7 +202,7 @@ def audit_config(
         ValueError: the run is not private, or nothing is proven or released that could be measured.
     """
     # What is held against what: the plan, and the game that its adversaries can be scored in.
-    built = build(config)
+    built = build(config, device=None if device is None else find_device(device, rounds=True))
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     p = check_auditable(config, built, multiplier=multiplier)
@@ -231,7 +248,7 @@ def audit_config(
     )
     return audit_of(
         config, p, game, multiplier=multiplier, measured=measured, checks=checks, seed=seed
-    )
+    ).model_copy(update={"device": str(built.setting.device)})
 
 
 def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> PrivacyTable:

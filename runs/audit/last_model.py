@@ -30,6 +30,7 @@ from ..folder.sums import check_sums
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
 from ..run_file.build import build, statement_of
+from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
 from .aside import NOTHING_KEPT, aside_name, keep
@@ -59,11 +60,13 @@ class LastModelWanted:
         runs: trainings, at least 20; as many again where the first exceed the proof.
         minutes: that the trainings of one look may take.
         seed: of the coins; from the system's entropy by default.
+        device: where the trainings run, as `find_device` reads it; that of the run file by default.
     """
 
     runs: int = 400
     minutes: float = 30.0
     seed: int | None = None
+    device: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what nobody can be served with."""
@@ -149,7 +152,8 @@ def audit_last_model(
         ValueError: nothing is proven of holders of the final models, or the price is too high.
     """
     asked = wanted or LastModelWanted()
-    built = build(config)
+    device = None if asked.device is None else find_device(asked.device, rounds=True)
+    built = build(config, device=device)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     check_auditable(config, built, multiplier=multiplier)

@@ -27,6 +27,7 @@ from ..folder.released import read_released
 from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, parts_of, statement_of
+from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
 from .aside import NOTHING_KEPT, aside_name, keep
@@ -51,6 +52,7 @@ class Wanted:
         minutes: that all trainings may take.
         show_records: whether the records that are worst off are listed.
         again: attack once more; what was found before stays beside it.
+        device: where the trainings run, as `find_device` reads it; that of the run file by default.
     """
 
     references: int = 16
@@ -59,6 +61,7 @@ class Wanted:
     minutes: float = 30.0
     show_records: bool = False
     again: bool = False
+    device: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what nobody can be served with."""
@@ -119,7 +122,8 @@ def audit_membership(
     header = header_of(read_released(folder))
     last = run_folder.last_round(folder)
     models = _final_models(folder, header, last)
-    built = build(config)
+    device = None if asked.device is None else find_device(asked.device, rounds=True)
+    built = build(config, device=device)
     multiplier = header.noise_multiplier
     source = generator or np.random.default_rng()
     pool = make_pool(built.data, parts_of(config, built.data), most=asked.records, generator=source)

@@ -143,6 +143,10 @@ class Attack(Described):
     """The object of attacks/attack.json."""
 
     version: Annotated[Literal[1], Field(alias="schema")]
+    device: str = ""
+    """Where it searched; empty in files of older versions."""
+    exact_device: str = ""
+    """Where rounds ran and all that needs float64 was computed."""
     scenarios: list[Scenario]
 
 
@@ -289,6 +293,10 @@ class Audit(Described):
     unit: Literal["record"] = "record"
     adjacency: Adjacency
     noise_multiplier: NotNegative | None = None
+    device: str = ""
+    """Where the rounds of the audit ran; empty in files of older versions."""
+    run_device: str = ""
+    """Where those of the run did; empty for a run file."""
     verdict: AuditVerdict
     adversaries: list[AuditedAdversary]
     checks: list[AuditCheck]

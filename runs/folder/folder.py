@@ -14,7 +14,7 @@ from ...privacy.bounded import check_size
 from ...privacy.durable import PART, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
-from .records import Environment, header_of, read_metrics, read_stopped
+from .records import Environment, header_of, read_environment, read_metrics, read_stopped
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
 RECORDS = "records.json"
@@ -167,6 +167,27 @@ def environment(device: str) -> Environment:
         device=device,
         packages=versions,
     )
+
+
+def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
+    """Tell the environment of a run where it goes on; words for the reader if it moved.
+
+    Args:
+        folder: of the run.
+        device: where it goes on.
+        after: the round that its state is of; below 0 where it begins anew.
+        seeded: whether its noise comes from a seed for evaluations.
+    """
+    told = read_environment(folder / ENVIRONMENT)
+    before = told.device.rsplit(" ", 1)[-1]
+    if before in (device, ""):
+        return ""
+    text = device if after < 0 else f"{told.device}, after round {after} {device}"
+    told.model_copy(update={"device": text}).write(folder / ENVIRONMENT)
+    said = f"It was trained on {before} and goes on on {device}, which rounds otherwise"
+    if seeded:
+        said += " and draws other noise from the seed, so its models are not those of one device"
+    return f"{said}."
 
 
 def digest(path: Path, *, most: int = 1 << 62) -> str:

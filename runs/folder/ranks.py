@@ -50,7 +50,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from ...privacy.errors import InputError
 from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
@@ -77,24 +76,14 @@ _SAID = "said"  # where the store has the exit code once the rank that failed fi
 
 
 def take_device(name: str, place: Place) -> None:
-    """Give this process a GPU of its own, where the run computes on GPUs.
+    """Give this process a GPU, where the run computes on GPUs; ranks take turns at them.
 
     Args:
         name: [training] device.
         place: this process among the ranks.
-
-    Raises:
-        InputError: the machine has fewer GPUs than ranks.
     """
-    if name == "cpu" or not torch.cuda.is_available():
-        return
-    found = torch.cuda.device_count()
-    if found < place.local_size:
-        raise InputError(
-            f"{place.local_size} ranks on a machine with {found} GPUs, but each needs one of its "
-            f"own; start {found} ranks, or set training.device=cpu"
-        )
-    torch.cuda.set_device(place.local_rank)
+    if name != "cpu" and torch.cuda.is_available():
+        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
 
 
 def facts_of(config: RunFile, built: Built, plan: Plan) -> dict[str, str]:
@@ -182,11 +171,20 @@ class Group:
         check_same_facts(facts, first, name=name)
         self._meet(self._patience)
         self.ranks = self._control
-        if built.setting.device.type == "cuda":
+        if built.setting.device.type == "cuda" and self._own_devices():
             late = timedelta(seconds=2 * self.timeout + _CONNECTING)  # after ranks miss each other
             made = dist.new_group(backend="nccl", timeout=late)
             rows = cast("dist.ProcessGroup", made)  # of which every rank is a member
             self.ranks = replace(self._control, group=rows)
+
+    def _own_devices(self) -> bool:
+        """Whether each rank has a GPU of its own, as NCCL needs; gloo goes by way of the host."""
+        own = torch.cuda.device_count() >= self.place.local_size
+        ranks = self._control
+        shares = [range(rank, rank + 1) for rank in range(ranks.size)]
+        return bool(
+            gather(torch.tensor([[own]], dtype=torch.uint8), shares=shares, ranks=ranks).all()
+        )
 
     def share_start(self, start: Start | None) -> Start | None:
         """Where the run begins, as rank 0 knows it from the folder, on every rank.

@@ -28,7 +28,8 @@ from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_che
 from ...training.exposure.guarantees import accounted, run_epsilon
 from ..numbers import bound, small
 from ..plan.plan import Plan
-from ..run_file.run_file import RunFile, load_run_file
+from ..run_file.run_file import RunFile
+from ..run_file.same_run import check_same
 from ..stop import Stop
 from . import folder as run_folder
 from .ranks import Group
@@ -73,7 +74,7 @@ def resume_run(
     """Continue a run to its end; a finished one is left as it is.
 
     Args:
-        config: the run file, which must be that of the folder.
+        config: the run file, which must be that of the folder; its device may be another.
         out: the folder of `train_run`.
         progress: as for `train_run`.
         notice: called with sentences for the reader: where the run goes on, and what it repeats.
@@ -99,7 +100,7 @@ def resume_run(
             f"{out} holds no {run_folder.RUN}, so there is no run to continue; leave --resume out "
             "to start one"
         )
-    _check_same(config, out)
+    check_same(config, out / run_folder.RUN)
     begun = (out / run_folder.LEDGER).exists()
     if not begun:
         check_nothing_released(out)
@@ -133,6 +134,14 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     _check_repeats(session, repeated)
     last = affordable_round(session, released, after=after)
     say(where_it_goes_on(out, plan, after=after, repeated=repeated))
+    moved = run_folder.note_device(
+        out,
+        str(session.built.setting.device),
+        after=after,
+        seeded=session.config.training.evaluation_noise_seed is not None,
+    )
+    if moved:
+        say(moved)
     with session.stop.held():
         _tidy(out, after=after, ledger=spent, broken=broken)
         ledger.resume(after)
@@ -217,24 +226,6 @@ def _finished(session: Session, say: Notice) -> TrainSummary:
     if not (out / run_folder.STOPPED).is_file():
         return found
     return found.model_copy(update={"stopped": read_stopped(out / run_folder.STOPPED)})
-
-
-def _check_same(config: RunFile, out: Path) -> None:
-    """The run file must be that of the folder; the first key that differs is named."""
-    kept = load_run_file(out / run_folder.RUN)
-    if kept == config:
-        return
-    for table in type(config).model_fields:
-        mine, theirs = (getattr(run, table) for run in (config, kept))
-        given, held = ({} if t is None else t.entries() for t in (mine, theirs))
-        for key in [*given, *(k for k in held if k not in given)]:
-            if given.get(key) != held.get(key):
-                raise InputError(
-                    f"[{table}] {key}={given.get(key)!r} differs from {held.get(key)!r} in "
-                    f"{out / run_folder.RUN}; a run is continued as it was begun, so give that "
-                    "file, or choose another folder for a new run"
-                )
-    raise InputError(f"the run file differs from {out / run_folder.RUN}; give that file")
 
 
 def check_nothing_released(out: Path) -> None:

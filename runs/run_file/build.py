@@ -25,6 +25,7 @@ from ...training.graphs.graph import Topology
 from ...training.graphs.topologies import build_graph
 from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import ClassWeights, Task
+from .device import find_device
 from .run_file import RunFile
 
 _DELTA = 1e-5
@@ -160,8 +161,14 @@ def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
         )
 
 
-def build(config: RunFile) -> Built:
-    """Load the data, make the partition, the graph and the model."""
+def build(config: RunFile, *, device: torch.device | None = None) -> Built:
+    """Load the data, make the partition, the graph and the model.
+
+    Args:
+        config: the run file.
+        device: where rounds compute, in place of what [training] device says.
+    """
+    device = device or find_device(config.training.device, rounds=True)
     data = data_of(config)
     rate = sampling_rate_of(config, data)
     seed, parts = config.training.seed, parts_of(config, data)
@@ -180,6 +187,7 @@ def build(config: RunFile) -> Built:
         "lower [data] agents, or choose a smaller [model] name",
     )
     _check_layout(config, model, data.inputs)
+    model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
     shards = [
         Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
     ]
@@ -190,9 +198,10 @@ def build(config: RunFile) -> Built:
             model=model,
             shards=shards,
             sampling_rate=rate,
-            device=_device(config.training.device),
+            device=device,
             layout=config.training.layout,
             task=_task(config, model, classes=data.classes),
+            repeats=config.training.evaluation_noise_seed is not None,
         ),
         algorithm=ALGORITHMS[config.algorithm.name],
         form=Form(config.algorithm.form),
@@ -216,11 +225,3 @@ def _task(config: RunFile, model: nn.Module, *, classes: int) -> Task | None:
         penalty=m.penalty,
         penalty_steepness=m.penalty_steepness,
     )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device='cuda' but no CUDA device is there; use device='auto' or 'cpu'")
-    return torch.device(name)

@@ -102,9 +102,7 @@ def _unknown(loc: list[str], schema: JsonSchemaValue) -> str:
         remedy = f"did you mean [{close[0]}]?" if close else f"the tables are {', '.join(tables)}"
         return f"[{key}] is unknown; {remedy}"
     table = loc[0]
-    remedy = did_you_mean(key, tables[table])
-    if homes and not remedy:
-        remedy = f"; it belongs under [{homes[0]}]"
+    remedy = f"; it belongs under [{homes[0]}]" if homes else did_you_mean(key, tables[table])
     return f"[{table}] {key} is unknown{remedy or '; known keys: ' + ', '.join(tables[table])}"
 
 

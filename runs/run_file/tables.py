@@ -289,12 +289,25 @@ class TrainingTable(Table):
     """Hardened noise is a sum of four draws, which nobody can list; it takes 5 times as long."""
     layout: Literal["auto", "book-keeping", "grouped", "vmap", "loop"] = "auto"
     """How gradients are computed; layouts differ in speed and in rounding, not in privacy."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Of products; only float32, since no proof bounds a record in the two others."""
     evaluation_noise_seed: Index | None = None
     """Makes noise and batches repeatable, for evaluations; who knows it can subtract the noise."""
     evaluate_every: Count = 0
     """Rounds between two evaluations, by default a twentieth of all; the last is evaluated too."""
     checkpoint_every: Count = 0
     """Rounds between two checkpoints, by default a twentieth of all; a resumed run begins there."""
+
+    @model_validator(mode="after")
+    def _check_precision(self) -> Self:
+        if self.precision != "float32":
+            raise InputError(
+                f"precision={self.precision!r} cannot be accounted for: products would come out "
+                "otherwise by the size of the batch, which one record changes, and nothing bounds "
+                "what that moves in the gradients of the others; use precision = "
+                '"float32", or leave it out'
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:

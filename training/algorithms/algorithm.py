@@ -172,6 +172,20 @@ def check_weights(graph: Topology, needed: Sums) -> None:
     )
 
 
+def check_blocks(bound: Bound, blocks: int) -> None:
+    """Refuse points of another number of blocks than the algorithm's.
+
+    Raises:
+        ValueError: they have.
+    """
+    if bound.blocks not in (None, blocks):
+        raise InputError(
+            f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
+            f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
+            "ClassWeights, and any other needs a task of parameters alone, or none"
+        )
+
+
 def bind(
     algorithm: Algorithm,
     settings: Any,

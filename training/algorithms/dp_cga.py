@@ -52,7 +52,7 @@ from ..step.round import Round
 from ..step.values import Batch
 from .algorithm import Algorithm
 
-_MOST_STEPS = 100  # of the active-set solver, for each row; it needs about one
+_MOST_STEPS = 100  # of scipy's solver, for each row; it needs about one
 
 
 class Clip(enum.StrEnum):
@@ -138,33 +138,95 @@ def project(gradient: Tensor, rows: Tensor) -> Tensor:
     """Return the vector nearest to a gradient whose products with all rows are at least 0.
 
     Solved by its dual, non-negative least squares min_{v >= 0} |M^T v + g|, on the triangular
-    factor of [M^T g], which keeps every product.
+    factor of [M^T g], which keeps every product. On the host scipy solves it; a device does, by
+    `non_negative`, without the host waiting for it.
 
     Args:
         gradient: g, (D,).
         rows: M, (n, D).
 
     Returns:
-        (D,) M^T v* + g, in the gradient's precision.
+        (D,) M^T v* + g, in the gradient's precision. On a device not a number where the solver
+        does not settle; the gradients of the next round refuse it.
 
     Raises:
-        RuntimeError: the solver does not settle.
+        RuntimeError: on the host, the solver does not settle.
 
     >>> g, M = torch.tensor([1.0, 0.0]), torch.tensor([[1.0, 0.0], [-1.0, 1.0]])
     >>> project(g, M).round(decimals=4).tolist()
     [0.5, 0.5]
     """
-    from scipy.optimize import nnls
-
     n = len(rows)
     stacked = torch.cat([rows, gradient[None]]).double()  # (n + 1, D)
-    triangle = torch.linalg.qr(stacked.T, mode="r").R.cpu().numpy()
+    triangle = torch.linalg.qr(stacked.T, mode="r").R  # (min(D, n + 1), n + 1)
+    v = non_negative(triangle) if rows.is_cuda else _non_negative_on_host(triangle)
+    return (stacked[n] + v @ stacked[:n]).to(gradient.dtype)
+
+
+def _non_negative_on_host(triangle: Tensor) -> Tensor:
+    """As `non_negative`, by scipy."""
+    from scipy.optimize import nnls
+
+    held, n = triangle.numpy(), triangle.shape[1] - 1
     # A common scale, so that the solver's absolute tolerance is a relative one.
-    scale = float(abs(triangle).max()) or 1.0
-    triangle = triangle / scale
-    v, _ = nnls(triangle[:, :n], -triangle[:, n], maxiter=_MOST_STEPS * n)
-    pull = torch.from_numpy(v).to(rows.device) @ stacked[:n]
-    return (stacked[n] + pull).to(gradient.dtype)
+    scale = float(abs(held).max()) or 1.0
+    v, _ = nnls(held[:, :n] / scale, -held[:, n] / scale, maxiter=_MOST_STEPS * n)
+    return torch.from_numpy(v)
+
+
+def non_negative(triangle: Tensor) -> Tensor:
+    """Solve min_{v >= 0} |R v + r| by active sets, in a number of steps that no value decides.
+
+    C. L. Lawson, R. J. Hanson, "Solving Least Squares Problems", 1974, chapter 23. Each step solves
+    for the coefficients that are held (a QR of their columns), and then takes one in or lets one
+    go; so nothing is read back, and `torch.vmap` does all agents at once. About one step for each
+    coefficient is needed; those that are left over change nothing.
+
+    Args:
+        triangle: [R r], (k, n + 1) float64.
+
+    Returns:
+        (n,) v; not a number where it has not settled.
+
+    >>> triangle = torch.tensor([[1.0, 0.0, -2.0], [0.0, 1.0, 3.0]]).double()
+    >>> non_negative(triangle).round(decimals=6).tolist()
+    [2.0, 0.0]
+    """
+    n = triangle.shape[1] - 1
+    lengths = torch.linalg.vector_norm(triangle, dim=0)
+    lengths = torch.where(lengths > 0, lengths, 1.0)
+    unit = triangle / lengths
+    columns, target = unit[:, :n], unit[:, n]
+    rounding = 10 * (n + 1) * torch.finfo(torch.float64).eps
+    v = torch.zeros_like(lengths[:n])
+    number = torch.arange(n, device=triangle.device)
+    held = entered = barred = settled = v > 0  # nothing is
+    for _ in range(3 * n + 3):
+        # The free optimum z on the columns that are held; a 1 keeps the others' places.
+        kept = torch.cat([torch.where(held, columns, 0.0), torch.diag(torch.where(held, 0.0, 1.0))])
+        right = torch.cat([-target, torch.zeros_like(v)])
+        R = torch.linalg.qr(torch.cat([kept, right[:, None]], dim=1), mode="r").R
+        z = torch.linalg.solve_triangular(R[:n, :n], R[:n, n:], upper=True)[:, 0]
+        z = torch.where(torch.isfinite(z), z, -1e300)
+        # Towards z until the first coefficient is 0, which is let go; one that was taken in just
+        # now depends on the others up to rounding, and stays out.
+        stops = held & ~(z > 0)
+        new = stops & entered & (v == 0)
+        part = torch.where(stops, torch.where(v > 0, v / (v - z), 0.0), 2.0)
+        part = torch.where(new, -1.0, part)
+        stopped = stops.any()
+        leaves = (number == part.argmin()) & stopped
+        held, barred = held & ~leaves, barred | (leaves & new)
+        moved = torch.where(stopped, part.amin().clamp(min=0.0), 1.0) * (z - v) + v
+        v = torch.where(held, moved.clamp(min=0.0), 0.0)
+        # At z the one whose product is most negative is taken in.
+        products = columns.mT @ (target + columns @ v)
+        products = torch.where(held | barred, 0.0, products)
+        enough = products.amin() >= -rounding * (1 + v.sum())  # not where one is no number
+        entered = (number == products.argmin()) & ~enough & ~stopped
+        held, settled = held | entered, ~stopped & enough
+    v = v * lengths[n] / lengths[:n]
+    return torch.where(settled & triangle.isfinite().all(), v, torch.nan)
 
 
 ALGORITHM = Algorithm(

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
-from ..algorithms.algorithm import Bound, check_weights
+from ..algorithms.algorithm import Bound, check_blocks, check_weights
 from ..data.dataset import Examples
 from ..data.load import poisson_batch
+from ..device.copies import on_device
+from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
 from ..models.parameters import flatten
@@ -50,6 +52,7 @@ class Setting:
         layout: gradient layout.
         task: what is minimised in place of the model's cross-entropy; the model, whose parameters
             are its first block, is what the metrics evaluate.
+        repeats: whether a device is to compute the same bits again, as evaluation runs promise.
     """
 
     graph: Topology
@@ -60,6 +63,7 @@ class Setting:
     dtype: torch.dtype = torch.float32
     layout: str = "auto"
     task: Task | None = None
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         """Check that every agent has data and that the rate is a probability."""
@@ -238,10 +242,7 @@ class Engine:
         """All agents' positions on the run's device, by one copy that nothing waits for."""
         if self.setting.device.type == "cpu" or not positions:
             return positions
-        joined = torch.cat(positions)
-        if self.setting.device.type == "cuda":
-            joined = joined.pin_memory()
-        moved = joined.to(self.setting.device, non_blocking=True)
+        moved = on_device(torch.cat(positions), self.setting.device)
         return list(moved.split([len(at) for at in positions]))
 
     def start(self, *, recorded: Recorded | None = None) -> None:
@@ -261,8 +262,11 @@ class Engine:
         current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
         watch = self._noise_of_round(0) if to_taps else None
-        done = perform(self._bound.init, current, number=0, planned=self.scripts.start, watch=watch)
-        self.state = self._checked_for_overflow(done.state)
+        with computing(self.setting.device, repeats=self.setting.repeats):
+            done = perform(
+                self._bound.init, current, number=0, planned=self.scripts.start, watch=watch
+            )
+            self.state = self._checked_for_overflow(done.state)
         self._failed = False
         self.round = 0
 
@@ -297,15 +301,16 @@ class Engine:
         current = self._make_round(number, planted=planted or {}, recorded=recorded)
         script = self.scripts.of(number, self.state)
         self._failed = True
-        done = perform(
-            self._bound.step,
-            current,
-            number=number,
-            state=self.state,
-            planned=script,
-            watch=self._noise_of_round(number),
-        )
-        self.state = self._checked_for_overflow(done.state)
+        with computing(self.setting.device, repeats=self.setting.repeats):
+            done = perform(
+                self._bound.step,
+                current,
+                number=number,
+                state=self.state,
+                planned=script,
+                watch=self._noise_of_round(number),
+            )
+            self.state = self._checked_for_overflow(done.state)
         self._failed = False
         self.round += 1
 
@@ -385,13 +390,7 @@ def gradients_of(setting: Setting) -> ClippedSums:
 def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
     """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
     check_weights(setting.graph, bound.weights)
-    blocks = len(setting.task.dimensions) if setting.task else 1
-    if bound.blocks not in (None, blocks):
-        raise InputError(
-            f"the points of the algorithm have {bound.blocks} blocks, but those of the setting "
-            f"{blocks}: a min-max algorithm needs a task with dual variables, such as "
-            "ClassWeights, and any other needs a task of parameters alone, or none"
-        )
+    check_blocks(bound, len(setting.task.dimensions) if setting.task else 1)
     if ranks is not None and ranks.agents != setting.graph.agents:
         raise InputError(
             f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give both the "

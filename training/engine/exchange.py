@@ -161,6 +161,7 @@ class _Posted(NamedTuple):
     works: list[tuple[Any, int]]
     deadline: float
     operations: list[_Operation]  # keeps tensors alive while they are sent
+    landed: list[tuple[Tensor, Tensor]]  # rows that arrive on the host, and where they belong
 
 
 def _post(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks: Ranks) -> _Posted:
@@ -177,7 +178,18 @@ def _post(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks:
         MissingRank: the process of a rank is gone.
     """
     deadline = time.monotonic() + ranks.timeout
-    operations = _in_posting_order(sends, receives, rank=ranks.rank)
+    # Gloo sends from the host alone, so rows of a device that ranks share pass through it.
+    landing = receives
+    if not ranks.over_nccl:
+        sends = {peer: tensor.cpu() for peer, tensor in sends.items()}
+        landing = {
+            peer: into if into.device.type == "cpu" else torch.empty_like(into, device="cpu")
+            for peer, into in receives.items()
+        }
+    landed = [
+        (rows, receives[peer]) for peer, rows in landing.items() if rows is not receives[peer]
+    ]
+    operations = _in_posting_order(sends, landing, rank=ranks.rank)
     running = list[tuple[Any, int]]()
     for batch in _batches(operations, by_peer=not ranks.over_nccl):
         peer = batch[0].peer
@@ -196,7 +208,7 @@ def _post(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks:
         except RuntimeError as error:
             raise _missing(peer, ranks) from error
         running += [(work, peer) for work in works]
-    return _Posted(running, deadline, operations)
+    return _Posted(running, deadline, operations, landed)
 
 
 def _finish(posted: _Posted, *, ranks: Ranks) -> None:
@@ -221,6 +233,9 @@ def _finish(posted: _Posted, *, ranks: Ranks) -> None:
         except RuntimeError as error:
             raise _missing(peer, ranks) from error
         raise _missing(peer, ranks)
+
+    for rows, into in posted.landed:
+        into.copy_(rows)
 
 
 def _returns_within(seconds: float, call: Callable[[], object]) -> bool:

@@ -135,13 +135,13 @@ class Ranks:
     def check_device(self, device: torch.device) -> None:
         """Refuse a device whose tensors the group does not exchange.
 
+        Gloo serves every device, by way of the host.
+
         Raises:
-            ValueError: CUDA with gloo, or the CPU with NCCL.
+            ValueError: another device than CUDA with NCCL.
         """
-        wanted = "cuda" if self.over_nccl else "cpu"
-        if device.type != wanted:
+        if self.over_nccl and device.type != "cuda":
             raise InputError(
-                f"device={device} does not fit the backend {dist.get_backend(self.group)!r}, which "
-                f"exchanges {wanted} tensors; initialise the group with "
-                f"{'gloo' if self.over_nccl else 'nccl'!r}, or run on {wanted}"
+                f"device={device} does not fit the backend 'nccl', which exchanges cuda tensors; "
+                "initialise the group with 'gloo', or run on cuda"
             )

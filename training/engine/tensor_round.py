@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
+from ..device.copies import on_device
 from ..functions.projection import projection
 from ..functions.purity import PureFunction
 from ..gradients.clipping import clipped_rows
@@ -33,8 +34,8 @@ from ..step.values import (
     check_table,
 )
 from .exchange import Arrivals, fetch, gather
-from .function_calls import Calls
-from .links import Links, Route, by_coordinate, of_agents, stacked
+from .function_calls import Argument, Calls, called
+from .links import Links, Route, by_coordinate, stacked
 from .messages import Gathered, whole_message
 from .randomness import NoiseMaker
 from .transcript import Message, Tap
@@ -110,15 +111,14 @@ class TensorRound(Operations):
     def of_agents(self, table: Tensor) -> Agents:
         """See `Round.of_agents`."""
         check_table(table, rows=self.agents, of="agent")
-        mine = self._links.mine
-        like = self._initial[0]
-        return Agents(table.detach()[mine.start : mine.stop].to(like.device, torch.float64))
+        mine, device = self._links.mine, self._initial[0].device
+        return Agents(on_device(table.detach()[mine.start : mine.stop], device, torch.float64))
 
     def of_edges(self, table: Tensor) -> Edges:
         """See `Round.of_edges`."""
         check_table(table, rows=len(self._links.graph.receivers), of="edge")
-        mine, like = self._links.edges, self._initial[0]
-        return Edges(table.detach()[mine.start : mine.stop].to(like.device, torch.float64))
+        mine, device = self._links.edges, self._initial[0].device
+        return Edges(on_device(table.detach()[mine.start : mine.stop], device, torch.float64))
 
     @property
     def weight_table(self) -> Tensor:
@@ -208,7 +208,7 @@ class TensorRound(Operations):
                 raise InputError(f"factor of shape {tuple(factor.shape)} must have {every} rows")
             # In float64, because correlated noise cancels; and whole on every rank, because a
             # product of fewer rows rounds otherwise.
-            mixed = factor.to(z.device, torch.float64) @ z.double()
+            mixed = on_device(factor, z.device, torch.float64) @ z.double()
             return type(like)((mixed[here.start : here.stop] * std).to(z.dtype))
         return type(like)(z.mul_(std))
 
@@ -316,16 +316,19 @@ class TensorRound(Operations):
         for held in private:
             check_holder("bounded", held, Agents)
         # For each agent its own row and what each of its neighbours released to it.
-        others, counts = self._links.other_edges, [n - 1 for n in self._links.in_degrees]
-        rows_of = [self._as_given(value).rows for value in released]
-        seen = [[rows[at] for at in others.split(counts)] for rows in rows_of]
-        own = _own_copies(secret)
-        held_fixed = [_own_copies(self._as_given(value)) for value in private]
-        rows = [
-            self._called(fn, [own[i], *(s[i] for s in seen), *(p[i] for p in held_fixed)])
-            for i in range(len(own))
+        given = [
+            Argument(secret),
+            *(Argument(self._as_given(value), others=True) for value in released),
+            *(Argument(self._as_given(value)) for value in private),
         ]
-        return of_agents("bounded", rows, width=secret.rows.shape[1])
+        return called(
+            self._called,
+            fn,
+            given,
+            links=self._links,
+            operation="bounded",
+            width=secret.base.shape[1],
+        )
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""
@@ -342,12 +345,14 @@ class TensorRound(Operations):
     def _postprocessed(self, pure: PureFunction, *values: Agents | Edges, block: int) -> Agents:
         for value in values:
             check_holder("postprocess", value, Agents, Edges)
-        parts = [
-            self._links.rows_by_receiver(v) if isinstance(v, Edges) else _own_copies(v)
-            for v in map(self._as_given, values)
-        ]
-        rows = [self._called(pure, list(p)) for p in zip(*parts, strict=True)]
-        return of_agents("postprocess", rows, width=self._checked_width(block))
+        return called(
+            self._called,
+            pure,
+            [Argument(self._as_given(value)) for value in values],
+            links=self._links,
+            operation="postprocess",
+            width=self._checked_width(block),
+        )
 
 
 def _no_projection(value: Tensor) -> NoReturn:
@@ -355,8 +360,3 @@ def _no_projection(value: Tensor) -> NoReturn:
         f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
         "is feasible; give the setting a task, or use round.postprocess"
     )
-
-
-def _own_copies(value: Agents) -> list[Tensor]:
-    """The rows, each at an address of its own; see `Links.rows_by_receiver`."""
-    return [row.clone() for row in value.rows]

@@ -18,7 +18,8 @@ def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
     """The projection of a task, which is the run's own: it sees values that count as seen.
 
     It may use what its task holds, so it is no copy, and its fingerprint is the name of its task.
-    The first value is projected twice.
+    The first value is projected twice. On a device the host does not wait for the answer: a
+    result that differs is not a number, which the gradients of the next round refuse.
 
     Raises:
         UndeclaredOperation: when it runs, if the same value is projected to another one.
@@ -33,7 +34,11 @@ def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
         first = None if looked_at else project(value.clone())
         looked_at = True
         found = project(value)
-        if first is not None and not same_bits(first, found):
+        if first is None:
+            return found
+        if found.device.type != "cpu" and found.shape == first.shape:
+            return _where_same(first, found)
+        if not same_bits(first, found):
             raise UndeclaredOperation(
                 f"the projection of {name} gives another result for the same value: what it "
                 "computes must depend on the value alone"
@@ -41,7 +46,13 @@ def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
         return found
 
     print_ = hashlib.sha256(f"projection {name}".encode()).hexdigest()
-    return PureFunction(name=f"project of {name}", fingerprint=print_, run=run)
+    return PureFunction(name=f"project of {name}", fingerprint=print_, run=run, one_by_one=True)
+
+
+def _where_same(one: Tensor, other: Tensor) -> Tensor:
+    """The other, which is not a number where the two differ."""
+    same = (one == other) & (one.signbit() == other.signbit()) | one.isnan() & other.isnan()
+    return torch.where(same.all(), other, torch.nan)
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:

@@ -51,11 +51,13 @@ class PureFunction:
         fingerprint: of what it computes: code, constants, defaults and what it calls. It is the
             same in every process of one version of Python, whose code it is of.
         run: the copy that sees nothing else.
+        one_by_one: whether it looks at what it returns, so that each agent needs a call.
     """
 
     name: str
     fingerprint: str
     run: Callable[..., Tensor]
+    one_by_one: bool = False
 
     def __call__(self, *values: Tensor) -> Tensor:
         """The result for one agent."""

@@ -17,9 +17,6 @@ from torch import Tensor
 
 from ...privacy.errors import InputError, NotFiniteError
 
-# Elements that per-example quantities of one pass may hold: 128 MiB in float32.
-ELEMENTS_AT_ONCE = 2**25
-
 Coefficient = float | Tensor  # of the gradient at a point, or (D,) of each of its coordinates
 
 # Entries of which one running sum of squares is no shorter than the clip factor's slack allows for.

@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
+from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
-from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors, gather, joined
+from .clipping import Coefficient, Examples, Pass, clip_factors, gather, joined
 from .layers import factor, find_layers
 from .linear_conv import cut_patches
 from .rules import Layer
@@ -69,13 +70,14 @@ class BookKeeping:
             examples = replace(examples, inputs=_channels_last(examples.inputs))
         if examples.inputs.shape[1:] != self._shape:
             self._measure(examples.inputs[:1], examples.targets[:1])
-        if self._first is None or uses <= count or count * self._elements > ELEMENTS_AT_ONCE:
+        most = elements_at_once(examples.inputs.device)
+        if self._first is None or uses <= count or count * self._elements > most:
             return examples
         return replace(examples, patches=cut_patches(self._first, examples.inputs))
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """Most examples of one pass."""
-        return max(ELEMENTS_AT_ONCE // self._elements, 1)
+        return max(elements_at_once(device) // self._elements, 1)
 
     def add(
         self,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -33,13 +33,14 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError, InputTypeError, NotFiniteError
+from ..device.memory import make_room, too_large
+from ..device.precision import full_precision
 from ..forwards.separate import Separate
 from ..models.parameters import validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import Coefficient, Examples, check_clip_norm, plan_passes
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
-from .precision import full_precision
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor
@@ -82,7 +83,7 @@ class PairGradients:
             by at most C on the caller.
         device: Where to compute; the model's device by default.
         dtype: Working precision, float32 or float64; the model's by default. Products in float32
-            are full ones, see `overhear.training.gradients.precision`.
+            are full ones, see `overhear.training.device.precision`.
         agents: Model owners of the whole run, by which "auto" chooses; those of the first work by
             default.
         batch_size: Expected examples of a data owner, for the same; the first work's mean by
@@ -220,17 +221,21 @@ class PairGradients:
             plain = len(points) == 1 and not isinstance(coefficients[0], Tensor)
             serves = plain and self._settled and self._takes(examples)
             kernel = self._kernel if serves else self._combined
-            examples = kernel.prepare(examples, uses=uses)
-            kernel.add(
-                out,
-                points,
-                examples=examples,
-                passes=plan_passes(
-                    senders, receivers, sizes=sizes, limit=kernel.examples_at_once()
-                ),
-                coefficients=coefficients,
-                clip_norm=clip_norm,
-            )
+
+            def add() -> None:
+                prepared = kernel.prepare(examples, uses=uses)
+                limit = kernel.examples_at_once(self.device)
+                passes = plan_passes(senders, receivers, sizes=sizes, limit=limit)
+                kernel.add(
+                    out,
+                    points,
+                    examples=prepared,
+                    passes=passes,
+                    coefficients=coefficients,
+                    clip_norm=clip_norm,
+                )
+
+            self._within_memory(add, out)
         if self._deferred:
             largest = torch.linalg.vector_norm(out, math.inf, dim=1)  # (E,), NaN of a row with one
             self._unchecked.append((largest.isfinite(), senders, receivers))
@@ -239,6 +244,25 @@ class PairGradients:
         elif not bool(out.sum(1).isfinite().all()):
             _check_finite(out.isfinite().all(1), senders, receivers)
         return out
+
+    def _within_memory(self, add: Callable[[], None], out: Tensor) -> None:
+        """Fill out; where the device has no memory for it, once more in passes of half the size.
+
+        Raises:
+            ValueError: It has none for these either.
+        """
+        try:
+            add()
+        except torch.OutOfMemoryError as error:
+            if not make_room(self.device):
+                raise too_large(self.device, error) from error
+        else:
+            return
+        out.zero_()  # what some passes have added
+        try:
+            add()
+        except torch.OutOfMemoryError as error:
+            raise too_large(self.device, error) from error
 
     def check(self) -> None:
         """Wait for the device, and check the sums of all calls since the last check.

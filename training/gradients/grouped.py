@@ -30,8 +30,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
 from ...privacy.errors import InputError
+from ..device.copies import on_device
+from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
-from .clipping import ELEMENTS_AT_ONCE, Coefficient, Examples, Pass, clip_factors
+from .clipping import Coefficient, Examples, Pass, clip_factors
 from .ghost import without_overwriting
 from .layers import factor, find_layers
 from .rules import Cells, Factors, Layer
@@ -89,9 +91,9 @@ class Grouped:
             self._measure(examples.inputs[:1], examples.targets[:1])
         return examples
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """Most examples of one pass."""
-        return max(ELEMENTS_AT_ONCE // self._elements, 1)
+        return max(elements_at_once(device) // self._elements, 1)
 
     def add(
         self,
@@ -113,7 +115,7 @@ class Grouped:
             passes,
             per_example=self._elements,
             per_row=self._size,
-            limit=_CPU_ELEMENTS if on_cpu else ELEMENTS_AT_ONCE,
+            limit=elements_at_once(out.device, on_cpu=_CPU_ELEMENTS),
             owners=_CPU_OWNERS if on_cpu else len(passes),
         ):
             self._add_block(
@@ -338,10 +340,5 @@ def _joined(parts: Sequence[tuple[int, Tensor]], *, size: int) -> Tensor:
 
 
 def _to_device(values: Sequence[int] | np.ndarray, *, device: torch.device) -> Tensor:
-    """A host array on a device; from pinned memory, since a copy from elsewhere waits."""
-    held = torch.as_tensor(np.asarray(values))
-    return (
-        held.pin_memory().to(device, non_blocking=True)
-        if device.type == "cuda"
-        else held.to(device)
-    )
+    """A host array on a device."""
+    return on_device(torch.as_tensor(np.asarray(values)), device)

@@ -15,20 +15,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
+from ..device.memory import elements_at_once
 from ..models.parameters import unflatten
 from ..models.tasks import Task
-from .clipping import (
-    ELEMENTS_AT_ONCE,
-    Coefficient,
-    Examples,
-    Pass,
-    clip_factors,
-    gather,
-    squared_norms,
-)
+from .clipping import Coefficient, Examples, Pass, clip_factors, gather, squared_norms
 
-# Per-example gradients of one vmap, 64 MiB in float32: measured, shorter ones pay for more calls.
-_GRADIENT_ELEMENTS = 2**24
+# Per-example gradients of one vmap on a CPU, 64 MiB in float32: shorter ones pay for more calls.
+_CPU_ELEMENTS = 2**24
 
 
 class Kernel(Protocol):
@@ -38,7 +31,7 @@ class Kernel(Protocol):
         """Do once what all passes share; ``uses`` counts the examples summed over all pairs."""
         ...
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """Most examples of one pass."""
         ...
 
@@ -114,9 +107,9 @@ class Loop:
         """Nothing is shared."""
         return examples
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """Any number: examples are taken one by one."""
-        return ELEMENTS_AT_ONCE
+        return elements_at_once(device)
 
     def _gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -157,9 +150,9 @@ class Vmap:
         """Nothing is shared."""
         return examples
 
-    def examples_at_once(self) -> int:
+    def examples_at_once(self, device: torch.device) -> int:
         """As many as have a gradient each within the bound on memory."""
-        return max(_GRADIENT_ELEMENTS // self._objective.size, 1)
+        return max(elements_at_once(device, on_cpu=_CPU_ELEMENTS) // self._objective.size, 1)
 
     def add(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
+from ..device.memory import elements_at_once
+from ..device.precision import full_precision
 from .parameters import unflatten
 
 __all__ = ["Metrics", "auroc", "evaluate"]
@@ -55,8 +58,8 @@ def evaluate(
     """
     mean = models.mean(dim=0)
     distance = float((models - mean).square().sum(dim=1).mean().sqrt())
-    own = [_score(model, flat, examples, batch=batch) for flat in models]
-    consensus = _score(model, mean, examples, batch=batch)
+    with full_precision():
+        *own, consensus = _scores(model, torch.cat([models, mean[None]]), examples, batch=batch)
     return Metrics(
         round=round,
         accuracy=tuple(s.accuracy for s in own),
@@ -75,19 +78,71 @@ class _Score(NamedTuple):
     auroc: float | None
 
 
+# Of a device: elements that one example's inputs stand for in all layers, and most models at once.
+_PER_INPUT, _MOST_MODELS = 64, 64
+
+
 @torch.no_grad()
-def _score(model: nn.Module, flat: Tensor, examples: Examples, *, batch: int) -> _Score:
-    parameters = {name: value.to(flat.device) for name, value in unflatten(model, flat).items()}
-    right, loss, margins = 0.0, 0.0, list[Tensor]()
-    for x, y in zip(examples.inputs.split(batch), examples.targets.split(batch), strict=True):
-        inputs, targets = x.to(flat.device, flat.dtype), y.to(flat.device)
-        logits = torch.func.functional_call(model, parameters, (inputs,))
-        loss += float(nn.functional.cross_entropy(logits, targets, reduction="sum"))
-        right += float((logits.argmax(dim=1) == targets).sum())
-        if logits.shape[1] == 2:
-            margins.append(logits[:, 1] - logits[:, 0])
-    area = auroc(torch.cat(margins), examples.targets == 1) if margins else None
-    return _Score(right / len(examples.targets), loss / len(examples.targets), area)
+def _scores(model: nn.Module, models: Tensor, examples: Examples, *, batch: int) -> list[_Score]:
+    """The scores of models (M, D): one after the other on a CPU, many at once on a device."""
+    device, dtype = models.device, models.dtype
+    inputs = examples.inputs
+    inputs = inputs.to(device, dtype if inputs.is_floating_point() else None)
+    targets = examples.targets.to(device)
+    held = {
+        name: value.to(device, dtype if value.is_floating_point() else None)
+        for name, value in model.named_buffers()
+    }
+    at_once = 1
+    if _takes_many(device):
+        room = elements_at_once(device) // (_PER_INPUT * max(inputs[:1].numel(), 1))
+        at_once = max(min(len(models), room // batch, _MOST_MODELS), 1)
+    found = list[_Sums]()
+    for some in models.split(at_once):
+        sums = [
+            _together(model, some, held, x, y)
+            for x, y in zip(inputs.split(batch), targets.split(batch), strict=True)
+        ]
+        loss = torch.stack([one.loss.double() for one in sums]).sum(0)
+        right = torch.stack([one.right for one in sums]).sum(0)
+        found.append(_Sums(loss, right, torch.cat([one.margins for one in sums], dim=1)))
+    losses = torch.cat([one.loss for one in found]).tolist()
+    rights = torch.cat([one.right for one in found]).tolist()
+    margins = torch.cat([one.margins for one in found]).cpu()
+    positive, count = examples.targets == 1, len(targets)
+    return [
+        _Score(right / count, loss / count, auroc(row, positive) if len(row) else None)
+        for right, loss, row in zip(rights, losses, margins, strict=True)
+    ]
+
+
+class _Sums(NamedTuple):
+    """Of G models over b examples: summed losses (G,), hits (G,), margins (G, b) of two classes."""
+
+    loss: Tensor
+    right: Tensor
+    margins: Tensor
+
+
+def _takes_many(device: torch.device) -> bool:
+    """Whether models are stacked; on a CPU a stack of convolutions takes longer than one by one."""
+    return device.type != "cpu"
+
+
+def _together(
+    model: nn.Module, models: Tensor, held: dict[str, Tensor], x: Tensor, y: Tensor
+) -> _Sums:
+    def of_one(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = torch.func.functional_call(model, {**held, **unflatten(model, flat)}, (x,))
+        margin = logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits[0, :0]
+        loss = nn.functional.cross_entropy(logits, y, reduction="sum")
+        return loss, (logits.argmax(dim=1) == y).sum(), margin
+
+    if len(models) > 1:
+        # What vmap cannot do, or has no memory for, is done model by model.
+        with suppress(Exception):
+            return _Sums(*torch.func.vmap(of_one)(models))
+    return _Sums(*map(torch.stack, zip(*map(of_one, models), strict=True)))
 
 
 def auroc(scores: Tensor, positive: Tensor) -> float:

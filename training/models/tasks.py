@@ -160,5 +160,5 @@ def project_to_simplex(value: Tensor) -> Tensor:
     falling = value.sort(descending=True).values
     count = torch.arange(1, len(value) + 1, device=value.device, dtype=value.dtype)
     level = (falling.cumsum(0) - 1.0) / count  # what is subtracted if so many stay above zero
-    kept = int((falling > level).sum())
-    return (value - level[kept - 1]).clamp_min(0.0)
+    kept = (falling > level).sum().clamp_min(1)  # none where values are no numbers
+    return (value - level.gather(0, kept[None] - 1)).clamp_min(0.0)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError, UndeclaredOperation
+from ..device.copies import on_device
 from .refusals import REMEDY
 
 __all__ = [
@@ -96,7 +97,7 @@ class Value:
                 f"({count}, 1); for a table of all agents use round.of_agents(table)"
             )
         # Public numbers are kept in float64, which must not widen the rows of a run.
-        return factor.to(self.base.device, self.base.dtype)
+        return on_device(factor, self.base.device, self.base.dtype)
 
     def _addend(self, other: object, operation: str) -> tuple[Any, Any]:
         mine, theirs = self.rows, self._same(other, operation).rows

@@ -161,7 +161,7 @@ def _candidates(run: WatchedRun, agent: int, *, generator: np.random.Generator) 
 
 def _norms(oracle: Oracle, call: GradientCall, agent: int, records: Examples) -> np.ndarray:
     """(B,) lengths of records' gradients at the first model at which the agent takes some."""
-    rows = (call.holders.cpu() == agent).nonzero().flatten().tolist()
+    rows = (call.holders == agent).nonzero().flatten().tolist()
     if not rows:
         return np.zeros(len(records.targets))
     point = call.models[:, int(call.owners[rows[0]])]

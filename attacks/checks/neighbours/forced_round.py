@@ -18,6 +18,7 @@ from ....training.functions.purity import PureFunction
 from ....training.step.delegated import Delegated
 from ....training.step.operations import Operations
 from ....training.step.values import Agents, Edges, UndeclaredOperation, Value
+from ...watching.on_host import placed
 
 __all__ = ["ForcedRound"]
 
@@ -51,6 +52,7 @@ class ForcedRound(Delegated):
             raise UndeclaredOperation(
                 "an operation is given another kind of value than in the first run"
             )
+        first = placed(first, value.base.device)
         self.differences.append(value.base.double() - first.base.double())
         return first
 

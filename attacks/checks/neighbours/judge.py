@@ -47,7 +47,7 @@ class Judge:
         self._watched = watched
         self._columns = RecordedColumns(watched)
         self._groups = [g for g in watched.trace.groups if isinstance(g, Contributions)]
-        self._made = [value.double().norm(dim=1).cpu().numpy() for value in self._recorded]
+        self._made = [value.double().norm(dim=1).numpy() for value in self._recorded]
         self._allowed: dict[int, np.ndarray] = {}
 
     @property
@@ -123,8 +123,8 @@ class Judge:
         """Every value that is sent, counts as seen or is carried on changes as its row says."""
         record = self._watched.trace.record
         starts = [group.start for group in self._groups]
-        changes = [value.cpu().numpy() for value in found.contributions]
-        moved = [lengths.cpu().numpy() for lengths in found.moved]
+        changes = [value.numpy() for value in found.contributions]
+        moved = [lengths.numpy() for lengths in found.moved]
         entries = [
             ("a value that is sent or counts as seen", rows, value, first.base)
             for rows, value, first in zip(
@@ -135,9 +135,9 @@ class Judge:
             for field, rows in record.end_state.items()
         ]
         for number, (what, rows, difference, first) in enumerate(entries):
-            left = difference.cpu().numpy()
+            left = difference.numpy()
             if number not in self._allowed:
-                size = np.linalg.norm(first.cpu().double().numpy(), axis=1)
+                size = np.linalg.norm(first.double().numpy(), axis=1)
                 known = 0.0 if isinstance(rows, Tensor) else self._columns.rounding(rows)
                 self._allowed[number] = known + 64 * self._columns.unit * size
             allowed = self._allowed[number]

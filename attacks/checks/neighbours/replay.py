@@ -27,7 +27,7 @@ from ....training.engine.function_calls import FunctionCall, KeptCalls
 from ....training.engine.recording import Recorded
 from ....training.engine.transcript import Transcript
 from ....training.step.operations import Operations
-from ....training.step.values import Value
+from ...watching.on_host import on_host, placed
 from ...watching.watched_round import WatchedRound
 from ...watching.watched_run import WatchedRun
 from .forced_round import ForcedRound
@@ -128,7 +128,7 @@ class Replay(Engine):
         change = self._changes.get(agent)
         records = len(self._as_it_was.shards[agent].targets)
         at = records if change is None or change.position is None else change.position
-        others, first = drawn[drawn != at], before.cpu()
+        others, first = drawn[drawn != at], before
         first = first[first != at]
         if not torch.equal(others.sort().values, first.sort().values) and not self._moved:
             self._moved = f"batch {call} of agent {agent}"
@@ -182,7 +182,10 @@ class Replay(Engine):
         finally:
             self._first = None
         assert self._forced is not None  # noqa: S101 - for the type checker
-        return self._differences(watched, recorded, calls.calls, self._forced)
+        host = torch.device("cpu")
+        made, differences = placed(calls.calls, host), placed(self._forced.differences, host)
+        hides = self._forced.hides
+        return self._differences(watched, on_host(recorded), made, differences, hides)
 
     def _change_store(self, others: Mapping[int, Examples]) -> None:
         """Put changed shards into the setting and into the engine's own store."""
@@ -201,22 +204,22 @@ class Replay(Engine):
         watched: WatchedRound,
         recorded: Recorded,
         calls: Sequence[FunctionCall],
-        forced: ForcedRound,
+        given: Sequence[Tensor],
+        hides: Sequence[bool],
     ) -> Differences:
         first, agents = watched.recorded, self.setting.graph.agents
-        hides = [hidden for hidden in forced.hides for _ in range(agents)]
-        after = {n: v for n, v in self.state._asdict().items() if isinstance(v, Value)}
+        hides = [hidden for hidden in hides for _ in range(agents)]
+        after = self.snapshot()
         changes = [
             new.double() - old.double()
             for new, old in zip(recorded.contributions, first.contributions, strict=True)
         ]
         return Differences(
-            given=forced.differences,
+            given=given,
             contributions=changes,
             moved=[change.norm(dim=1) for change in changes],
             end={
-                name: after[name].rows.cpu().double() - value.double()
-                for name, value in watched.after.items()
+                name: after[name].double() - value.double() for name, value in watched.after.items()
             },
             messages=_same(
                 [message.rows for message in self._transcript],

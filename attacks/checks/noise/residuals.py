@@ -130,7 +130,7 @@ def _numbers(run: WatchedRun) -> Finding:
     for watched in run.rounds:
         for call, z in enumerate(watched.recorded.noise):
             where = f"noise call {call} in round {watched.number}"
-            held.setdefault(z.shape[1], []).append((where, z.cpu().numpy()))
+            held.setdefault(z.shape[1], []).append((where, z.numpy()))
     for width, of in held.items():
         names = [f"source {row} of {where}" for where, z in of for row in range(len(z))]
         if names:

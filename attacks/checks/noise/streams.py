@@ -145,7 +145,7 @@ def _drawn(made: Iterable[BareRound]) -> _Sources:
             at = np.empty((len(z), 3), dtype=np.int64)
             at[:, 0], at[:, 1], at[:, 2] = one.number, call, np.arange(len(z))
             places.append(at)
-            values.append(z.cpu().numpy())
+            values.append(z.numpy())
     return _joined(places, values)
 
 
@@ -202,16 +202,16 @@ def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
         if len(one.sources) != len(one.added):
             what = what or f"round {one.number} adds noise that does not come from its randomness"
         for call, (z, added) in enumerate(pairs):
-            sources = z.cpu().double()
+            sources = z.double()
             mixed = (
-                sources if added.factor is None else added.factor.cpu().double() @ sources
+                sources if added.factor is None else added.factor.double() @ sources
             ) * added.std
             size = (
                 sources.abs()
                 if added.factor is None
-                else added.factor.cpu().double().abs() @ sources.abs()
+                else added.factor.double().abs() @ sources.abs()
             ) * abs(added.std)
-            rows = added.rows.cpu().double()
+            rows = added.rows.double()
             worst += len(rows)
             if rows.shape != mixed.shape:
                 what = what or f"noise call {call} of round {one.number} has another shape"
@@ -344,7 +344,7 @@ def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: Algorith
             engine = bare_engine(setting, bound, width=_WIDTH, scripts=traces.scripts)
             made, _ = bare_rounds(engine, rounds=[1], start=False, seconds=math.inf)
             if made and made[0].sources:
-                first = made[0].sources[0][0].cpu().numpy().tobytes()
+                first = made[0].sources[0][0].numpy().tobytes()
                 same += first in firsts
                 firsts.add(first)
         what = f"{same} of {engines} new engines draw the noise of another" if same else ""

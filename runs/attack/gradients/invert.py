@@ -19,11 +19,13 @@ from torch import Tensor
 from ....attacks.inversion.inversion import Reconstruction, reconstruct
 from ....attacks.problem.observation import sent_gradients
 from ....attacks.problem.presets import PRESETS, Preset
+from ....attacks.problem.problem import home_of
 from ....attacks.scoring.metrics import match
 from ....privacy.durable import PART
 from ....privacy.errors import InputError
 from ....training.data.image_folder import opened_picture
 from ...folder import folder as run_folder
+from ...run_file.device import find_device
 from ...stop import Stop
 from ..attack import means
 from .batch import BatchFacts, facts_of
@@ -60,6 +62,7 @@ def attack_gradients(
     prior: Path | None = None,
     truth: Path | None = None,
     seed: int = 0,
+    device: str = "auto",
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> GradientAttack:
@@ -91,6 +94,7 @@ def attack_gradients(
         truth: the true batch, to score against; a picture, or a safetensors file of `inputs` (as
             the network is fed) or `pixels` (in [0, 1]).
         seed: of the starts.
+        device: where to search, as `find_device` reads it.
         progress: called with (step, total).
         stop: asked to stop, the search ends at once; its last state is kept.
 
@@ -107,7 +111,7 @@ def attack_gradients(
     """
     stop = stop or Stop()
     # What is known: of the attack, of the batch, and of the model at the gradients.
-    settings = _settings(preset, restarts)
+    settings, where = _settings(preset, restarts), find_device(device)
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
@@ -139,12 +143,17 @@ def attack_gradients(
         if not interrupted:
             run_folder.claim(out)
         stop.note(f"the same command goes on from the last state of the search in {out}, if any")
-    found = _search(posed, facts, guess, settings=settings, seed=seed, out=out, progress=progress)
+    found = _search(
+        posed, facts, guess,
+        settings=settings, seed=seed, device=where, out=out, progress=progress,
+    )  # fmt: skip
     # What was found, in words, tensors and pictures.
     stop.finish()
     pixels = facts.pixels(found.inputs)
     result = _result(posed, facts, found, model=model, preset=preset, notes=notes).model_copy(
         update={
+            "device": str(where),
+            "exact_device": str(home_of(where)),
             "scores": None if true_pixels is None else _scores(true_pixels, pixels, guess),
             "images": _save_pictures(out, "image", pixels),
             "originals": []
@@ -225,6 +234,7 @@ def _search(
     *,
     settings: Preset,
     seed: int,
+    device: torch.device,
     out: Path,
     progress: Progress | None,
 ) -> Reconstruction:
@@ -242,6 +252,7 @@ def _search(
         prior_image=(bounds[0] + (bounds[1] - bounds[0]) * guess).to(seen.gradient.dtype),
         progress=progress,
         checkpoint=out / SEARCH,
+        device=device,
     )
 
 

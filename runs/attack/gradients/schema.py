@@ -35,6 +35,10 @@ class GradientAttack(Described):
     parameters: Count
     """How many the model has."""
     intercepts: Count
+    device: str = ""
+    """Where it searched; empty in files of older versions."""
+    exact_device: str = ""
+    """Where all that needs float64 was computed."""
     preset: str
     input_shape: list[Count]
     classes: Count

@@ -22,7 +22,7 @@ from overhear.attacks.problem.objective import (
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.presets import PRESETS, Preset
 from overhear.attacks.problem.prior import build_box
-from overhear.attacks.problem.problem import Problem, distances, gradients_of, scores, variations
+from overhear.attacks.problem.problem import Problem, distance_of, gradients_of, scores, variations
 
 SHAPE = (3, 6, 6)
 SHORT = replace(PRESETS["matched"], adam_steps=24, newton_steps=0, exact=False, starts=2)
@@ -111,7 +111,7 @@ def test_the_slope_in_the_pixels_is_that_of_finite_differences(
 
         def value(x: Tensor) -> Tensor:
             sent = gradients_of(problem, x, soft, together=False)
-            return (distances(problem, sent) + variations(problem, x)).sum()
+            return (distance_of(problem)(sent) + variations(problem, x)).sum()
 
         asked = pixels.clone().requires_grad_()
         (slope,) = torch.autograd.grad(value(asked), asked)

@@ -253,13 +253,19 @@ def test_ranks_that_are_started_already_are_as_many_as_asked_for(run_file, monke
     assert "--ranks 3 differs from the 2 ranks that are started" in capsys.readouterr().err
 
 
-def test_every_rank_on_cuda_needs_a_device_of_its_own(monkeypatch):
+@pytest.mark.parametrize(("found", "taken"), [(1, [0, 0, 0]), (2, [0, 1, 0]), (3, [0, 1, 2])])
+def test_ranks_take_turns_at_the_devices_of_a_machine(found, taken, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    place = Place(rank=1, size=2, local_rank=1, local_size=2)
-    take_device("cpu", place)
-    with pytest.raises(ValueError, match=r"2 ranks on a machine with 1 GPUs.*start 1 ranks"):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
+    seen = []
+    monkeypatch.setattr(torch.cuda, "set_device", seen.append)
+    places = [Place(rank=3 + r, size=9, local_rank=r, local_size=3) for r in range(3)]
+    for place in places:
+        take_device("cpu", place)
+    assert seen == []
+    for place in places:
         take_device("auto", place)
+    assert seen == taken
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,17 @@ def test_the_environment_gives_the_root_of_data_that_has_files(
             "[training] device='cud' must be one of auto, cpu, cuda; did you mean cuda?",
         ),
         (
+            "training.precision=tf32",
+            "[training] precision='tf32' cannot be accounted for: products would come out "
+            "otherwise by the size of the batch, which one record changes, and nothing bounds what "
+            'that moves in the gradients of the others; use precision = "float32", or leave it out',
+        ),
+        (
+            "training.precision=fp32",
+            "[training] precision='fp32' must be one of float32, tf32, bfloat16; did you mean "
+            "tf32?",
+        ),
+        (
             "data.concentration=0.1",
             "[data] concentration=0.1 has no effect with partition='iid'; it belongs to "
             "partition='dirichlet', leave it out",

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_cga
-from overhear.training.algorithms.dp_cga import Clip, project
+from overhear.training.algorithms.dp_cga import Clip, non_negative, project
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
@@ -22,6 +22,7 @@ from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import flatten
 from overhear.training.tracing.trace import trace
+from tests.devices.stand_in import StandIn
 
 ETA, B, BETA = 0.3, 4.5, 0.6
 
@@ -145,6 +146,50 @@ def test_the_projection_scales_with_its_input_and_needs_no_own_row(case, scale):
     p = project(g, rows)
     torch.testing.assert_close(project(scale * g, scale * rows) / scale, p, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(project(g, torch.cat([rows, g[None]])), p, rtol=1e-9, atol=1e-10)
+
+
+def stacked_cases() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Gradients (A, D) and rows (A, n, D): plain, more rows than D, equal and zero rows, uneven."""
+    rng = np.random.default_rng(1)
+    found = []
+    for count, width in [(1, 4), (3, 20), (8, 5), (12, 40)]:
+        rows = rng.normal(size=(30, count, width)) + rng.normal(size=(30, 1, width))
+        rows[::3, -1] = rows[::3, 0]
+        rows[::4, count // 2] = 0.0
+        rows[::5] *= 10.0 ** rng.uniform(-6, 6, size=(6, count, 1))
+        gradients = rows[:, 0].copy()
+        gradients[1::2] = rng.normal(size=(15, width))
+        found.append((torch.tensor(gradients), torch.tensor(rows)))
+    return found
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_all_agents_at_once_are_projected_as_scipy_projects_each(case):
+    gradients, rows = stacked_cases()[case]
+    stacked = torch.cat([rows, gradients[:, None]], dim=1)
+    triangles = torch.linalg.qr(stacked.mT, mode="r").R
+    v = torch.vmap(non_negative)(triangles)
+    assert float(v.min()) >= 0
+    assert bool((v > 0).any())
+    found = gradients + (v[:, None] @ rows)[:, 0]
+    expected = torch.stack([project(g, M) for g, M in zip(gradients, rows, strict=True)])
+    off = (found - expected).norm(dim=1) / gradients.norm(dim=1).clamp(min=1e-300)
+    assert float(off.max()) < 1e-10
+
+
+def test_a_device_projects_without_the_host_waiting():
+    gradients, rows = stacked_cases()[1]
+    expected = project(gradients[1], rows[1])
+    with StandIn() as device:
+        g, M = gradients[1].to("cuda"), rows[1].to("cuda")
+        with device.rounds():
+            found = project(g, M)
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_what_does_not_settle_is_not_a_number():
+    broken = torch.tensor([[1.0, math.nan, -1.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+    assert bool(non_negative(broken).isnan().all())
 
 
 def test_gradients_that_agree_are_left_alone_and_opposite_ones_cancel():

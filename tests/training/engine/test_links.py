@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from overhear.training.engine import links as of_links
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.ranks import Ranks
@@ -37,11 +38,37 @@ def test_mixing_is_the_product_with_the_weights(graph):
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
-def test_sums_edge_by_edge_are_the_sparse_product(graph):
+@pytest.mark.parametrize("dense", [0, 1, 10**9])
+def test_sums_on_a_device_are_the_sparse_product(graph, dense, monkeypatch):
+    monkeypatch.setattr(of_links, "_ENTRIES", dense)
     whole, x = links(graph, dtype=torch.float64), rows(graph.agents, dtype=torch.float64)
-    sparse = whole.weighted_sums(x, whole.weights, whole.senders)
-    found = whole._sums_edge_by_edge(x, whole.weights, whole.senders)
-    torch.testing.assert_close(found, sparse, rtol=1e-14, atol=1e-14)
+    by_edge = rows(len(graph.receivers), dtype=torch.float64)
+    picks = [(x, whole.broadcast_rows), (by_edge, None), (x, whole.receivers_here)]
+    for held, pick in picks:  # the last has a row of each agent many times
+        sparse = whole.weighted_sums(held, whole.weights, pick)
+        found = whole._sums_on_a_device(held, whole.weights, pick)
+        torch.testing.assert_close(found, sparse, rtol=1e-14, atol=1e-14)
+
+
+def test_a_full_graph_is_one_product_on_a_device():
+    whole, x = links(full(40)), rows(40)
+    with Counted() as counted:
+        whole._sums_on_a_device(x, whole.weights, whole.broadcast_rows)
+    assert counted.calls <= 6
+    sparse = links(ring(40))
+    with Counted() as counted:
+        sparse._sums_on_a_device(x, sparse.weights, sparse.broadcast_rows)
+    assert counted.calls <= 5 + 5 * 3  # three in-edges an agent
+
+
+class Counted(TorchDispatchMode):
+    """Operations that reach a device."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
@@ -52,12 +79,13 @@ def test_the_parts_of_all_ranks_are_the_whole(graph, size):
     for name in ("receivers", "senders", "weights"):
         joined = torch.cat([getattr(part, name) for part in parts])
         assert torch.equal(joined, getattr(whole, name))
-    for sums in (Links.weighted_sums, Links._sums_edge_by_edge):
+    for sums, off in ((Links.weighted_sums, 0.0), (Links._sums_on_a_device, 1e-6)):
         mixed = []
         for part in parts:
             heard = torch.unique(part.senders)
             mixed.append(sums(part, x[heard], part.weights, part.broadcast_rows))
-        assert torch.equal(torch.cat(mixed), sums(whole, x, whole.weights, whole.senders))
+        expected = sums(whole, x, whole.weights, whole.broadcast_rows)
+        torch.testing.assert_close(torch.cat(mixed), expected, rtol=0, atol=off)
 
 
 @pytest.mark.parametrize("size", [2, 3])

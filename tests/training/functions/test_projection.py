@@ -9,6 +9,7 @@ from torch import nn
 from overhear.training.functions.projection import projection, same_bits
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
 from overhear.training.step.values import UndeclaredOperation
+from tests.devices.stand_in import StandIn
 
 VALUE = torch.tensor([0.9, 0.5, -1.0])
 
@@ -43,6 +44,19 @@ def test_one_that_counts_its_calls_is_refused():
     moody = Counting(nn.Linear(2, 3), classes=3)
     with pytest.raises(UndeclaredOperation, match="Counting gives another result for the same"):
         projection(moody.project)(VALUE)
+
+
+def test_on_a_device_nothing_is_read_and_a_result_that_differs_is_not_a_number():
+    moody = Counting(nn.Linear(2, 3), classes=3)
+    with StandIn() as device:
+        value = torch.stack([VALUE, -VALUE]).to("cuda")
+        with device.rounds():
+            alone, different = projection(task().project)(value[0]), projection(moody.project)
+            together = torch.func.vmap(projection(task().project))(value)
+            different = different(value[0])
+    assert torch.equal(alone, project_to_simplex(VALUE))
+    assert torch.equal(together, torch.stack([alone, project_to_simplex(-VALUE)]))
+    assert bool(different.isnan().all())
 
 
 def test_one_that_writes_into_its_value_is_looked_at_on_a_copy():

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from overhear.training.device.precision import full_precision
 from overhear.training.gradients import gradients, grouped
 from overhear.training.gradients.clipping import Pass, Span
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.gradients.grouped import cut_blocks
-from overhear.training.gradients.precision import full_precision
 from overhear.training.models.parameters import build_model, flatten
 
 LAYOUTS = ("loop", "vmap", "book-keeping", "grouped")

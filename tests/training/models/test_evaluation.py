@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from overhear.training.data.dataset import Examples
+from overhear.training.models import evaluation
 from overhear.training.models.evaluation import auroc, evaluate
 from overhear.training.models.parameters import flatten
 
@@ -58,3 +59,43 @@ def test_three_classes_have_none():
     examples = Examples(torch.zeros(2, 1), torch.tensor([0, 1]))
     found = evaluate(net, flatten(net)[None], examples, round=0)
     assert found.auroc is found.consensus_auroc is None
+
+
+class Branches(nn.Module):
+    """Of which vmap makes nothing, and with a buffer that no model carries."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.linear = nn.Linear(4, classes)
+        self.register_buffer("shift", torch.ones(classes))
+
+    def forward(self, x):
+        return self.linear(x) if float(x.sum()) > 1e9 else self.linear(x) + self.shift
+
+
+NETWORKS = {
+    "two classes": lambda: nn.Linear(4, 2),
+    "three classes": lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)),
+    "images": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(2, 3)
+    ),
+    "branches": lambda: Branches(3),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("batch", [3, 2048])
+def test_models_that_are_taken_together_score_as_one_by_one(name, batch, monkeypatch):
+    torch.manual_seed(0)
+    net = NETWORKS[name]()
+    models = torch.randn(5, len(flatten(net)))
+    examples = Examples(torch.randn(8, 4), torch.arange(8) % 2)
+    expected = evaluate(net, models, examples, round=3, batch=batch)
+    calls = []
+    vmap = torch.func.vmap
+    monkeypatch.setattr(torch.func, "vmap", lambda fn: (calls.append(fn), vmap(fn))[1])
+    monkeypatch.setattr(evaluation, "_takes_many", lambda device: True)
+    found = evaluate(net, models, examples, round=3, batch=batch)
+    assert calls
+    for one, other in zip(found, expected, strict=True):
+        assert one == (None if other is None else pytest.approx(other, rel=1e-6))

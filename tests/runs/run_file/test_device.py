@@ -1,0 +1,93 @@
+"""A device by its name: what is there, and what is refused."""
+
+import re
+
+import pytest
+import torch
+
+from overhear.privacy.errors import InputError
+from overhear.runs.run_file.device import find_device
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, of which nothing is asked but how many there are."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("auto", "cuda"),
+        ("cpu", "cpu"),
+        ("cuda", "cuda"),
+        ("cuda:0", "cuda:0"),
+        ("cuda:1", "cuda:1"),
+    ],
+)
+def test_a_device_that_is_there_is_taken(name: str, device: str) -> None:
+    assert find_device(name, rounds=True) == torch.device(device)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_auto_takes_the_cpu_where_there_is_nothing_else() -> None:
+    assert find_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7", "mps"])
+def test_a_device_that_is_not_there_is_refused_with_what_to_do(name: str) -> None:
+    with pytest.raises(InputError, match=rf"device='{name}' but no .* use device='auto' or 'cpu'"):
+        find_device(name)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("name", ["cuda:2", "cuda:999999999"])
+def test_a_number_beyond_the_last_gpu_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=rf"'{name}' is not there: CUDA has 2, cuda:0 to cuda:1"):
+        find_device(name)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "gpu",
+        "CUDA",
+        "cuda:",
+        "cuda:-1",
+        "cuda:1.0",
+        "cuda:1 ",
+        "cuda:0,1",
+        "cpu:0",
+        "meta",
+        "0",
+    ],
+)
+def test_nonsense_is_refused_with_the_names_that_are_known(name: str) -> None:
+    with pytest.raises(
+        InputError, match=rf"device={re.escape(repr(name))} is unknown; choose auto"
+    ):
+        find_device(name)
+
+
+def test_a_name_without_end_is_cut() -> None:
+    with pytest.raises(InputError) as refused:
+        find_device("cuda:" + "9" * 100_000)
+    assert len(str(refused.value)) < 200
+
+
+def test_rounds_do_not_run_where_there_is_no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert find_device("mps") == torch.device("mps")
+    with pytest.raises(InputError, match="has no float64, in which the noise of rounds is made"):
+        find_device("mps", rounds=True)

@@ -1,0 +1,126 @@
+"""The engine on a device: the CPU's models, nothing read back within a round, layouts, repetition.
+
+Each is seen twice: on a device that is pretended, where placement and waiting show, and by tests
+marked `gpu` on a real one, where arithmetic and torch's own word for waiting do.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from overhear.training.algorithms import ALGORITHMS
+from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.graphs.topologies import ring
+from tests.devices.stand_in import StandIn
+from tests.training.contract import bound_to, setting
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DEVICES = [
+    "pretended",
+    pytest.param("cuda", marks=[pytest.mark.gpu, CUDA]),
+]
+
+# Between rounds the engine looks whether a sum overflowed; and a layout and a function are tried
+# once, before the round that is watched.
+BETWEEN = {
+    ("training/gradients/gradients.py", "PairGradients.check"): "sums are looked at",
+    ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
+    ("training/functions/batched.py", "_agree"): "a function is tried once",
+    ("training/engine/engine.py", "Engine.snapshot.<locals>.<dictcomp>"): "a snapshot is read",
+}
+
+
+class HostNoise(SecretRandomness):
+    """The CPU's noise wherever a run computes: a device's own is other noise."""
+
+    def normal(self, *, device: torch.device | str = "cpu", **how: object) -> Tensor:
+        return super().normal(**how, device="cpu").to(device)  # type: ignore[arg-type]
+
+
+class Device:
+    """A device, and what watches a round on it."""
+
+    def __init__(self, stand_in: StandIn | None) -> None:
+        self._stand_in = stand_in
+        self.device = torch.device("cuda", 0)
+
+    def watched(self) -> AbstractContextManager[object]:
+        return no_waiting() if self._stand_in is None else self._stand_in.rounds()
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@contextmanager
+def a_device(name: str, places: dict[tuple[str, str], str]) -> Iterator[Device]:
+    if name == "cuda":
+        yield Device(None)
+        return
+    with StandIn(places) as stand_in:
+        yield Device(stand_in)
+
+
+def of(name: str, graph=None) -> Setting:
+    return setting(graph or ring(4), records=4, min_max=ALGORITHMS[name].blocks == 2)
+
+
+def engine_of(name: str, held: Setting, **how: object) -> Engine:
+    how.setdefault("randomness", HostNoise(5))
+    return Engine(held, bound_to(name, held.graph), **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.some_quick(2)
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_models_are_those_of_the_cpu(name, where):
+    here = engine_of(name, of(name))
+    for _ in range(3):
+        here.advance()
+    expected = here.models()
+    with a_device(where, BETWEEN) as device:
+        there = engine_of(name, replace(of(name), device=device.device))
+        for _ in range(3):
+            there.advance()
+        found = there.snapshot()["x"]
+    off = float((found - expected).norm() / expected.norm())
+    assert off <= 1e-9
+
+
+@pytest.mark.some_quick(4)
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_nothing_is_read_back_within_a_round(name, where):
+    held = of(name)
+    with a_device(where, BETWEEN) as device:
+        engine = engine_of(name, replace(held, device=device.device), randomness=None)
+        engine.advance()
+        engine.advance()
+        gc.collect()
+        with device.watched():
+            one = engine._make_round(3, planted={}, recorded=None)
+            perform_only(engine, one)
+
+
+def perform_only(engine: Engine, one: object) -> None:
+    """A round without the look for overflow at its end, which waits for the device."""
+    from overhear.training.step.perform import perform
+
+    perform(
+        engine._bound.step,
+        one,
+        number=3,
+        state=engine.state,
+        planned=engine.scripts.of(3, engine.state),
+    )

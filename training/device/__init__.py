@@ -1,0 +1,1 @@
+"""What the engine asks of torch and of a device: precision, repetition, and memory."""

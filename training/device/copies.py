@@ -1,0 +1,26 @@
+"""Copies from the host to a device that nothing waits for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["on_device"]
+
+
+def on_device(held: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor on a device; from the host by way of pinned memory, since another copy waits.
+
+    Args:
+        held: On the host, or already on the device.
+        device: Where it goes.
+        dtype: Its type there; as it is for None.
+
+    Examples:
+        >>> on_device(torch.ones(2), torch.device("cpu"), torch.float64).dtype
+        torch.float64
+    """
+    if device.type == "cuda" and held.device.type == "cpu":
+        converted = held.to(dtype or held.dtype)
+        return converted.pin_memory().to(device, non_blocking=True)
+    return held.to(device, dtype)
