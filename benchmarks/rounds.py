@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import noise_speed
 import noise_test_cost
 import numpy as np
 import script_cost
@@ -395,6 +396,7 @@ def noise_tests(*, quick: bool) -> None:
 
 
 TABLES = {
+    "noise": noise_speed.table,
     "parts": parts,
     "growth": growth,
     "processes": processes,

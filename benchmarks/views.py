@@ -35,7 +35,8 @@ from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import full, ring
 from overhear.training.tracing.trace import AlgorithmTrace, trace
 
-AGENTS = (10, 100, 300, 1000)
+AGENTS = (10, 100, 200, 300, 1000)
+_MOST_FULL = 200  # agents of a full graph; more take minutes and gigabytes
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 1.0}
 DPDL = {"alpha": 0.1, "momentum": 0.9, **NUMBERS}
 STEPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -62,7 +63,7 @@ def graphs(agents: int) -> list[Graph]:
         of_links("random 6-regular", nx.random_regular_graph(6, agents, seed=1)),
         of_links("torus", nx.convert_node_labels_to_integers(torus)),
     ]
-    return [*found, full(agents)] if agents <= 100 else found
+    return [*found, full(agents)] if agents <= _MOST_FULL else found
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, Any]:

@@ -24,7 +24,11 @@ from ...privacy.errors import InputError
 
 _MASK = 2**32 - 1
 _PAIRS = 2**30  # a draw; the top two bits of the word count draws
-_AT_ONCE = 2**19  # pairs: a dozen tensors of 4 MiB live at the same time
+_CACHED = 2**15  # pairs at once for a thread of the CPU: what lives at a time stays near its cores
+_AT_ONCE = 2**19  # the same on a device whose memory is not known
+_LEAST, _MOST = 2**16, 2**24  # the same by memory; more would spare no more launches
+_BYTES_A_PAIR = 160  # of all that lives at a time: counters, words, uniforms, angles, values
+_SHARE = 4  # of the free memory one part, so that others on the device find some
 
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -46,10 +50,40 @@ def philox4x32(counter: Words, key: tuple[int, int]) -> Words:
     (a, b, c, d), (k, m) = counter, key
     for _ in range(10):
         p, q = a * 0xD2511F53, c * 0xCD9E8D57
-        a, b = (q >> 32).bitwise_and_(_MASK) ^ b ^ k, q & _MASK
-        c, d = (p >> 32).bitwise_and_(_MASK) ^ d ^ m, p & _MASK
+        # What lies above 32 bits of a low word goes when it is mixed in.
+        a = _mixed(q >> 32, b).bitwise_xor_(k).bitwise_and_(_MASK)
+        c = _mixed(p >> 32, d).bitwise_xor_(m).bitwise_and_(_MASK)
+        b, d = q, p
         k, m = (k + 0x9E3779B9) & _MASK, (m + 0xBB67AE85) & _MASK
-    return a, b, c, d
+    return a, b.bitwise_and_(_MASK), c, d.bitwise_and_(_MASK)
+
+
+def _mixed(fresh: Tensor, word: Tensor) -> Tensor:
+    """Their exclusive or, in place where the first is as large as both together."""
+    if torch.broadcast_shapes(fresh.shape, word.shape) == fresh.shape:
+        return fresh.bitwise_xor_(word)
+    return fresh ^ word
+
+
+def pairs_at_once(device: torch.device) -> int:
+    """How many pairs of values are made at once: as many as stay in caches, or fit in memory.
+
+    What a value is depends on its place alone, so this decides speed and memory, not noise.
+
+    Args:
+        device: where they are made; of a CUDA device the free memory is asked for.
+
+    >>> pairs_at_once(torch.device("cpu")) // torch.get_num_threads()
+    32768
+    """
+    if device.type == "cpu":
+        return _CACHED * torch.get_num_threads()
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return _AT_ONCE
+    free, _ = torch.cuda.mem_get_info(device)
+    # What the allocator keeps for later counts as taken there, and is free to this process.
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(max(free // (_SHARE * _BYTES_A_PAIR), _LEAST), _MOST)
 
 
 def normal_rows(
@@ -82,15 +116,15 @@ def normal_rows(
     [-1.448371, -1.053296, 2.262684]
     """
     _check_places(rows, width=width, draws=draws)
-    # In parts of at most `_AT_ONCE` pairs, several rows together or a row in parts. What a value is
-    # depends on its place alone, so the parts do not show.
+    # In parts, several rows together or a row in parts. What a value is depends on its place alone,
+    # so the parts do not show.
     out = torch.empty(len(rows), width, dtype=dtype, device=device)
-    pairs = (width + 1) // 2
-    tall = max(1, _AT_ONCE // max(1, pairs))
+    pairs, most = (width + 1) // 2, pairs_at_once(out.device)
+    tall = max(1, most // max(1, pairs))
     sources = _on_device(rows, out.device).unsqueeze(1)
     for source, into in zip(sources.split(tall), out.split(tall), strict=True):
-        for first in range(0, pairs, _AT_ONCE):
-            last = min(first + _AT_ONCE, pairs)
+        for first in range(0, pairs, most):
+            last = min(first + most, pairs)
             pair = torch.arange(first, last, device=out.device).unsqueeze(0)
             part = into.narrow(1, 2 * first, min(2 * last, width) - 2 * first)
             made = _summed_pairs(pair, source, secret=secret, draws=draws)
@@ -118,11 +152,20 @@ def _on_device(rows: Sequence[int], device: torch.device) -> Tensor:
 def _summed_pairs(pair: Tensor, source: Tensor, *, secret: Sequence[int], draws: int) -> Tensor:
     """(sources, 2 pairs) Box-Muller, summed over the draws."""
     nonce = pair.new_full((1, 1), secret[2]), pair.new_full((1, 1), secret[3])
-    even = odd = pair.new_zeros((), dtype=torch.float64)
+    shape = (len(source), pair.shape[1], 2)
+    total = pair.new_zeros(shape, dtype=torch.float64)
+    even, odd = total.unbind(2)
     for draw in range(draws):
         a, b, c, d = philox4x32((pair + draw * _PAIRS, source, *nonce), (secret[0], secret[1]))
-        u, v = (a << 21 | b >> 11).add_(1).double(), (c << 21 | d >> 11).double()  # exact
+        u = _top_bits(a, b).add_(1).double()  # exact
+        v = _top_bits(c, d).double()
         radius, angle = u.mul_(2.0**-53).log_().mul_(-2).sqrt_(), v.mul_(2.0**-53 * math.tau)
-        del a, b, c, d, u, v  # or they would live on through the next draw
-        even, odd = even + angle.cos().mul_(radius), odd + radius.mul_(angle.sin_())
-    return torch.stack((even, odd), dim=2).flatten(1)
+        even += angle.cos().mul_(radius)
+        odd += radius.mul_(angle.sin_())
+        del a, b, c, d, u, v, radius, angle  # or they would live on through the next draw
+    return total.flatten(1)
+
+
+def _top_bits(high: Tensor, low: Tensor) -> Tensor:
+    """The top 53 bits of two words, in place of the first."""
+    return high.bitwise_left_shift_(21).bitwise_or_(low.bitwise_right_shift_(11))

@@ -30,6 +30,8 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -39,6 +41,7 @@ from torch import Tensor
 from ...privacy.errors import InputError, InputTypeError
 from .philox import normal_rows
 
+_LEAST_WIDTH, _LEAST_PART = 2**12, 2**16  # of a row, and of a thread's rows together, in values
 _DRAWS = 4  # of hardened noise: their sum halved has variance 1
 
 
@@ -157,6 +160,8 @@ class SecretRandomness:
     ) -> Tensor:
         """Independent standard normal noise, one row a source.
 
+        On the CPU it is drawn by `torch.get_num_threads()` threads, and is the same by any number.
+
         Args:
             round: the number of the round.
             call: the number of the noise operation in the round.
@@ -174,18 +179,37 @@ class SecretRandomness:
                 round=round, call=call, rows=rows, width=width, dtype=dtype, device=device
             )
         out = torch.empty(len(rows), width, dtype=dtype)
+        values = out.numpy()
+        # A row is the stream of its source from its start, so who draws it does not show.
+        parts = _parts(len(rows), width)
+        if len(parts) == 1:
+            self._fill(values, round=round, call=call, rows=rows)
+            return out
+        with ThreadPoolExecutor(len(parts)) as threads:
+            drawn = [
+                threads.submit(self._fill, values[at], round=round, call=call, rows=rows[at])
+                for at in parts
+            ]
+        for one in drawn:
+            one.result()
+        return out
+
+    def _fill(
+        self, out: np.ndarray[Any, Any], *, round: int, call: int, rows: Sequence[int]
+    ) -> None:
+        """Draw some rows, (rows, width); numpy lets other threads run meanwhile."""
         # One generator moved from source to source: to make one takes several times as long.
         bits = np.random.Philox(key=self._key)
         generator, state = np.random.Generator(bits), bits.state
-        for row, into in zip(rows, out.numpy(), strict=True):
+        room = np.empty((2, out.shape[1] if self._hardened else 0))
+        for row, into in zip(rows, out, strict=True):
             at = self.counter(self._purpose, round=round, call=call, row=row)
             state["state"]["counter"] = np.array(at, dtype=np.uint64)
             bits.state = state
             if self._hardened:
-                into[:] = _sum_of_draws(generator, width)
+                into[:] = _sum_of_draws(generator, room)
             else:
                 generator.standard_normal(dtype=into.dtype.type, out=into)
-        return out
 
     @property
     def _purpose(self) -> Purpose:
@@ -213,10 +237,22 @@ class SecretRandomness:
         )
 
 
-def _sum_of_draws(generator: np.random.Generator, width: int) -> np.ndarray[Any, Any]:
-    """(width,) float64, so that float32 noise is rounded once."""
-    total = generator.standard_normal(width)
+def _parts(rows: int, width: int) -> list[slice]:
+    """Rows for each thread; for one alone where others would be waited for longer."""
+    most = 1 if width < _LEAST_WIDTH else rows * width // _LEAST_PART
+    count = max(1, min(torch.get_num_threads(), rows, most))
+    ends = [rows * i // count for i in range(count + 1)]
+    return [slice(*ends) for ends in pairwise(ends)]
+
+
+def _sum_of_draws(
+    generator: np.random.Generator, room: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """(width,) float64, so that float32 noise is rounded once; in the first row of `room`."""
+    total, draw = room
+    generator.standard_normal(out=total)
     for _ in range(_DRAWS - 1):
-        total += generator.standard_normal(width)
+        generator.standard_normal(out=draw)
+        total += draw
     total /= _DRAWS**0.5
     return total

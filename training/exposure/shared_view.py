@@ -112,9 +112,9 @@ class SharedView:
         labels, self._label = connected_components(links, directed=False)
         at, to = self.contributions.tocoo().coords
         at, to = at[self.is_seen[at]], to[self.is_seen[at]]
-        pairs = np.unique(np.c_[self._label[at], self.owners[to]], axis=0)
-        self._first_owner = np.searchsorted(pairs[:, 0], np.arange(labels + 1))
-        self._owners_by_label = pairs[:, 1]
+        of_label, owner = _different_pairs(self._label[at], self.owners[to])
+        self._first_owner = np.searchsorted(of_label, np.arange(labels + 1))
+        self._owners_by_label = owner
 
     def touched(self, rows: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Owners whose figure may change when hidden rows are seen and sources are known."""
@@ -162,9 +162,9 @@ class Pairs:
     def __init__(self, columns: np.ndarray, agents: np.ndarray, *, shape: tuple[int, int]) -> None:
         from scipy.sparse import csc_array
 
-        kept = np.unique(np.c_[columns, agents][agents >= 0], axis=0)
-        self._columns = csc_array((np.ones(len(kept)), (kept[:, 0], kept[:, 1])), shape=shape)
-        self._agents = np.bincount(kept[:, 0], minlength=shape[0])
+        columns, agents = _different_pairs(columns[agents >= 0], agents[agents >= 0])
+        self._columns = csc_array((np.ones(len(columns)), (columns, agents)), shape=shape)
+        self._agents = np.bincount(columns, minlength=shape[0])
 
     def of(self, agents: Collection[int]) -> np.ndarray:
         """The columns that go with at least one of the agents, ascending."""
@@ -174,6 +174,13 @@ class Pairs:
         outside = np.asarray(sorted(set(range(many)) - set(agents)), dtype=int)
         others = np.bincount(rows_at(self._columns, outside), minlength=len(self._agents))
         return np.flatnonzero(self._agents > others)
+
+
+def _different_pairs(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of numbers from 0, each pair once, in ascending order of the first and the second."""
+    base = int(second.max(initial=0)) + 1
+    pairs = np.sort(first.astype(np.int64) * base + second)  # np.unique hashes, which is slower
+    return np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], base)
 
 
 def columns_of(trace: RoundTrace, kind: type) -> np.ndarray:

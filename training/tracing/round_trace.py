@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from .record import RoundRecord
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+_ENTRIES_AT_ONCE = 2**21  # of rows that are written out at once
 UNCLIPPED = "gradients are not clipped, so one record's influence has no bound"
 
 
@@ -244,50 +246,72 @@ class RoundTrace:
 
     def _single_messages(self, kind: str | None) -> list[tuple[float, str]]:
         # What is sent, what is kept, and what counts as seen, each row as if it alone were seen.
-        sent = [
-            (self._mu_row_by_row(rows), name)
-            for name, rows in self._sent_rows(kind)
-            if kind is not None or not self._holds_bounded(rows)
-        ]
-        kept = [(self._mu_row_by_row(rows), name) for name, rows in self._end_rows()]
-        seen = [
-            (self._mu_row_by_row(self.expand(rows, unseen=_all_of)), name)
-            for name, rows in self.record.closure
-        ]
-
-        # For each victim the first of the three that touches its data decides.
-        found = []
-        for victim in range(self.record.agents):
-            touching = (of for of in (sent, kept) if any(mus[victim] for mus, _ in of))
-            of = [(float(mus[victim]), name) for mus, name in next(touching, seen)]
-            found.append(max(of, default=(0.0, "none")))
+        # For each victim the first of the three that touches its data decides; one that decides
+        # for nobody is not looked at, since end states hold everybody's data.
+        sent = [(g.kind, g.rows[np.flatnonzero(g.crossing)]) for g in self.messages]
+        kept = [(f"state {f} at the end of the round", m) for f, m in self.record.end_state.items()]
+        asked = [(name, rows) for name, rows in sent if kind in (None, name)]
+        found = [(0.0, "none")] * self.record.agents
+        left = list(range(self.record.agents))
+        for named in (asked, kept, self.record.closure):
+            if not left:
+                break
+            each = [(name, *self._row_by_row(rows)) for name, rows in named]
+            if named is asked and kind is None:
+                each = [one for one in each if not one[2]]
+            for victim in left:
+                of = [(float(mus[victim]), name) for name, mus, _ in each]
+                found[victim] = max(of, default=(0.0, "none"))
+            left = [victim for victim in left if not found[victim][0]]
         return found
 
-    def _sent_rows(self, kind: str | None) -> Iterator[tuple[str, csr_array]]:
-        for g in self.messages:
-            if kind in (None, g.kind):
-                yield g.kind, self.expand(g.rows[np.flatnonzero(g.crossing)], unseen=_all_of)
-
-    def _end_rows(self) -> Iterator[tuple[str, csr_array]]:
-        for field, rows in self.record.end_state.items():
-            yield f"state {field} at the end of the round", self.expand(rows, unseen=_all_of)
-
-    def _holds_bounded(self, rows: csr_array) -> bool:
-        blamed = _columns(g for g in self.groups if isinstance(g, Contributions) and g.blame)
-        return bool(rows[:, blamed].nnz)
-
-    def _mu_row_by_row(self, rows: csr_array) -> np.ndarray:
+    def _row_by_row(self, rows: csr_array) -> tuple[np.ndarray, bool]:
         """(A,) for each victim the largest mu among rows of which only one is seen.
 
-        Batches that meet in one row count as if the record were in all of them.
+        And whether a `bounded` contribution is in one of them. Batches that meet in one row count
+        as if the record were in all of them.
         """
-        # Owner and bound of each column; no bound where it is no contribution.
+        blamed = _columns(g for g in self.groups if isinstance(g, Contributions) and g.blame)
+        largest, bounded = np.zeros(self.record.agents), False
+        for some in self._in_parts(rows):
+            held = self.expand(rows[some], unseen=_all_of)
+            np.maximum(largest, self._largest_mu(held), out=largest)
+            bounded = bounded or bool(held[:, blamed].nnz)
+        return largest, bounded
+
+    def _in_parts(self, rows: csr_array) -> Iterator[slice]:
+        """Rows that hold few enough entries together once no message is left in them."""
+        used = np.asarray((rows != 0) @ self._entries_held[: rows.shape[1]])
+        at, of = 0, np.cumsum(np.minimum(used, self.columns))
+        while at < rows.shape[0]:
+            before = of[at - 1] if at else 0.0
+            end = max(at + 1, int(np.searchsorted(of, before + _ENTRIES_AT_ONCE, side="right")))
+            yield slice(at, end)
+            at = end
+
+    @cached_property
+    def _entries_held(self) -> np.ndarray:
+        """(columns,) the most columns that each holds where messages are what they hold."""
+        held = np.ones(self.columns)
+        for g in self.messages:
+            of = (g.rows != 0) @ held[: g.rows.shape[1]]
+            held[g.start : g.start + g.size] = np.minimum(of, self.columns)
+        return held
+
+    @cached_property
+    def _owners_and_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """(columns,) owner and bound of each column; no bound where it is no contribution."""
         owners, bounds = np.zeros(self.columns, dtype=int), np.zeros(self.columns)
-        agents = self.record.agents
         for g in self.groups:
             if isinstance(g, Contributions):
                 owners[g.start : g.start + g.size] = g.owners
                 bounds[g.start : g.start + g.size] = g.bounds
+        return owners, bounds
+
+    def _largest_mu(self, rows: csr_array) -> np.ndarray:
+        """(A,) for each victim the largest mu among rows without messages."""
+        owners, bounds = self._owners_and_bounds
+        agents = self.record.agents
         columns = np.flatnonzero(bounds)
         noise = _columns(g for g in self.groups if isinstance(g, NoiseSources))
 

@@ -174,14 +174,15 @@ class TracedRound(Operations):
         remedy = "the deviation of the noise, 0 for none"
         std = checked_number("std", std, least=0.0, most=math.inf, remedy=remedy)
         mixing = None if factor is None else checked_factor(factor, rows=count)
-        if known_to is None:
-            if mixing is None:
-                known_to = [frozenset({holder}) - {SERVER} for holder in holders.tolist()]
-            else:
-                makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
-                known_to = [frozenset(of) - {SERVER} for of in makers]
-        sources = count if mixing is None else mixing.shape[1]
-        known_to = checked_knowers(known_to, sources=sources, agents=self.agents)
+        if known_to is not None:
+            sources = count if mixing is None else mixing.shape[1]
+            known_to = checked_knowers(known_to, sources=sources, agents=self.agents)
+        elif mixing is None:
+            alone = {holder: frozenset({holder}) - {SERVER} for holder in set(holders.tolist())}
+            known_to = [alone[holder] for holder in holders.tolist()]
+        else:
+            makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
+            known_to = [frozenset(of) - {SERVER} for of in makers]
 
         # A column for each source, and rows that mix them.
         start = self._record.width

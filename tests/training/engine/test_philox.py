@@ -1,12 +1,15 @@
 """Philox4x32-10: known answers, what it refuses, and devices that are not here."""
 
+import hashlib
 import math
+import weakref
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from overhear.training.engine.philox import normal_rows, philox4x32
+from overhear.training.engine.philox import normal_rows, pairs_at_once, philox4x32
 
 # Counter, key and answer from kat_vectors of Random123 1.14.
 KNOWN = [
@@ -57,6 +60,21 @@ def test_words_are_broadcast_as_if_spread_out():
     spread = philox4x32((a.expand(3, 5), b.expand(3, 5), c.expand(3, 5), d.expand(3, 5)), (3, 4))
     for one, other in zip(philox4x32((a, b, c, d), (3, 4)), spread, strict=True):
         assert torch.equal(one.expand(3, 5), other)
+
+
+def test_words_are_those_of_earlier_versions():
+    place = torch.arange(1000)[None], torch.arange(3)[:, None] * 2**30
+    nonce = torch.full((1, 1), 2**32 - 5), torch.full((1, 1), 77)
+    found = torch.stack(philox4x32((*place, *nonce), (0x89ABCDEF, 0x01234567)))
+    assert hashlib.sha256(found.numpy().tobytes()).hexdigest() == (
+        "80e5b02968c63a8d4ed30beae4cb0a1faa7bd0cd311e72238394b099f6bd9e7e"
+    )
+
+
+def test_the_words_of_a_counter_are_left_as_they_are():
+    counter = tuple(torch.full((2, 3), word) for word in (1, 2, 3, 4))
+    philox4x32(counter, (5, 6))
+    assert [word.unique().tolist() for word in counter] == [[1], [2], [3], [4]]
 
 
 def by_hand(counter: list[int], key: list[int]) -> list[int]:
@@ -123,3 +141,65 @@ def test_numbers_whose_noise_would_be_that_of_another_place_are_refused(wrong, n
 def test_no_rows_and_no_values_are_fine(rows, width):
     z = normal_rows([1, 2, 3, 4], rows, width=width, dtype=torch.float32, device="cpu")
     assert tuple(z.shape) == (len(rows), width)
+
+
+@pytest.mark.parametrize(
+    ("free", "kept", "taken", "expected"),
+    [
+        (640 * 10**6, 0, 0, 10**6),  # a quarter of the free memory, 160 bytes a pair
+        (640 * 10**6, 0, 320 * 10**6, 1_500_000),  # and of what the allocator keeps for later
+        (0, 0, 0, 2**16),
+        (139 * 2**30, 0, 0, 2**24),
+    ],
+)
+def test_a_cuda_device_makes_as_many_pairs_as_fit_in_its_memory(
+    monkeypatch, free, kept, taken, expected
+):
+    device = torch.device("cuda", 1)
+
+    def of_device(value):
+        def asked(which):
+            assert which == device
+            return value
+
+        return asked
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", of_device((free, 141 * 2**30)))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", of_device(kept + taken))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", of_device(kept))
+    assert pairs_at_once(device) == expected
+
+
+class Held(TorchDispatchMode):
+    """Bytes of the tensors that live, and the most of them at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._seen = set[int]()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for one in out if isinstance(out, list | tuple) else [out]:
+            storage = one.untyped_storage()
+            if storage.data_ptr() not in self._seen:
+                self._seen.add(storage.data_ptr())
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                weakref.finalize(storage, self._freed, storage.data_ptr(), storage.nbytes())
+        return out
+
+    def _freed(self, at, size):
+        self._seen.discard(at)
+        self.now -= size
+
+
+@pytest.mark.parametrize("draws", [1, 4])
+def test_what_lives_at_a_time_is_no_more_than_is_counted_on(monkeypatch, draws):
+    pairs = 2**14
+    monkeypatch.setattr("overhear.training.engine.philox.pairs_at_once", lambda _: pairs)
+    of = {"width": 2 * pairs, "dtype": torch.float32, "device": "cpu", "draws": draws}
+    with Held() as held:
+        normal_rows([1, 2, 3, 4], [0], **of)
+    assert 60 * pairs < held.most <= 160 * pairs

@@ -4,8 +4,10 @@ What the noise is like is in test_noise_quality.
 """
 
 import copy
+import hashlib
 import pickle
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from overhear.training.graphs.topologies import ring
 from tests.training.contract import bound_to, setting
 
 ROOT = 0x0123_4567_89AB_CDEF_FEDC_BA98_7654_3210
+ROWS = [5, 0, 9, 2, 7, 1, 8]
 both = pytest.mark.parametrize("hardened", [False, True], ids=["plain", "hardened"])
 
 
@@ -66,6 +69,55 @@ def test_hardened_noise_is_half_the_sum_of_four_draws():
     draws = stream.normal(size=(4, 16))
     expected = (draws[0] + draws[1] + draws[2] + draws[3]) / 2
     assert noise(source, round=4, call=2, rows=[1, 6])[1].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("hardened", "dtype", "digest"),
+    [
+        (False, torch.float32, "681ae4e844307b16743834c7f98fb7a43454f74bfe0810e987fe7917aff1afca"),
+        (False, torch.float64, "82cb81f1d13db68e209803d1f84378081fe2b7100868f244ac34114bda6fce69"),
+        (True, torch.float32, "27051748090f85cd333d9104f04cd1584192354e4ae162dff02a1209879f4f4a"),
+        (True, torch.float64, "8f90fdc5697439dc957d6f9f0c821146d126f28958ea8069419ccecaf321a73a"),
+    ],
+    ids=["float32", "float64", "hardened float32", "hardened float64"],
+)
+def test_noise_is_bit_for_bit_that_of_earlier_versions(hardened, dtype, digest):
+    source = SecretRandomness(ROOT, hardened=hardened)
+    z = source.normal(round=3, call=1, rows=[0, 7, 2], width=5001, dtype=dtype)
+    assert hashlib.sha256(z.numpy().tobytes()).hexdigest() == digest
+
+
+@both
+def test_noise_is_the_same_by_any_number_of_threads(monkeypatch, hardened):
+    drawn, names = [], []
+    fill = SecretRandomness._fill
+
+    def named(*args, **kwargs):
+        names.append(threading.current_thread().name)
+        fill(*args, **kwargs)
+
+    monkeypatch.setattr(SecretRandomness, "_fill", named)
+    for count in (1, 2, 3, 64):
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=count: count)
+        drawn.append(noise(SecretRandomness(ROOT, hardened=hardened), rows=ROWS, width=2**15))
+    assert all(torch.equal(one, drawn[0]) for one in drawn)
+    # One by the caller itself, then by 2, by 3, and by as many as have 2^16 values to draw.
+    assert names[0] == threading.current_thread().name
+    assert len(names) == 1 + 2 + 3 + len(ROWS) // 2
+    assert all(name.startswith("ThreadPoolExecutor") for name in names[1:])
+
+
+def test_a_row_that_no_stream_has_is_refused_on_any_thread(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    with pytest.raises(ValueError, match="row=-1"):
+        noise(SecretRandomness(ROOT), rows=[*ROWS, -1], width=2**15)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 2**20), (300, 2**11), (2, 2**15)])
+def test_few_values_are_drawn_without_a_thread(monkeypatch, rows, width):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.delattr("overhear.training.engine.randomness.ThreadPoolExecutor")
+    assert noise(SecretRandomness(ROOT), rows=range(rows), width=width).shape == (rows, width)
 
 
 @both
