@@ -10,11 +10,14 @@ from pathlib import Path
 import safetensors
 
 from ...privacy.durable import sync_folder
+from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.transcript import Transcript
+from ..run_file.run_file import RunFile
 
 __all__ = [
     "forget_half_saved",
     "forget_states",
+    "layout_of",
     "save_transcript",
     "snapshot_round",
     "snapshot_rounds",
@@ -31,6 +34,15 @@ def snapshot_round(intercepted: int) -> int:
 def snapshot_rounds(intercepted: Iterable[int]) -> set[int]:
     """The rounds after which the state is kept for re-enactments."""
     return {snapshot_round(number) for number in intercepted}
+
+
+def layout_of(start: Checkpoint, config: RunFile) -> str:
+    """The layout with which a run goes on: that of its rounds, since layouts differ in rounding.
+
+    Before the first round none is settled.
+    """
+    held = start.facts.get("layout") if start.round > 0 else None
+    return config.training.layout if held is None else held
 
 
 def forget_states(checkpoints: Path, *, kept: Callable[[int], bool], newest: int) -> None:

@@ -42,7 +42,7 @@ from . import folder as run_folder
 from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
 from .released import epsilon_so_far, price_of_loss
-from .rounds_kept import forget_states, save_transcript, snapshot_rounds
+from .rounds_kept import forget_states, layout_of, save_transcript, snapshot_rounds
 from .same_records import write_records
 from .sums import write_sums
 from .tested_noise import TestedNoise, noise_test_rate, stopped_by_noise
@@ -231,7 +231,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
     config, built, out, stop = session.config, session.built, session.out, session.stop
     watched = list(config.intercept.victims) or [_victim(config)]
     transcript = Transcript(config.intercept.rounds, agents=watched)
-    layout = config.training.layout if start is None else _layout_of(start, config)
+    layout = config.training.layout if start is None else layout_of(start, config)
     ranks = 1 if session.group is None else session.group.place.size
     noise = TestedNoise(built, session.plan, ranks=ranks)
     engine = engine_of(session, layout=layout, transcript=transcript, noise=noise)
@@ -353,15 +353,6 @@ def engine_of(
         scripts=session.plan.scripts,
         noise_tests=None if noise is None else noise.tests,
     )
-
-
-def _layout_of(start: Checkpoint, config: RunFile) -> str:
-    """The layout with which a run goes on: that of its rounds, since layouts differ in rounding.
-
-    Before the first round none is settled.
-    """
-    held = start.facts.get("layout") if start.round > 0 else None
-    return config.training.layout if held is None else held
 
 
 def _tell_layout(session: Session, engine: Engine, *, ranks: int) -> None:

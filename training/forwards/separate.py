@@ -221,7 +221,7 @@ class _Reader:
             return
         if target in _ON_SIZES or target is torch.ops.aten.sym_size.int:
             operation = _size if target is torch.ops.aten.sym_size.int else target
-            self._note(node, Size(), operation=operation)
+            self._note(node, Size(), operation=operation)  # pyright: ignore[reportArgumentType]
             return
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
             raise ExamplesMeet(f"its forward uses {getattr(target, '__name__', target)}")

@@ -80,7 +80,7 @@ def _convolution(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
 
 def _layer_norm(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
     _within(place, rank(call.arguments["input"]) - weight.ndim)
-    return nn.LayerNorm(tuple(weight.shape), eps=call.arguments["eps"], device="meta")
+    return nn.LayerNorm(list(weight.shape), eps=call.arguments["eps"], device="meta")
 
 
 def _group_norm(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
