@@ -69,7 +69,7 @@ def python_with_witness(place: Path) -> str:
         f"    witnessed(Path({str(place / 'seen')!r}))",
         "    return run(arguments)",
         "cli._run = run",
-        "sys.exit(cli.main(sys.argv[3:]))  # after -m overhear.commands.cli",
+        "sys.exit(cli.main(sys.argv[3:]))  # after -m overhear.commands",
     ]
     program.write_text("\n".join(lines), encoding="utf-8")
     program.chmod(0o755)

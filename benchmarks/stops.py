@@ -233,8 +233,19 @@ class Bench:
             ended = run(self._command(kind, out), place)
             hold(kind, "the same command ends it", ended.codes == [0], ended)
         check_sums(out)
-        same = (out / name).read_bytes() == (self.whole / name).read_bytes()
-        hold(kind, "the result is that of a whole one", same, out)
+        found, whole = ((one / name).read_bytes() for one in (out, self.whole))
+        if kind == "attack":  # which draws fresh noise for what it plants
+            found, whole = _attacked(found), _attacked(whole)
+        hold(kind, "the result is that of a whole one", found == whole, out)
+
+
+def _attacked(told: bytes) -> bytes:
+    """What was attacked, and not what came of it."""
+    named = ("scenario", "adversary", "round", "victim", "preset", "gallery")
+    points = json.loads(told)["scenarios"]
+    return str(
+        [[[p[n] for n in named], [row["name"] for row in p["rows"]]] for p in points]
+    ).encode()
 
 
 def _digests(out: Path) -> dict[str, str]:

@@ -131,7 +131,7 @@ def _start(
     for rank in range(ranks):
         children.append(
             subprocess.Popen(  # noqa: S603 # our own command line
-                [sys.executable, "-m", "overhear.commands.cli", *arguments],
+                [sys.executable, "-m", "overhear.commands", *arguments],
                 env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the parent, which tells all ranks
