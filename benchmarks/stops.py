@@ -4,8 +4,9 @@
 process, as two ranks, or as `train --ranks 2`, which starts its own; attack, audit. At a random
 moment of it a signal comes, SIGINT, SIGTERM or SIGHUP, to one of its processes or to all; every
 fifth training in one process gets a second one. What is left is checked and the command goes on, by
---resume or once more, to its end, which has to be that of a command that nobody disturbed. The
-witness writes down outside of the folder which round is released, with a digest of its states.
+--resume or once more, to its end, which has to be that of a command that nobody disturbed, but for
+the noise that attacks and audits draw anew. The witness writes down outside of the folder which
+round is released, with a digest of its states.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ class Bench:
     def _again(
         self, kind: str, out: Path, place: Path, before: dict[str, str], *, code: int
     ) -> None:
-        """Nothing is half-written, and the same command comes to the same result."""
+        """Nothing is half-written, and the same command comes to a result of the same."""
         hold, name = self.tally.hold, {"attack": run_folder.ATTACK, "audit": run_folder.AUDIT}[kind]
         done = (out / name).exists()
         hold(kind, "the result is there just where it is done", done == (code == 0), (done, code))
@@ -233,19 +234,21 @@ class Bench:
             ended = run(self._command(kind, out), place)
             hold(kind, "the same command ends it", ended.codes == [0], ended)
         check_sums(out)
-        found, whole = ((one / name).read_bytes() for one in (out, self.whole))
-        if kind == "attack":  # which draws fresh noise for what it plants
-            found, whole = _attacked(found), _attacked(whole)
-        hold(kind, "the result is that of a whole one", found == whole, out)
+        found, whole = (_settled(one / name) for one in (out, self.whole))
+        hold(kind, "the result is of what a whole one is of", found == whole, (found, whole))
 
 
-def _attacked(told: bytes) -> bytes:
-    """What was attacked, and not what came of it."""
-    named = ("scenario", "adversary", "round", "victim", "preset", "gallery")
-    points = json.loads(told)["scenarios"]
-    return str(
-        [[[p[n] for n in named], [row["name"] for row in p["rows"]]] for p in points]
-    ).encode()
+def _settled(path: Path) -> list[list[object]]:
+    """What was attacked or audited; what came of it differs, since noise is drawn anew."""
+    told = json.loads(path.read_text())
+    if "scenarios" in told:
+        named = ("scenario", "adversary", "round", "victim", "preset", "gallery")
+        return [
+            [*(p[n] for n in named), *(r["name"] for r in p["rows"])] for p in told["scenarios"]
+        ]
+    named = ("seed", "settings", "canaries", "runs", "rounds", "hosts", "run_file", "earlier")
+    found = [[one["name"] for one in told[part]] for part in ("adversaries", "checks")]
+    return [[told[n] for n in named], *found]
 
 
 def _digests(out: Path) -> dict[str, str]:

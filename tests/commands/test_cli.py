@@ -331,7 +331,9 @@ def test_train_reports_epsilon_against_its_limit_on_standard_error(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def train_run(_: Any, out: Path, *, progress: Callable[..., None], group: None) -> TrainSummary:
+    def train_run(
+        _: Any, out: Path, *, progress: Callable[..., None], **_rest: object
+    ) -> TrainSummary:
         metrics = type("Metrics", (), {"consensus_accuracy": 0.5})
         progress(1, 200, None, None)
         progress(2, 200, 1.234, metrics)
