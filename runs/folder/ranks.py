@@ -56,6 +56,7 @@ from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..hosts.meeting import FAILED_FIRST, connect, hosts_of, introduce, store_of
+from ..hosts.names import CLOSED
 from ..hosts.place import Place
 from ..hosts.same_run import check_same_facts, digest_of_module, program_facts
 from ..plan.plan import Plan
@@ -63,7 +64,6 @@ from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
-from .launch import CLOSED
 
 __all__ = ["Group", "Start", "facts_of", "joined", "take_device"]
 
