@@ -69,6 +69,7 @@ __all__ = ["Group", "Start", "facts_of", "joined", "take_device"]
 
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
+_REACHING = 180.0  # seconds, at the least, in which the host of rank 0 must keep the store
 _CONNECTING = 30.0  # seconds, at the least, in which ranks that have all come connect
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
 _POLL, _PRECEDENCE = 0.1, 0.5  # of these rank 0 has the second to say why it ends at once
@@ -351,7 +352,7 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     """
     stop = stop or Stop()
     stop.quiet = place.rank > 0
-    group = Group(place, store_of(place, limit=max(timeout, _PREPARING)), timeout=timeout)
+    group = Group(place, store_of(place, limit=max(timeout, _REACHING)), timeout=timeout)
     watching = threading.Thread(target=group.end_with_another, daemon=True)
     if place.rank > 0:
         watching.start()
