@@ -222,7 +222,7 @@ def einsum(call: Call) -> Place | None:
     if not found:
         return None
     letter, outer, inner = next(iter(found))
-    if len(found) > 1 or letter not in sent or not sent.isalpha() or "." in read:
+    if len(found) > 1 or letter not in sent or not sent.isalpha():
         raise ExamplesMeet(f"{read}->{sent} sums over the examples")
     for letters, node in zip(read.split(","), operands, strict=True):
         if letter in letters and call.place(node) is None:

@@ -75,14 +75,13 @@ class Product:
         """Norms (B,) of the weights' gradients from Gram matrices, not below the true ones."""
         positions, width = self.inputs.shape[1], self.inputs.shape[2] + self.signals.shape[2]
         read, sent = (found @ found.mT for found in (self.inputs.double(), self.signals.double()))
+        # What underflows in a product of n numbers is n eps of the smallest double: of S^2, rounding.
         ends = [
             found.diagonal(dim1=1, dim2=2).clamp(min=_SMALLEST_DOUBLE) for found in (read, sent)
         ]
         longest = (ends[0] * ends[1]).sqrt().sum(1)  # S
         rounding = (width + positions**2 + 2) * torch.finfo(torch.float64).eps
         squares = (read * sent).sum((1, 2)).clamp(min=0) + rounding * longest.square()
-        # Of entries whose squares underflow.
-        squares = squares + positions * _SMALLEST_DOUBLE * (ends[0] + ends[1]).sum(1)
         return squares.sqrt() + positions * torch.finfo(self.signals.dtype).eps * longest
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
