@@ -70,7 +70,8 @@ def first_linear_input(
         >>> round((found - x).abs().max().item(), 4)
         0.0
     """
-    name = _first_linear(model, observation.points[0, 0], input_shape)
+    of_model = observation.points[0, 0, : observation.gradient.shape[1]]
+    name = _first_linear(model, of_model, input_shape)
     if observation.records != 1 or name is None:
         return None
     # In one unit of noise; the input is the right factor of every intercept, so their rows stack.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...training.exposure.guarantees import accounted, run_epsilon
@@ -66,7 +68,7 @@ def read_run(folder: Path) -> AccountedRun:
     check_sums(folder)
     spent = _spent(folder)
     check_records_file(folder, header_of(spent))
-    built = build(config)
+    built = build(config, device=torch.device("cpu"))  # where the run's own may not be there
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size, begun=True)
     check_ledger(folder, spent, plan)
     return AccountedRun(config=config, built=built, plan=plan, spent=spent)

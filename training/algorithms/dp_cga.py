@@ -147,7 +147,7 @@ def project(gradient: Tensor, rows: Tensor) -> Tensor:
 
     Returns:
         (D,) M^T v* + g, in the gradient's precision. On a device not a number where the solver
-        does not settle; the gradients of the next round refuse it.
+        does not settle, which is an error when the round ends.
 
     Raises:
         RuntimeError: on the host, the solver does not settle.

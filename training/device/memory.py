@@ -4,7 +4,7 @@ On the CPU the bounds are those of its caches, measured, and the same everywhere
 costs what the host takes to launch it, so it is as large as memory allows: a 64th of the bytes,
 rounded down to a power of two, so that two runs on one kind of device mostly have the same. An
 evaluation run reads the whole memory and not what is free, since its bits must not depend on what
-else runs.
+else runs; for the same reason its passes are not halved where memory runs out.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def make_room(device: torch.device) -> bool:
     """Halve what a pass may hold, after a device ran out of memory, for the rest of the process.
 
     Returns:
-        Whether there is less now, so that it is worth trying again.
+        Whether there is less now, so that it is worth trying again. Not where a device is to
+        compute the same bits again: passes of another size add up in another order.
     """
-    if device.type != "cuda" or elements_at_once(device) <= 1:
+    if device.type != "cuda" or _repeats() or elements_at_once(device) <= 1:
         return False
     _known[_key(device)] = elements_at_once(device) // 2
     torch.cuda.empty_cache()  # what is held in pieces of the former size
@@ -58,14 +59,22 @@ def make_room(device: torch.device) -> bool:
 
 
 def too_large(device: torch.device, error: BaseException) -> InputError:
-    """What is said where a device has no memory for half a pass either."""
+    """What is said where a device has no memory for a pass, nor for half of one."""
     told = " ".join(str(error).split())[:200]
+    tried, instead = "in passes of half their size either", ""
+    if _repeats():
+        tried = "and smaller passes would not compute the bits that evaluation_noise_seed promises"
+        instead = ", or leave out evaluation_noise_seed"
     return InputError(
-        f"a round does not fit into the memory of {device}, in passes of half their size either "
-        f"({told}); spread the agents over more ranks or devices, take a smaller network or batch, "
-        "or set training.device=cpu"
+        f"a round does not fit into the memory of {device}, {tried} ({told}); spread the agents "
+        "over more ranks or devices, take a smaller network or batch, or set training.device=cpu"
+        f"{instead}"
     )
 
 
+def _repeats() -> bool:
+    return torch.are_deterministic_algorithms_enabled()
+
+
 def _key(device: torch.device) -> tuple[str, bool]:
-    return str(device), torch.are_deterministic_algorithms_enabled()
+    return str(device), _repeats()

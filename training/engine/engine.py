@@ -16,6 +16,7 @@ from ..algorithms.algorithm import Bound, check_blocks, check_weights
 from ..data.dataset import Examples
 from ..data.load import poisson_batch
 from ..device.copies import on_device
+from ..device.numbers import check_numbers
 from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
 from ..graphs.graph import Topology
@@ -266,15 +267,15 @@ class Engine:
             done = perform(
                 self._bound.init, current, number=0, planned=self.scripts.start, watch=watch
             )
-            self.state = self._checked_for_overflow(done.state)
+            self.state = self._checked(done.state, number=0)
         self._failed = False
         self.round = 0
 
-    def _checked_for_overflow(self, state: Any) -> Any:
-        """The state, once gradients that put off looking for overflow have looked."""
-        check = getattr(self._gradients, "check", None)
-        if check is not None:
-            check()
+    def _checked(self, state: Any, *, number: int) -> Any:
+        """The state of a round, once all that puts off looking at values has looked."""
+        getattr(self._gradients, "check", lambda: None)()
+        rows = {k: v.rows for k, v in state._asdict().items() if isinstance(v, Agents)}
+        check_numbers(rows, first=self._mine.start, round=number)
         return state
 
     def advance(
@@ -310,7 +311,7 @@ class Engine:
                 planned=script,
                 watch=self._noise_of_round(number),
             )
-            self.state = self._checked_for_overflow(done.state)
+            self.state = self._checked(done.state, number=number)
         self._failed = False
         self.round += 1
 

@@ -19,7 +19,7 @@ def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
 
     It may use what its task holds, so it is no copy, and its fingerprint is the name of its task.
     The first value is projected twice. On a device the host does not wait for the answer: a
-    result that differs is not a number, which the gradients of the next round refuse.
+    result that differs is not a number, which is an error when the round ends.
 
     Raises:
         UndeclaredOperation: when it runs, if the same value is projected to another one.

@@ -139,8 +139,9 @@ def _together(
         return loss, (logits.argmax(dim=1) == y).sum(), margin
 
     if len(models) > 1:
-        # What vmap cannot do, or has no memory for, is done model by model.
-        with suppress(Exception):
+        # What vmap cannot do, or has no memory for, is done model by model. Torch says either by a
+        # RuntimeError; another error is the network's own.
+        with suppress(RuntimeError):
             return _Sums(*torch.func.vmap(of_one)(models))
     return _Sums(*map(torch.stack, zip(*map(of_one, models), strict=True)))
 

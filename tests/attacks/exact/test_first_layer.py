@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -39,6 +41,15 @@ def test_a_first_linear_layer_gives_the_input_away_whatever_the_clip(
     assert found is not None
     torch.testing.assert_close(found, truth, atol=1e-4, rtol=0)
     assert residual(seen, model, inputs=found, targets=torch.tensor([0])) < 1e-4
+
+
+def test_a_point_with_further_blocks_gives_the_input_away_too() -> None:
+    model, truth = _mlp(), _picture()
+    seen = _observe(model, truth)
+    wider = replace(seen, points=torch.cat([seen.points, torch.ones(1, 1, 10)], dim=2))
+    found = first_linear_input(wider, model, input_shape=SHAPE, box=BOX)
+    assert found is not None
+    torch.testing.assert_close(found, truth, atol=1e-4, rtol=0)
 
 
 def test_a_wrong_input_leaves_a_large_residual() -> None:

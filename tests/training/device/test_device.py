@@ -60,6 +60,17 @@ def test_room_is_made_by_halves_and_stays(memory_of):
     assert not make_room(CPU)
 
 
+def test_an_evaluation_run_is_refused_where_memory_runs_out(memory_of):
+    memory_of(8 * GIB, 8 * GIB)
+    with computing(CUDA, repeats=True):
+        assert not make_room(CUDA)
+        assert elements_at_once(CUDA) == 2**27
+        said = str(too_large(CUDA, RuntimeError("CUDA out of memory")))
+    assert "smaller passes would not compute the bits that evaluation_noise_seed promises" in said
+    assert said.endswith("or leave out evaluation_noise_seed")
+    assert make_room(CUDA)
+
+
 def case():
     model = nn.Linear(3, 2)
     draw = torch.Generator().manual_seed(0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from overhear.training.algorithms import ALGORITHMS
+from overhear.training.algorithms import ALGORITHMS, dp_cga
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
@@ -30,6 +30,7 @@ DEVICES = [
 # once, before the round that is watched.
 BETWEEN = {
     ("training/gradients/gradients.py", "PairGradients.check"): "sums are looked at",
+    ("training/device/numbers.py", "check_numbers"): "models are looked at",
     ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
     ("training/functions/batched.py", "_agree"): "a function is tried once",
     ("training/engine/engine.py", "Engine.snapshot.<locals>.<dictcomp>"): "a snapshot is read",
@@ -111,6 +112,21 @@ def test_nothing_is_read_back_within_a_round(name, where):
         with device.watched():
             one = engine._make_round(3, planted={}, recorded=None)
             perform_only(engine, one)
+
+
+def unsettled(triangle: Tensor) -> Tensor:
+    """A solver that does not settle on any problem."""
+    return triangle[0, :-1] * float("nan")
+
+
+@pytest.mark.parametrize("where", DEVICES)
+def test_a_solver_that_does_not_settle_is_an_error_when_the_round_ends(where, monkeypatch):
+    held = of("dp-cga")
+    monkeypatch.setattr(dp_cga, "non_negative", unsettled)
+    with a_device(where, BETWEEN) as device:
+        engine = engine_of("dp-cga", replace(held, device=device.device))
+        with pytest.raises(FloatingPointError, match="after round 1 x of agent 0 is not a number"):
+            engine.advance()
 
 
 def perform_only(engine: Engine, one: object) -> None:

@@ -99,3 +99,22 @@ def test_models_that_are_taken_together_score_as_one_by_one(name, batch, monkeyp
     assert calls
     for one, other in zip(found, expected, strict=True):
         assert one == (None if other is None else pytest.approx(other, rel=1e-6))
+
+
+class Moody(nn.Linear):
+    """Fails when it is called for the first time, and not again."""
+
+    failed = False
+
+    def forward(self, x):
+        if not self.failed:
+            self.failed = True
+            raise KeyError("a layer")
+        return super().forward(x)
+
+
+def test_an_error_of_the_network_is_not_taken_for_one_of_vmap(monkeypatch):
+    monkeypatch.setattr(evaluation, "_takes_many", lambda device: True)
+    examples = Examples(torch.zeros(2, 4), torch.tensor([0, 1]))
+    with pytest.raises(KeyError):
+        evaluate(Moody(4, 2), torch.zeros(3, 10), examples, round=0)
