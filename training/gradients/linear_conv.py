@@ -75,7 +75,7 @@ class Product:
         """Norms (B,) of the weights' gradients from Gram matrices, not below the true ones."""
         positions, width = self.inputs.shape[1], self.inputs.shape[2] + self.signals.shape[2]
         read, sent = (found @ found.mT for found in (self.inputs.double(), self.signals.double()))
-        # n squares that underflow lose at most n eps of the smallest double, so `rounding` has them.
+        # Squares that underflow lose at most n eps of the smallest double: `rounding` has them.
         ends = [
             found.diagonal(dim1=1, dim2=2).clamp(min=_SMALLEST_DOUBLE) for found in (read, sent)
         ]
