@@ -139,6 +139,7 @@ class Group:
         self.ranks: Ranks | None = None
         self.asked = 0
         self._finished = threading.Event()
+        self._met = threading.Event()
 
     def meet(self) -> None:
         """Become one process group with the other ranks, which run the same program.
@@ -151,6 +152,7 @@ class Group:
         guests = introduce(self.place, self._store, program=program, limit=self._patience)
         self.hosts = hosts_of(guests)
         connect(self.place, self._store, guests, limit=max(self.timeout, _CONNECTING))
+        self._met.set()
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         """Wait until all ranks have planned the run, and compare what they are about to compute.
@@ -315,12 +317,17 @@ class Group:
         self.fail(stopped)
 
     def end_with_another(self) -> None:
-        """End this process once another rank has said why it fails; for a thread of its own."""
+        """End this process once another rank has said why it fails; for a thread of its own.
+
+        Rank 0, which writes the folder, does so only until the ranks have met: gloo may wait for a
+        rank that is gone much longer than it was told to.
+        """
+        until = self._finished if self.place.rank else self._met
         with contextlib.suppress(RuntimeError):  # nobody keeps the store any more
-            while not self._finished.wait(_POLL):
+            while not until.wait(_POLL):
                 if self._store.check([_SAID]):
                     code = int(self._store.get(_SAID))
-                    self._store.set(f"heard/{self.place.rank}", "")
+                    self._part(None)
                     os._exit(code)
 
 
@@ -354,15 +361,13 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     stop.quiet = place.rank > 0
     group = Group(place, store_of(place, limit=max(timeout, _REACHING)), timeout=timeout)
     watching = threading.Thread(target=group.end_with_another, daemon=True)
-    if place.rank > 0:
-        watching.start()
+    watching.start()
     stop.at_once = group.end_at_once
     try:
         group.meet()
         yield group
         group.finish()
-        if place.rank > 0:
-            watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
+        watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
     except SystemExit as leave:  # of code that the run calls, such as a model of the user's
         group.fail(RuntimeError(f"the command was left by {leave!r} before its end"))
     except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 - it ends the process
