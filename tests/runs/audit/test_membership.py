@@ -178,7 +178,7 @@ def test_noise_that_is_missing_is_contradicted(tmp_path: Path, monkeypatch) -> N
         def bound(self, multiplier):
             return self._built.bound(1e-6 * multiplier)
 
-    monkeypatch.setattr(module, "build", lambda config: Silent(bound(config)))
+    monkeypatch.setattr(module, "build", lambda config, **how: Silent(bound(config, **how)))
     monkeypatch.setattr(played, "Engine", lambda setting, bound, scripts: Engine(setting, bound))
     with pytest.raises(ContradictedProof, match="more than the proven epsilon"):
         audit_membership(folder, Wanted(references=16, games=8))
