@@ -1,40 +1,36 @@
 """Signals at random moments: what is left after each, held against a witness and a whole run.
 
 `python benchmarks/kills.py --signals N` runs this. A child runs a command of ours: train in one
-process or over two ranks, attack, audit. At a random moment of it a signal comes, SIGINT, SIGTERM
-or SIGHUP; every fifth train gets a second one. What is left is checked and the command goes on, by
---resume or once more, to its end, which has to be that of a command that nobody disturbed. The
-witness writes down outside of the folder which round is released, with a digest of its states.
+process, as two ranks, or as `train --ranks 2`, which starts its own; attack, audit. At a random
+moment of it a signal comes, SIGINT, SIGTERM or SIGHUP, to one of its processes or to all; every
+fifth training in one process gets a second one. What is left is checked and the command goes on, by
+--resume or once more, to its end, which has to be that of a command that nobody disturbed, but for
+the noise that attacks and audits draw anew. The witness writes down outside of the folder which
+round is released, with a digest of its states.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import re
 import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
+from disturbed import Ended, run
 from PIL import Image
-from torch.distributed import TCPStore
 
-from overhear.commands import cli
 from overhear.privacy import read_ledger
 from overhear.runs.folder import folder as run_folder
 from overhear.runs.folder.sums import check_sums
 from overhear.training.engine.checkpoint import load_checkpoint
-from overhear.training.engine.engine import Engine
 
 RUN = """
 [data]
@@ -57,8 +53,8 @@ layout = "loop"
 [intercept]
 rounds = [2, 29]
 [attack]
-rounds = [2, 29]
-presets = ["matched"]
+rounds = [2]
+presets = ["idlg", "matched"]
 scenarios = ["view"]
 restarts = 1
 images = 1
@@ -68,7 +64,10 @@ checked_rounds = 2
 seed = 5
 """
 ROUNDS = 40
-KINDS = ("train", "train", "attack", "ranks", "audit")
+_OFTEN = ("train", "train", "attack")
+KINDS = (*_OFTEN, "ranks", "audit", *_OFTEN, "launch")
+TRAINING = ("train", "ranks", "launch")
+PROCESSES = {"ranks": [[0], [1], [0, 1]], "launch": [[0], [-1], [-2], [0, -1, -2]]}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SENTENCE = {
     "stopped": r"^stopped( after round \d+)?; .+$",
@@ -91,111 +90,6 @@ class Tally:
             self.failures.append(f"{kind}: {what}: {told}")
 
 
-class Ended(NamedTuple):
-    """How the processes of a command ended."""
-
-    codes: list[int]
-    said: str
-    seconds: float
-
-
-def witnessed(path: Path) -> None:
-    """Write down what the engine of this process releases, from here on."""
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def seen(engine: Engine, rank: int) -> None:
-        state = engine.state.x.rows.detach().numpy().tobytes()
-        line = f"{rank} {engine.round} {hashlib.sha256(state).hexdigest()}\n"
-        os.write(opened, line.encode())
-
-    advance, start = Engine.advance, Engine.start
-
-    def advanced(self: Engine, **how: object) -> None:
-        os.write(opened, b"%d %d begun\n" % (self._mine[0], self.round + 1))
-        advance(self, **how)  # type: ignore[arg-type]
-        seen(self, self._mine[0])
-
-    def started(self: Engine, **how: object) -> None:
-        os.write(opened, b"%d 0 begun\n" % self._mine[0])
-        start(self, **how)  # type: ignore[arg-type]
-        seen(self, self._mine[0])
-
-    Engine.advance, Engine.start = advanced, started  # type: ignore[method-assign]
-
-
-def child(arguments: Sequence[str], seen: Path, said: Path, told: dict[str, str]) -> int:
-    """A command in a process of its own, forked from this one, which has loaded all; its number."""
-    started = os.fork()
-    if started:
-        return started
-    code = 99
-    try:
-        os.environ.update(told)
-        opened = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(opened, 2)
-        witnessed(seen)
-        code = cli.main(list(arguments))
-    finally:
-        os._exit(code)
-    raise AssertionError
-
-
-def run(
-    arguments: Sequence[str],
-    place: Path,
-    *,
-    ranks: int = 1,
-    sent: Sequence[tuple[float, int, Sequence[int]]] = (),
-) -> Ended:
-    """Run a command to its end.
-
-    Args:
-        arguments: of the command.
-        place: for what the witness and the command say.
-        ranks: processes.
-        sent: after how many seconds which signal goes to which of the ranks.
-    """
-    seen, said = place / "seen", place / "said"
-    said.unlink(missing_ok=True)
-    told: dict[str, str] = {}
-    if ranks > 1:
-        store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-        told = {
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCH_CPP_LOG_LEVEL": "FATAL",
-        }
-    begun = time.perf_counter()
-    processes = [
-        child(arguments, seen, said, told | ({"RANK": str(rank)} if told else {}))
-        for rank in range(ranks)
-    ]
-    left = dict(enumerate(processes))
-    codes = [99] * ranks
-    waiting = sorted(sent)
-    while left:
-        now = time.perf_counter() - begun
-        while waiting and waiting[0][0] <= now:
-            _, number, to = waiting.pop(0)
-            for rank in to:
-                if rank in left:
-                    os.kill(left[rank], number)
-        for rank, process in list(left.items()):
-            ended, status = os.waitpid(process, os.WNOHANG)
-            if ended:
-                codes[rank] = os.waitstatus_to_exitcode(status)
-                del left[rank]
-        if now > 3000:
-            for process in left.values():
-                os.kill(process, signal.SIGKILL)
-        time.sleep(0.005)
-    return Ended(codes, said.read_text() if said.exists() else "", time.perf_counter() - begun)
-
-
 class Bench:
     """The undisturbed commands, and one disturbed after the other.
 
@@ -210,8 +104,9 @@ class Bench:
         self.file.write_text(RUN, encoding="utf-8")
         self.seconds: dict[str, float] = {}
         self.whole = held / "whole" / "out"
-        for kind in ("train", "ranks", "attack", "audit"):  # attack and audit work on this folder
-            place = held / ("whole" if kind != "ranks" else "whole-ranks")
+        self.trainings = 0
+        for kind in dict.fromkeys(("train", *KINDS)):  # attack and audit work on the first folder
+            place = held / (f"whole-{kind}" if kind in ("ranks", "launch") else "whole")
             place.mkdir(exist_ok=True)
             if kind == "attack":
                 shutil.copytree(self.whole, held / "trained")
@@ -224,7 +119,8 @@ class Bench:
         self.models = self._final(self.whole)
 
     def _command(self, kind: str, out: Path, *more: str) -> list[str]:
-        if kind in ("train", "ranks"):
+        if kind in TRAINING:
+            more = (*more, "--ranks", "2") if kind == "launch" else more
             return ["train", str(self.file), "--out", str(out), *more]
         return [kind, str(out)]
 
@@ -242,15 +138,16 @@ class Bench:
             shutil.copytree(self.held / "trained", out)
         before = _digests(out)
         which = SIGNALS[self.draw.randrange(3)]
-        to = [0] if ranks == 1 else self.draw.choice([[0], [1], [0, 1]])
+        to = self.draw.choice(PROCESSES.get(kind, [[0]]))
         moment = self.draw.random() * self.seconds[kind]
         sent = [(moment, which, to)]
-        twice = kind == "train" and number % 25 == 0
+        self.trainings += kind == "train"
+        twice = kind == "train" and self.trainings % 5 == 0
         if twice:
             sent.append((moment + 0.2, which, to))
         ended = run(self._command(kind, out), place, ranks=ranks, sent=sent)
         self._told(kind, ended, which)
-        if kind in ("train", "ranks"):
+        if kind in TRAINING:
             self._released(kind, out, place, repeats=twice)
             self._resumed(kind, out, place, repeats=twice)
         else:
@@ -302,7 +199,7 @@ class Bench:
     def _resumed(self, kind: str, out: Path, place: Path, *, repeats: bool) -> None:
         """The run goes on to the models of the whole one."""
         more = ["--resume"] if (out / run_folder.RUN).exists() else []
-        ended = run(self._command(kind, out, *more), place)
+        ended = run(self._command("train", out, *more), place)
         hold = self.tally.hold
         hold(kind, "it goes on to its end", ended.codes == [0], ended)
         if ended.codes != [0]:
@@ -318,7 +215,7 @@ class Bench:
     def _again(
         self, kind: str, out: Path, place: Path, before: dict[str, str], *, code: int
     ) -> None:
-        """Nothing is half-written, and the same command comes to the same result."""
+        """Nothing is half-written, and the same command comes to a result of the same."""
         hold, name = self.tally.hold, {"attack": run_folder.ATTACK, "audit": run_folder.AUDIT}[kind]
         done = (out / name).exists()
         hold(kind, "the result is there just where it is done", done == (code == 0), (done, code))
@@ -337,8 +234,21 @@ class Bench:
             ended = run(self._command(kind, out), place)
             hold(kind, "the same command ends it", ended.codes == [0], ended)
         check_sums(out)
-        same = (out / name).read_bytes() == (self.whole / name).read_bytes()
-        hold(kind, "the result is that of a whole one", same, out)
+        found, whole = (_settled(one / name) for one in (out, self.whole))
+        hold(kind, "the result is of what a whole one is of", found == whole, (found, whole))
+
+
+def _settled(path: Path) -> list[list[object]]:
+    """What was attacked or audited; what came of it differs, since noise is drawn anew."""
+    told = json.loads(path.read_text())
+    if "scenarios" in told:
+        named = ("scenario", "adversary", "round", "victim", "preset", "gallery")
+        return [
+            [*(p[n] for n in named), *(r["name"] for r in p["rows"])] for p in told["scenarios"]
+        ]
+    named = ("seed", "settings", "canaries", "runs", "rounds", "hosts", "run_file", "earlier")
+    found = [[one["name"] for one in told[part]] for part in ("adversaries", "checks")]
+    return [[told[n] for n in named], *found]
 
 
 def _digests(out: Path) -> dict[str, str]:
@@ -365,7 +275,7 @@ def run_stops(signals: int, *, seed: int = 0) -> Tally:
 
 def table(tally: Tally) -> str:
     """What was counted, as Markdown: a column for each kind of command."""
-    kinds = sorted(tally.counts, key=("train", "ranks", "attack", "audit").index)
+    kinds = sorted(tally.counts, key=("train", "ranks", "launch", "attack", "audit").index)
     rows = dict.fromkeys(what for kind in kinds for what in tally.counts[kind])
     head = ["what", *(f"{kind}" for kind in kinds), "in all"]
     lines = [head, ["---", *["---:"] * (len(kinds) + 1)]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(of_one):
             if number not in quick:
                 item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hears_signals() -> None:
+    """A suite under `nohup`, or in the background of a script, ignores what commands then would."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

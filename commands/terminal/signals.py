@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ...runs.hosts.names import LIFELINE
 from ...runs.stop import Stop
 
 __all__ = ["SIGNALS", "listening", "stop_of_command"]
@@ -27,7 +28,7 @@ SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 _SAME = 0.15  # seconds in which a signal is the first one once more; longer of ranks,
-_SAME_OF = {"TORCHELASTIC_RUN_ID": 1.5, "OVERHEAR_LIFELINE": 0.5}  # known by their environment
+_SAME_OF = {"TORCHELASTIC_RUN_ID": 1.5, LIFELINE: 0.5}  # known by their environment
 _PATIENCE = 3.0  # seconds in which a command that may end where it is begins to do so by itself
 _WAY_OUT = 60.0  # seconds that this takes at the most
 _LOOK = 0.1

@@ -203,7 +203,9 @@ def audit_config(
     """
     # What is held against what: the plan, and the game that its adversaries can be scored in.
     built = build(config, device=None if device is None else find_device(device, rounds=True))
-    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    plan = make_plan(
+        config, graph=built.setting.graph, batch_size=built.batch_size, begun=folder is not None
+    )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     p = check_auditable(config, built, multiplier=multiplier)
     game, against = game_of(config, built, plan, multiplier=multiplier)

@@ -154,7 +154,12 @@ def audit_last_model(
     asked = wanted or LastModelWanted()
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
-    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    plan = make_plan(
+        config,
+        graph=built.setting.graph,
+        batch_size=built.batch_size,
+        begun=noise_multiplier is not None,
+    )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     check_auditable(config, built, multiplier=multiplier)
     proof = proof_of(config, built, multiplier=multiplier)

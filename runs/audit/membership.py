@@ -127,7 +127,9 @@ def audit_membership(
     multiplier = header.noise_multiplier
     source = generator or np.random.default_rng()
     pool = make_pool(built.data, parts_of(config, built.data), most=asked.records, generator=source)
-    scripts = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size).scripts
+    scripts = make_plan(
+        config, graph=built.setting.graph, batch_size=built.batch_size, begun=True
+    ).scripts
     found = infer_membership(
         built.setting,
         built.bound(multiplier),
@@ -200,6 +202,8 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         config.model_copy(update={"privacy": p.model_copy(update=asked)}),
         graph=built.setting.graph,
         batch_size=built.batch_size,
+        begun=True,
+        notice=lambda _: None,  # its caller planned the same rounds
     )
     stated = plan.guarantee(FINAL_MODELS.name)
     if stated.status is not Status.PROVEN or not math.isfinite(stated.epsilon):

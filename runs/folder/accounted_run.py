@@ -69,7 +69,7 @@ def read_run(folder: Path) -> AccountedRun:
     spent = _spent(folder)
     check_records_file(folder, header_of(spent))
     built = build(config, device=torch.device("cpu"))  # where the run's own may not be there
-    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
+    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size, begun=True)
     check_ledger(folder, spent, plan)
     return AccountedRun(config=config, built=built, plan=plan, spent=spent)
 

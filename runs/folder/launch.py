@@ -25,18 +25,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..hosts.interface import interface_names
-from ..hosts.place import AGENT_STORE, STORE_PREFIX
+from ..hosts.names import AGENT_STORE, CAME, CLOSED, LIFELINE, STORE_PREFIX
 from ..stop import Stop, tell
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
-__all__ = ["CLOSED", "hold_on", "launch"]
+__all__ = ["hold_on", "launch"]
 
-CLOSED = "closed"
-"""The key that the store has once a run is finished."""
-
-_LIFELINE = "OVERHEAR_LIFELINE"
 _FAILED = 2
 _POLL = 0.05  # seconds between two looks at the children
 _GRACE = 5.0  # seconds that the others have once a child has ended by itself
@@ -46,7 +42,7 @@ _PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 
 def hold_on() -> None:
     """End this process with its parent, where `launch` is the parent."""
-    if os.environ.get(_LIFELINE) == "1":
+    if os.environ.get(LIFELINE) == "1":
         if sys.platform == "linux":  # the thread of a process that hangs does not run
             ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -123,7 +119,7 @@ def _is_closed(store: TCPStore | None) -> bool:
 
 def _have_met(store: TCPStore | None, ranks: int) -> bool:
     """Whether all ranks have come to the store, before which none releases anything."""
-    here = [f"{STORE_PREFIX}/came/{rank}" for rank in range(ranks)]
+    here = [f"{STORE_PREFIX}/{CAME}/{rank}" for rank in range(ranks)]
     return store is not None and bool(store.check(here))
 
 
@@ -135,7 +131,7 @@ def _start(
     for rank in range(ranks):
         children.append(
             subprocess.Popen(  # noqa: S603 # our own command line
-                [sys.executable, "-m", "overhear.commands.cli", *arguments],
+                [sys.executable, "-m", "overhear.commands", *arguments],
                 env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the parent, which tells all ranks
@@ -151,7 +147,7 @@ def _environment(ranks: int, *, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         AGENT_STORE: str(True),  # the store is the parent's
         "TORCHELASTIC_RESTART_COUNT": "0",
-        _LIFELINE: "1",
+        LIFELINE: "1",
     }
     # Two threads in each of several processes take each other's cores.
     defaults = {"OMP_NUM_THREADS": "1"}

@@ -56,6 +56,7 @@ from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..hosts.meeting import FAILED_FIRST, connect, hosts_of, introduce, store_of
+from ..hosts.names import CLOSED
 from ..hosts.place import Place
 from ..hosts.same_run import check_same_facts, digest_of_module, program_facts
 from ..plan.plan import Plan
@@ -63,12 +64,12 @@ from ..run_file.build import Built
 from ..run_file.run_file import RunFile
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
-from .launch import CLOSED
 
 __all__ = ["Group", "Start", "facts_of", "joined", "take_device"]
 
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
+_REACHING = 180.0  # seconds, at the least, in which the host of rank 0 must keep the store
 _CONNECTING = 30.0  # seconds, at the least, in which ranks that have all come connect
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
 _POLL, _PRECEDENCE = 0.1, 0.5  # of these rank 0 has the second to say why it ends at once
@@ -138,6 +139,7 @@ class Group:
         self.ranks: Ranks | None = None
         self.asked = 0
         self._finished = threading.Event()
+        self._met = threading.Event()
 
     def meet(self) -> None:
         """Become one process group with the other ranks, which run the same program.
@@ -150,6 +152,7 @@ class Group:
         guests = introduce(self.place, self._store, program=program, limit=self._patience)
         self.hosts = hosts_of(guests)
         connect(self.place, self._store, guests, limit=max(self.timeout, _CONNECTING))
+        self._met.set()
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         """Wait until all ranks have planned the run, and compare what they are about to compute.
@@ -314,12 +317,17 @@ class Group:
         self.fail(stopped)
 
     def end_with_another(self) -> None:
-        """End this process once another rank has said why it fails; for a thread of its own."""
+        """End this process once another rank has said why it fails; for a thread of its own.
+
+        Rank 0, which writes the folder, does so only until the ranks have met: gloo may wait for a
+        rank that is gone much longer than it was told to.
+        """
+        until = self._finished if self.place.rank else self._met
         with contextlib.suppress(RuntimeError):  # nobody keeps the store any more
-            while not self._finished.wait(_POLL):
+            while not until.wait(_POLL):
                 if self._store.check([_SAID]):
                     code = int(self._store.get(_SAID))
-                    self._store.set(f"heard/{self.place.rank}", "")
+                    self._part(None)
                     os._exit(code)
 
 
@@ -351,17 +359,15 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     """
     stop = stop or Stop()
     stop.quiet = place.rank > 0
-    group = Group(place, store_of(place, limit=max(timeout, _PREPARING)), timeout=timeout)
+    group = Group(place, store_of(place, limit=max(timeout, _REACHING)), timeout=timeout)
     watching = threading.Thread(target=group.end_with_another, daemon=True)
-    if place.rank > 0:
-        watching.start()
+    watching.start()
     stop.at_once = group.end_at_once
     try:
         group.meet()
         yield group
         group.finish()
-        if place.rank > 0:
-            watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
+        watching.join(_HEARING)  # a thread that the interpreter's end meets in the store aborts
     except SystemExit as leave:  # of code that the run calls, such as a model of the user's
         group.fail(RuntimeError(f"the command was left by {leave!r} before its end"))
     except (Exception, KeyboardInterrupt, Interrupted) as error:  # noqa: BLE001 - it ends the process

@@ -104,7 +104,8 @@ def resume_run(
     begun = (out / run_folder.LEDGER).exists()
     if not begun:
         check_nothing_released(out)
-    session = agreed(plan_session(config, out, progress=progress), group, stop)
+    session = plan_session(config, out, progress=progress, begun=begun)
+    session = agreed(session, group, stop)
     if run_folder.is_finished(out):
         return _finished(session, say)
     with run_folder.stated(out):

@@ -37,7 +37,7 @@ from ...training.models.evaluation import Metrics, evaluate
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
-from ..stop import Stop
+from ..stop import Stop, tell
 from . import folder as run_folder
 from .ranks import Group, Start
 from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
@@ -111,7 +111,8 @@ def train_run(
     run_folder.check_unused(out)
     stop = stop or Stop()
     stop.note("nothing was released; start the run again")
-    session = agreed(plan_session(config, out, progress=progress), group, stop)
+    session = plan_session(config, out, progress=progress, notice=tell)
+    session = agreed(session, group, stop)
     with stop.held():
         run_folder.claim(out)
         with run_folder.stated(out):
@@ -135,7 +136,9 @@ def join_run(config: RunFile, out: Path, *, group: Group, stop: Stop | None = No
     """
     stop = stop or Stop()
     stop.note("nothing was released")
-    session = agreed(plan_session(config, out), group, stop)
+    # Rank 0 knows whether the run is new, and tells or refuses what it takes.
+    session = plan_session(config, out, begun=True, notice=lambda _: None)
+    session = agreed(session, group, stop)
     with stop.held():
         start = group.share_start(None)
         stop.note("--resume says what was released since the last checkpoint")
@@ -148,11 +151,13 @@ def plan_session(
     out: Path,
     *,
     progress: Progress | None = None,
+    begun: bool = False,
     notice: Callable[[str], None] | None = None,
 ) -> Session:
-    """A session of the whole run; nothing is written. `notice` is as for `make_plan`."""
+    """A session of the whole run; nothing is written. `begun` and `notice`: see `make_plan`."""
     built = build(config)
-    plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size, notice=notice)
+    graph, size = built.setting.graph, built.batch_size
+    plan = make_plan(config, graph=graph, batch_size=size, begun=begun, notice=notice)
     return Session(
         config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
     )

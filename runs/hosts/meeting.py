@@ -29,7 +29,8 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ...privacy.errors import InputError
 from .interface import GLOO, address_towards, choose_interface
-from .place import STORE_PREFIX, Place
+from .names import CAME, STORE_PREFIX
+from .place import Place
 from .same_run import check_same_facts
 
 __all__ = ["FAILED_FIRST", "Guest", "connect", "hosts_of", "introduce", "store_of"]
@@ -125,7 +126,7 @@ def introduce(
         ConnectionError: a rank does not come, or has failed.
     """
     mine = Guest(socket.gethostname(), address_towards(os.environ["MASTER_ADDR"]), program)
-    told = _told_by_all(place, store, "came", json.dumps(mine), limit=limit)
+    told = _told_by_all(place, store, CAME, json.dumps(mine), limit=limit)
     return [Guest(*json.loads(text)) for text in told]
 
 

@@ -6,14 +6,9 @@ import os
 from dataclasses import dataclass
 
 from ...privacy.errors import InputError
+from .names import AGENT_STORE
 
-__all__ = ["AGENT_STORE", "STORE_PREFIX", "Place"]
-
-STORE_PREFIX = "overhear"
-"""What the keys of a run begin with at the store."""
-
-AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""The variable that is "True" where who started the ranks keeps their store."""
+__all__ = ["Place"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

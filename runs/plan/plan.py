@@ -28,6 +28,7 @@ from ..run_file.build import (
 )
 from ..run_file.run_file import RunFile
 from ..run_file.tables import PrivacyTable
+from ..stop import tell
 from .schema import Planned, PlannedAdversary, PublishedBound, Target
 
 _SOME_BATCH = 37.5
@@ -126,6 +127,7 @@ def make_plan(
     graph: Topology | None = None,
     batch_size: float = _SOME_BATCH,
     every_agent: bool = False,
+    begun: bool = False,
     notice: Callable[[str], None] | None = None,
 ) -> Plan:
     """Account for a run file.
@@ -136,10 +138,12 @@ def make_plan(
         batch_size: the normaliser that the run will use. What a round costs must not depend on
             it, so any number does where no data are at hand; this is checked.
         every_agent: whether to give epsilon of every agent's records besides the worst.
-        notice: told beforehand what the plan takes, where that is more than some seconds.
+        begun: whether the run may have released something: its plan is made however long it takes.
+        notice: told beforehand what the plan takes, where that is more than some seconds; standard
+            error by default of a run that was begun.
 
     Raises:
-        ValueError: a victim or adversary that does not exist.
+        ValueError: a victim or adversary that does not exist, or a plan that takes too long.
         UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
             step's noise does not keep its proportion to what is clipped.
     """
@@ -169,7 +173,8 @@ def make_plan(
         adversaries=() if p is None else p.adversaries,
         victim=None if p is None else p.victim,
         encrypted=encrypted,
-        notice=notice,
+        notice=tell if begun and notice is None else notice,
+        limited=not begun,
     )
     every = _guarantees(config, found)
     return Plan(

@@ -331,7 +331,8 @@ def test_train_reports_epsilon_against_its_limit_on_standard_error(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def train_run(_: Any, out: Path, *, progress: Callable[..., None], group: None) -> TrainSummary:
+    def train_run(_: Any, out: Path, *, progress: Callable[..., None], **how: Any) -> TrainSummary:
+        assert how["group"] is None
         metrics = type("Metrics", (), {"consensus_accuracy": 0.5})
         progress(1, 200, None, None)
         progress(2, 200, 1.234, metrics)
@@ -351,7 +352,8 @@ def test_attack_prints_a_table_for_each_scenario(
     stub: Callable[[str, str, Any], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def attack_run(_: Path, *, progress: Callable[..., None]) -> Attack | None:
+    def attack_run(_: Path, *, progress: Callable[..., None], **how: Any) -> Attack | None:
+        assert how["device"] is None
         progress(1, 12, "image 1")
         return typed(report).attack
 

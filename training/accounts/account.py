@@ -296,6 +296,7 @@ def account_of(
     victim: int | None = None,
     encrypted: bool = False,
     notice: Callable[[str], None] | None = None,
+    limited: bool = True,
 ) -> Account:
     """The account of a run whose numbers were read; see `account`.
 
@@ -309,9 +310,10 @@ def account_of(
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
         notice: told beforehand what the account takes, where that is more than some seconds.
+        limited: whether to refuse one that takes too long; what was released cannot change.
 
     Raises:
-        ValueError: likewise, or it is estimated to take more than some minutes.
+        ValueError: likewise, or it is limited and estimated to take more than some minutes.
     """
     if epsilon is not None:
         check_epsilon(epsilon, positive=True)
@@ -328,7 +330,8 @@ def account_of(
         adversaries, target=adversary, agents=subject.graph.agents, encrypted=encrypted
     )
     price = price_of(subject)
-    price.check()
+    if limited:
+        price.check()
     if notice is not None and price.words is not None:
         notice(price.words)
     figures = figures_of(

@@ -2,8 +2,8 @@
 
 A start and the first round are traced, which is a small part of the work. Then it is known whether
 every round has to be traced by itself, how many batches one draws, and over how many links it goes.
-Seconds are those of one core of some years ago, and may be off by a factor of a few; what is
-refused goes by counts alone, so that it is refused on every machine.
+Seconds are those of one core of some years ago, to a factor of three on nineteen plans that were
+measured; what is refused goes by counts alone, so that it is refused on every machine.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ __all__ = ["Price", "price_of"]
 _LONG = 5.0  # seconds that are told beforehand
 _MOST = 300.0  # seconds of one account
 _BASE = 0.3
-_BY_ROUND = 20e-3  # seconds for a round of its own, on few links
-_BY_LINK = 60e-6  # seconds for a link of one round
-_BY_BATCH = 2e-5  # seconds for a batch that an agent draws, to the power below
+_BY_ROUND = 15e-3  # seconds for a round of its own, of few agents on few links
+_BY_AGENT = 0.7e-3  # seconds for an agent of one round
+_CHANGING = 4.0  # times as many where the graph changes, in which few agents stand alike
+_BY_LINK = 30e-6  # seconds for a link of one round
+_BY_BATCH = 1e-5  # seconds for a batch that an agent draws, to the power below
 _POWER = 2.4
-_BASE_MEGABYTES, _MEGABYTES_BY_ROUND, _MEGABYTES_BY_LINK = 50.0, 0.1, 8e-3
+_BASE_MEGABYTES, _MEGABYTES_BY_ROUND, _MEGABYTES_BY_AGENT = 40.0, 0.05, 6e-3
+_MEGABYTES_BY_LINK, _MEGABYTES_BY_BATCH = 2e-3, 0.5
 
 
 class Price(NamedTuple):
@@ -135,10 +138,15 @@ def price_of(subject: Subject) -> Price:
         apart = subject.rounds
     batches = max(1, sum(entry.operation == "draw" for entry in call.script))
     links = max(of.receivers.size for of in graph.graphs)
-    of_a_round = _BY_LINK * links + _BY_BATCH * graph.agents * math.pow(batches - 1, _POWER)
+    by_agent = _BY_AGENT * (_CHANGING if len(graph.graphs) > 1 else 1.0)
+    by_agent += _BY_BATCH * math.pow(batches - 1, _POWER)
+    held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
     return Price(
-        seconds=_BASE + apart * (_BY_ROUND + of_a_round),
-        megabytes=_BASE_MEGABYTES + apart * _MEGABYTES_BY_ROUND + links * _MEGABYTES_BY_LINK,
+        seconds=_BASE + apart * (_BY_ROUND + by_agent * graph.agents + _BY_LINK * links),
+        megabytes=_BASE_MEGABYTES
+        + apart * held
+        + links * _MEGABYTES_BY_LINK
+        + batches * _MEGABYTES_BY_BATCH,
         apart=apart,
         links=links,
         batches=batches,

@@ -24,8 +24,8 @@ from torch import fx
 
 from .places import FIRST, Place, place_of
 
-# Batches whose labels are moved.
-_BATCHES = (7, 11)
+# Batches whose labels are moved; of a single example a dimension may be dropped.
+_BATCHES = (1, 7, 11)
 
 
 class ExamplesMeet(Exception):
@@ -97,13 +97,18 @@ def elementwise(call: Call) -> Place | None:
 
 
 def movement(call: Call) -> Place | tuple[Place, ...] | None:
-    """Labels of the examples are moved as the tensor is, in batches of several sizes."""
+    """Labels of the examples are moved as the tensor is, in batches of several sizes.
+
+    An operation whose moves wrap around, as a roll's, is none: they may be whole turns there.
+    """
     tensors = call.tensors()
     places = {node: call.place(node) for node in tensors}
     if all(place is None for place in places.values()):
         return None
+    if call.arguments.get("dtype") is not None:
+        raise ExamplesMeet("it reads numbers as those of another type")
+    shapes = [part.shape for part in _parts(call.node.meta["val"])]
     found = set[tuple[Place, ...]]()
-    many = False
     for examples in _BATCHES:
 
         def concrete(node: fx.Node, examples: int = examples) -> Any:
@@ -118,26 +123,31 @@ def movement(call: Call) -> Place | tuple[Place, ...] | None:
         moved = call.node.target(  # type: ignore[operator]  # an operation
             *fx.map_arg(call.node.args, concrete), **fx.map_arg(call.node.kwargs, concrete)
         )
-        many = not isinstance(moved, torch.Tensor)
-        each = [place_of(part, examples) for part in (moved if many else [moved])]
+        parts = _parts(moved)
+        expected = [[at(size, examples) for size in shape] for shape in shapes]
+        if [list(part.shape) for part in parts] != expected:
+            raise ExamplesMeet("the shape that it returns depends on their number")
+        if examples == 1:  # the shape alone matters
+            continue
+        each = [place_of(part, examples) for part in parts]
         if None in each:
             raise ExamplesMeet("it moves examples to the place of others")
         found.add(tuple(place for place in each if place is not None))
     if len(found) > 1:
         raise ExamplesMeet("where it moves examples depends on their number")
     (only,) = found
-    return only if many else only[0]
+    return only[0] if isinstance(call.node.meta["val"], torch.Tensor) else only
 
 
 def along(call: Call) -> Place | tuple[Place, ...] | None:
-    """Entries along ``dim`` decide together; all dimensions where none is named."""
+    """Entries along ``dim``, or ``dims``, decide together; all dimensions where none is named."""
     operand = next(iter(call.arguments.values()))
     place = call.place(operand)
     if any(call.place(node) for node in call.tensors()[1:]):
         raise ExamplesMeet("its operands beyond the first depend on examples")
     if place is None:
         return None
-    count, named = rank(operand), call.arguments.get("dim")
+    count, named = rank(operand), call.arguments.get("dim", call.arguments.get("dims"))
     named = [named] if isinstance(named, int) else named
     dims = {dim % count for dim in named} if named else set(range(count))
     if place.dim in dims:
@@ -288,6 +298,11 @@ def at(size: Any, examples: int) -> int:
     return int(expression.subs(dict.fromkeys(expression.free_symbols, examples)))
 
 
+def _parts(values: Any) -> list[torch.Tensor]:
+    """The tensors that an operation returns."""
+    return [values] if isinstance(values, torch.Tensor) else list(values)
+
+
 def _named(kind: Callable[[Call], Any], names: str) -> dict[str, Callable[[Call], Any]]:
     return dict.fromkeys(names.split(), kind)
 
@@ -309,14 +324,14 @@ RULES: Mapping[str, Callable[[Call], Any]] = {
         movement,
         "view _unsafe_view reshape flatten unflatten permute transpose swapaxes swapdims t numpy_T "
         "mT movedim moveaxis unsqueeze squeeze select slice narrow split split_with_sizes chunk "
-        "tensor_split unbind cat concat concatenate stack hstack vstack flip roll unfold view_as "
-        "reshape_as repeat_interleave pixel_shuffle pixel_unshuffle ravel",
+        "tensor_split unbind cat concat concatenate stack hstack vstack unfold view_as reshape_as "
+        "repeat_interleave pixel_shuffle pixel_unshuffle ravel",
     ),
     **_named(
         along,
         "softmax _softmax log_softmax _log_softmax sum mean amax amin var std max min argmax "
         "argmin cumsum cumprod logsumexp prod any all sort argsort topk norm linalg_vector_norm "
-        "glu nansum median logcumsumexp index_select",
+        "glu nansum median logcumsumexp index_select flip roll",
     ),
     **_named(last(None), "layer_norm rms_norm"),
     **_named(last(1), "max_pool1d avg_pool1d adaptive_avg_pool1d"),

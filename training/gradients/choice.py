@@ -116,6 +116,8 @@ def unknown_forward(model: nn.Module) -> str | None:
         >>> unknown_forward(nn.Sequential(nn.Flatten(start_dim=0), nn.Linear(4, 2)))
         "layer '0' (Flatten) has start_dim=0, which may be that of the examples"
     """
+    if torch.nn.modules.module._has_any_global_hook():
+        return "all layers have hooks"
     for name, module in model.named_modules():
         of = type(module)
         kind = f"layer {name!r} ({of.__name__})"

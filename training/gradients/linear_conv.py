@@ -34,6 +34,7 @@ from .rules import Cells, Layer, Part
 
 # Squared norms in float32 between which no entry that matters is lost to underflow or overflow.
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e30
+_SMALLEST_DOUBLE = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +75,11 @@ class Product:
         """Norms (B,) of the weights' gradients from Gram matrices, not below the true ones."""
         positions, width = self.inputs.shape[1], self.inputs.shape[2] + self.signals.shape[2]
         read, sent = (found @ found.mT for found in (self.inputs.double(), self.signals.double()))
-        ends = read.diagonal(dim1=1, dim2=2) * sent.diagonal(dim1=1, dim2=2)
-        longest = ends.clamp(min=0).sqrt().sum(1)  # S
+        # Squares that underflow lose at most n eps of the smallest double: `rounding` has them.
+        ends = [
+            found.diagonal(dim1=1, dim2=2).clamp(min=_SMALLEST_DOUBLE) for found in (read, sent)
+        ]
+        longest = (ends[0] * ends[1]).sqrt().sum(1)  # S
         rounding = (width + positions**2 + 2) * torch.finfo(torch.float64).eps
         squares = (read * sent).sum((1, 2)).clamp(min=0) + rounding * longest.square()
         return squares.sqrt() + positions * torch.finfo(self.signals.dtype).eps * longest
@@ -204,14 +208,15 @@ def _product(
 def _in_double(rows: Tensor) -> Tensor:
     """Squared norms (B,) of rows (B, n) in double precision.
 
-    The square of one factor may underflow, or overflow, while the product of the two does neither.
-    On a CPU, where doubles take five times as long, they are asked for where a square is near that.
+    The square of one factor may underflow, or overflow, while the product of the two does neither:
+    hence no square is below the smallest normal double. On a CPU, where doubles take five times as
+    long, they are asked for where a square is near that.
     """
     if rows.device.type == "cpu" and rows.dtype == torch.float32:
         found = squared_norms(rows)
         if bool(((found > _SMALLEST_SQUARE) & (found < _LARGEST_SQUARE)).all()):
             return found.double()
-    return rows.double().square().sum(1)
+    return rows.double().square().sum(1).clamp(min=_SMALLEST_DOUBLE)
 
 
 def _rows_first(layer: nn.Conv2d, columns: int) -> bool:

@@ -76,8 +76,9 @@ class OfModel:
 
     def loss(self, pieces: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """See `Objective.loss`."""
+        inputs = x.unsqueeze(0).clone()  # which a forward may overwrite
         with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
-            logits = torch.func.functional_call(self._model, pieces, (x.unsqueeze(0),))
+            logits = torch.func.functional_call(self._model, pieces, (inputs,))
         return cross_entropy(logits, y.unsqueeze(0))
 
 

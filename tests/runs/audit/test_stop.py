@@ -20,7 +20,7 @@ def run_file(tmp_path: Path) -> Path:
 
 
 def test_an_audit_of_a_run_file_leaves_nothing_behind(run_file, monkeypatch, capsys):
-    monkeypatch.setattr(module, "build", lambda *_: signal.raise_signal(signal.SIGHUP))
+    monkeypatch.setattr(module, "build", lambda *_, **__: signal.raise_signal(signal.SIGHUP))
     assert main(["audit", str(run_file), "--out", str(run_file.parent / "audit.json")]) == 129
     assert capsys.readouterr().err == f"stopped; {NOTHING_KEPT}\n"
     assert list(run_file.parent.iterdir()) == [run_file]

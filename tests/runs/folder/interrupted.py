@@ -46,7 +46,7 @@ class CutOffError(Exception):
 def plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan equal run files once, which takes longer than to train them."""
 
-    def planned(config: RunFile, out: Path, *, progress: Any = None) -> Session:
+    def planned(config: RunFile, out: Path, *, progress: Any = None, **_: Any) -> Session:
         key = config.to_toml()
         if key not in _PLANNED:
             _PLANNED[key] = plan_session(config, out)

@@ -17,6 +17,14 @@ from overhear.runs.folder.sums import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.folder.interrupted import RUN
 
+POLICY = """
+schema = 1
+[[limits]]
+adversary = "eavesdropper"
+epsilon = 9
+delta = 1e-5
+"""
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -99,3 +107,44 @@ def test_a_run_that_was_cut_off_is_read_without_them(finished: Path, tmp_path: P
     _reopen(folder)
     (folder / "records.json").unlink()
     assert read_run(folder).spent.numbers
+
+
+def test_a_run_that_was_begun_is_planned_however_long_it_takes(
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("_LONG", "_MOST"):
+        monkeypatch.setattr(f"overhear.training.accounts.price.{name}", 0.1)
+
+    def ended(*_: object, **__: object) -> None:
+        raise InputError("the end of the plan")
+
+    for module in ("audit.check_auditable", "membership.infer_membership"):
+        monkeypatch.setattr(f"overhear.runs.audit.{module}", ended)
+    monkeypatch.setattr("overhear.runs.audit.last_model.check_auditable", ended)
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY, encoding="utf-8")
+    run, told = str(out / "run.toml"), "The account takes about "
+    for reading in (
+        ["report", str(out)],
+        ["check", str(out), "--policy", str(policy)],
+        ["total", str(out)],
+        ["train", run, "--out", str(out), "--resume"],
+    ):
+        code = cli.main(reading)
+        said = capfd.readouterr().err
+        assert code != cli.BAD_INPUT, (reading, said)
+        assert told in said, reading
+    new = ["plan", run], ["train", run, "--out", str(tmp_path / "new")], ["audit", run]
+    begun = ["audit", str(out)], ["audit", str(out), "--membership"]
+    begun += (["audit", str(out), "--last-model"],)
+    for asked in (*new, *begun):
+        refused = "the end" if asked in begun else "lower agents, or join fewer"
+        assert cli.main(asked) == cli.BAD_INPUT
+        said = capfd.readouterr().err
+        assert refused in said, asked
+        assert (told in said) == (asked in begun)

@@ -153,10 +153,9 @@ def test_a_run_that_lost_a_rank_says_which_and_goes_on_to_the_same_models(
 ):
     out = tmp_path / "out"
     with started(run_file, out, "--ranks", str(size), "--rank-timeout", "3", *SETS) as process:
-        ranks, since = children(process.pid), time.monotonic()
+        ranks = children(process.pid)
         lose(ranks, rank)
         _, said = process.communicate(timeout=60)
-        assert time.monotonic() - since < 20
         assert process.returncode == 2, said
         errors = [line for line in said.splitlines() if line.startswith("error:")]
         assert len(errors) == 1, said
@@ -176,10 +175,9 @@ def test_a_run_that_lost_a_rank_says_which_and_goes_on_to_the_same_models(
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stopped_rank_is_named_long_before_the_ranks_miss_it(run_file, tmp_path, rank):
     with started(run_file, tmp_path / "out", "--ranks", "2", *SETS) as process:
-        ranks, since = children(process.pid), time.monotonic()
+        ranks = children(process.pid)
         stop(ranks, rank)
-        _, said = process.communicate(timeout=60)
-        assert time.monotonic() - since < 20
+        _, said = process.communicate(timeout=45)  # they miss it after 60
         assert process.returncode == 2, said
         (error,) = [line for line in said.splitlines() if line.startswith("error:")]
         assert error.startswith(f"error: rank {rank} of 2 is stopped")

@@ -171,6 +171,7 @@ class Watched(Group):
     def __init__(self, out: Path) -> None:
         self.place = Place(rank=0, size=2, local_rank=0, local_size=2)
         self.ranks, self.out, self.met, self.closed = None, out, list[int](), False
+        self.asked = 0
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         pass

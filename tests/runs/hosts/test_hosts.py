@@ -142,12 +142,10 @@ LOOPBACK, ABSENT = {"GLOO_SOCKET_IFNAME": "lo"}, {"GLOO_SOCKET_IFNAME": "absent0
 def test_hosts_that_cannot_train_together_say_so_once_and_end_alike(
     run_file, tmp_path, hosts, how, words
 ):
-    begun = time.monotonic()
     ended = trained(run_file, tmp_path, hosts, **how)
     assert ended.codes == [2, 2], ended.said
     assert len("".join(ended.said).splitlines()) == len(ended.errors) == 1, ended.said
     assert words.replace("HOST", os.uname().nodename) in ended.errors[0]
-    assert time.monotonic() - begun < 50
     assert not (tmp_path / "out").exists()
 
 

@@ -90,7 +90,7 @@ def test_an_account_of_some_seconds_says_so_before_it_is_begun(
         with pytest.raises(Begun):
             account_of(given, statement=STATEMENT, noise_multiplier=1.0, notice=told.append)
     (words,) = told
-    assert words.startswith("The account takes about 21 seconds and")
+    assert words.startswith("The account takes about 38 seconds and")
     assert "1000 rounds differ" in words
 
 

@@ -148,7 +148,8 @@ class OnDevice:
         names = "rank {} of 2".format
         ranks = SimpleNamespace(over_nccl=True, timeout=timeout, rank=0, names=names, group=None)
         operations = _in_posting_order({1: NOTHING}, {}, rank=0)
-        _finish(_Posted([(self, 1)], time.monotonic() + timeout, operations), ranks=ranks)
+        posted = _Posted([(self, 1)], time.monotonic() + timeout, operations, landed=[])
+        _finish(posted, ranks=ranks)
 
 
 def test_a_transfer_on_a_device_is_waited_for_by_its_event(monkeypatch):

@@ -107,6 +107,14 @@ def test_reuse_is_found_however_long_the_run_is(monkeypatch: pytest.MonkeyPatch)
     assert "masked of agent 0 to 1, 4 in round 1, which showed it" in found.because
 
 
+def test_what_no_message_bears_out_stays_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One method takes a small number for zero where the other does not."""
+    monkeypatch.setattr(infinite, "witness", lambda *_, **__: ())
+    found = settled(traced(reused, start))
+    assert (found.largest, found.status) == (math.inf, Status.CANNOT_BE_EXPRESSED)
+    assert "of all rounds together: " in found.because
+
+
 @pytest.mark.parametrize("name", ["eavesdropper", "neighbour:1"])
 def test_a_message_without_noise_is_named_with_its_sender_and_round(name: str) -> None:
     found = settled(traced(clean), name)

@@ -151,6 +151,7 @@ SMALL = {
         lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)),
         (6,),
     ),
+    "input in place": (lambda: nn.Sequential(nn.SiLU(inplace=True), nn.Linear(6, 3)), (6,)),
     "positions": (Sequence, (6,)),
     "layer norm": (
         lambda: nn.Sequential(
@@ -209,7 +210,8 @@ def make(case, generator):
     model = build()
     tokens = 5 if isinstance(model, Text) else None
     batches = ragged(shape, 3, generator, tokens=tokens)
-    model(batches[0][0].to(torch.int64 if tokens else torch.float32))  # lazy layers learn a shape
+    first = batches[0][0].to(torch.int64 if tokens else torch.float32, copy=True)
+    model(first)  # lazy layers learn a shape
     size = sum(p.numel() for p in model.parameters())
     models = 0.3 * torch.randn(4, size, generator=generator, dtype=torch.float64)  # (A, D)
     return model, models, batches
@@ -239,7 +241,7 @@ def oracle(model, models, batches, clip_norm, coefficients=(1.0,), pairs=PAIRS):
             for coefficient, point in zip(coefficients, points[:, m], strict=True):
                 nn.utils.vector_to_parameters(point, model.parameters())
                 model.zero_grad()
-                cross_entropy(model(x[None]), y[None]).backward()
+                cross_entropy(model(x[None].clone()), y[None]).backward()
                 found = [
                     torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()
                 ]

@@ -23,6 +23,7 @@ from tests.training.gradients.layout_cases import (
     make,
     one_more,
     oracle,
+    over_the_largest,
     overridden,
     ragged,
 )
@@ -111,6 +112,14 @@ def test_the_forward_of_every_reference_network_is_known(name, generator):
 )
 def test_a_forward_in_which_examples_may_meet_is_not_known(module, reason):
     assert reason in str(unknown_forward(nn.Sequential(nn.Linear(2, 2), module)))
+
+
+def test_a_hook_on_all_layers_makes_no_forward_known():
+    hook = nn.modules.module.register_module_forward_hook(over_the_largest)
+    try:
+        assert unknown_forward(nn.Linear(6, 3)) == "all layers have hooks"
+    finally:
+        hook.remove()
 
 
 def test_a_gradient_of_zero_settles_no_layout():

@@ -98,6 +98,17 @@ def test_the_norm_of_few_positions_is_not_short_where_they_cancel(seed):
         assert max(float(row.double().norm()), float(exact.norm())) <= float(norm)
 
 
+@pytest.mark.parametrize("positions", [1, 2])
+def test_the_norm_of_factors_whose_squares_underflow_is_not_zero(positions):
+    draw = torch.Generator().manual_seed(0)
+    inputs = 1e-163 * torch.randn(3, positions, 24, generator=draw, dtype=torch.float64)
+    signals = 1e150 * torch.randn(3, positions, 30, generator=draw, dtype=torch.float64)
+    (layer,) = find_layers(nn.Linear(24, 30, bias=False))
+    found = factor(layer, inputs, signals=signals, measured=True)
+    assert found.gradients is None
+    assert (found.squared_norms() >= (signals.mT @ inputs).square().sum((1, 2))).all()
+
+
 def test_the_norm_of_a_long_gradient_is_not_short():
     """A running float32 sum comes out 1e-4 short here, 100 times what the slack covers."""
     draw = torch.Generator().manual_seed(0)

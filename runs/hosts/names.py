@@ -1,0 +1,15 @@
+"""Names that ranks share with who starts them: variables of the environment, keys of a store."""
+
+__all__ = ["AGENT_STORE", "CAME", "CLOSED", "LIFELINE", "STORE_PREFIX"]
+
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""The variable that is "True" where who started the ranks keeps their store."""
+
+LIFELINE = "OVERHEAR_LIFELINE"
+"""The variable that is "1" for a rank that `overhear train --ranks` has started."""
+
+STORE_PREFIX = "overhear"
+"""What the keys of a run begin with at the store."""
+
+CAME, CLOSED = "came", "closed"
+"""The keys of each rank that has come, and of a run that is finished."""
