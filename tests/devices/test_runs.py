@@ -140,7 +140,7 @@ def test_a_run_is_attacked_where_it_was_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dp-cga"])  # and DPDL in test_attacks.py
+@pytest.mark.parametrize("name", ["dpmixsgd", "dp-cga"])  # and DPDL in test_attacks.py
 def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
     with StandIn(PLACES) as device:
         found = audit_config(config_of(name, tmp_path, *SMALL))
