@@ -16,8 +16,9 @@ HELD = {"127.0.0.1": "lo", "10.0.0.1": "eth0", "192.168.1.1": "wlan0", "fd00::1"
 @pytest.fixture
 def machine(monkeypatch):
     """A machine with four addresses, whose packets to 10.0.0.* leave by the second."""
-    monkeypatch.delenv(GLOO, raising=False)
-    monkeypatch.delenv(NCCL, raising=False)
+    for name in (GLOO, NCCL):  # which are set, too: what was not there is taken away at the end
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     held = {ipaddress.ip_address(address): name for address, name in HELD.items()}
     for version in (4, 6):
         found = {address: name for address, name in held.items() if address.version == version}
