@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy
 from ...privacy.errors import InputError
 from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
-from .clipping import Coefficient, Examples, Pass, clip_factors, gather, joined
+from .clipping import Coefficient, Examples, Pass, clip_factors, gather, joined, total_squares
 from .layers import factor, find_layers
 from .linear_conv import cut_patches
 from .rules import Layer
@@ -135,7 +135,7 @@ class BookKeeping:
             )
         factors = None
         if clip_norm is not None:
-            squares = torch.stack([layer.squared_norms() for layer in layers]).sum(0)
+            squares = total_squares([layer.squared_norms() for layer in layers])
             factors = clip_factors(squares, clip_norm)  # (B,)
         begin = 0
         for span in spans:

@@ -33,7 +33,7 @@ from ...privacy.errors import InputError
 from ..device.copies import on_device
 from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
-from .clipping import Coefficient, Examples, Pass, clip_factors
+from .clipping import Coefficient, Examples, Pass, clip_factors, total_squares
 from .ghost import without_overwriting
 from .layers import factor, find_layers
 from .rules import Cells, Factors, Layer
@@ -151,7 +151,7 @@ class Grouped:
         )
         factors = None
         if clip_norm is not None:
-            squares = torch.stack([layer.squared_norms() for layer in found]).sum(0)
+            squares = total_squares([layer.squared_norms() for layer in found])
             factors = clip_factors(squares, clip_norm)  # (M * B,)
         for rows, cells in _cells(places, factors, count=positions.size, like=out):
             parts = sorted(

@@ -18,7 +18,15 @@ from torch.nn.functional import cross_entropy
 from ..device.memory import elements_at_once
 from ..models.parameters import unflatten
 from ..models.tasks import Task
-from .clipping import Coefficient, Examples, Pass, clip_factors, gather, squared_norms
+from .clipping import (
+    Coefficient,
+    Examples,
+    Pass,
+    clip_factors,
+    gather,
+    squared_norms,
+    total_squares,
+)
 
 # Per-example gradients of one vmap on a CPU, 64 MiB in float32: shorter ones pay for more calls.
 _CPU_ELEMENTS = 2**24
@@ -203,7 +211,7 @@ class Vmap:
             )
         factors = torch.ones(len(y), device=out.device, dtype=out.dtype)  # (B,)
         if clip_norm is not None:
-            squares = torch.stack([squared_norms(g) for g in gradients]).sum(0)
+            squares = total_squares([squared_norms(g) for g in gradients])
             factors = clip_factors(squares, clip_norm)
         begin = 0
         for span in spans:
