@@ -11,15 +11,19 @@ from .errors import InputError
 
 
 class Status(enum.StrEnum):
-    """What is known of a figure; only a proven one passes a policy.
+    """What is known of a figure; a policy passes proven ones, and declared ones where it says so.
 
     PROVEN: the view is closed, linear and bounded, so epsilon is an upper bound; it is finite.
+    DECLARED: an upper bound for releases that somebody listed; nothing shows that the list is true.
+    CHECKED: declared, and what was kept of the releases agrees with the list.
     HEURISTIC: no upper bound is known, and epsilon is at least what is stated, which is finite.
     NO_PROTECTION: epsilon is infinite: something about the data is shown that nothing hides.
     CANNOT_BE_EXPRESSED: epsilon may be finite in truth, but this accounting has no finite bound.
     """
 
     PROVEN = "proven"
+    DECLARED = "declared"
+    CHECKED = "declared, checked"
     HEURISTIC = "heuristic"
     NO_PROTECTION = "no protection"
     CANNOT_BE_EXPRESSED = "cannot be expressed"
@@ -31,20 +35,28 @@ class Status(enum.StrEnum):
         >>> [str(status) for status in Status if not status.is_finite]
         ['no protection', 'cannot be expressed']
         """
-        return self in (Status.PROVEN, Status.HEURISTIC)
+        return self not in (Status.NO_PROTECTION, Status.CANNOT_BE_EXPRESSED)
+
+
+NOT_A_CLIENT = (
+    "to hide an agent, all that it sends in a round is clipped as one vector and no sampling "
+    "counts, and here single records are clipped; only declared releases can have unit='client'"
+)
 
 
 class Unit(enum.StrEnum):
-    """Whose presence is hidden."""
+    """Whose presence is hidden: a record, or a client with all that it holds.
+
+    A run of ours clips single records, so its figures are about records; where all that a client
+    sends is clipped as one vector, releases can be declared with the client as their unit.
+    """
 
     RECORD = "record"
+    CLIENT = "client"
 
     @classmethod
     def _missing_(cls, value: object) -> Unit:
-        raise InputError(
-            f"unit={value!r} must be 'record': to hide an agent, all that it sends in a round is "
-            "clipped as one vector and no sampling counts, and here single records are clipped"
-        )
+        raise InputError(f"unit={value!r} must be 'record': {NOT_A_CLIENT}")
 
 
 class Sampling(enum.StrEnum):

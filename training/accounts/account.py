@@ -15,7 +15,7 @@ from typing import Any
 
 from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, check_multiplier
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import Guarantee, Statement, Unit
+from ...privacy.guarantee import NOT_A_CLIENT, Guarantee, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity
@@ -256,6 +256,8 @@ def account(  # every number that a figure depends on has a name here
             raise InputTypeError(f"adversary {name!r:.40} must be a name, such as 'eavesdropper'")
     if victim is not None and (isinstance(victim, bool) or not isinstance(victim, int)):
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
+    if Unit(unit) is not Unit.RECORD:
+        raise InputError(f"unit={unit!r:.40} must be 'record': {NOT_A_CLIENT}")
     subject = Subject(
         algorithm=chosen.algorithm,
         settings=chosen.settings,

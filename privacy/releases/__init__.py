@@ -1,0 +1,1 @@
+"""Releases of systems that run elsewhere: what each is made of, as somebody declares it."""

@@ -1,0 +1,342 @@
+"""The lines of a log of releases: closed keys, and what each of them must hold.
+
+    {"schema": "releases-1", "system": "mine", "agents": 6, "clip": 1.0, "rate": 0.1,
+     "sampler": "poisson", "depends_on": "released"}
+    {"round": 1, "releases": [{"from": 0, "to": [1, 5], "kind": "model", "noise": 2.0}]}
+    {"round": 2, "releases": [{"from": 0, "to": "all", "kind": "sum",
+      "of": [{"owner": 0, "vector": "g"}, {"owner": 3, "weight": 0.5}],
+      "noise": [{"std": 1.5}, {"id": "pair 0-1", "std": 1.0, "weight": -1, "known_to": [0, 1]}]}]}
+    {"resumed_after": 2}
+
+A release is a sum of clipped vectors, of Gaussian noise, and of what `depends_on` says that
+everybody may know. What is left out is taken at its worst: a rate without the sampler "poisson" is
+1, a vector without a name is another one than every other, and noise without an id is fresh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InputError
+from ..guarantee import Unit
+from .fields import (
+    SERVER,
+    batch_name,
+    check_choice,
+    check_keys,
+    check_size,
+    check_text,
+    integer,
+    number,
+    party,
+    positive,
+    probability,
+    receivers,
+    said_poisson,
+    shown,
+)
+
+__all__ = [
+    "MOST_AGENTS",
+    "SCHEMA",
+    "SERVER",
+    "Header",
+    "Noise",
+    "Release",
+    "Vector",
+    "read_header",
+    "read_release",
+]
+
+SCHEMA = "releases-1"
+_UNCLIPPED = "none"
+MOST_AGENTS = 100_000
+_HEADER_KEYS = (
+    "schema", "system", "agents", "agent", "unit", "clip", "rate", "sampler", "depends_on", "links",
+)  # fmt: skip
+_RELEASE_KEYS = ("from", "to", "kind", "of", "noise", "clip", "rate", "sampler", "at")
+_VECTOR_KEYS = ("owner", "batch", "vector", "part", "weight", "clip", "rate", "sampler", "round")
+_NOISE_KEYS = ("std", "id", "weight", "known_to", "law")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """What all releases of a log have in common.
+
+    Attributes:
+        system: its name, for the reader.
+        agents: number of agents A, from 1; a server is none of them.
+        agent: whose releases the file holds, `agents` for the server; None for everybody's.
+        unit: a record, or all that a client holds.
+        clip: bound on the L2 norm of a vector, and so on what one unit changes in it.
+        rate: probability that a unit is in a batch.
+        poisson: whether each unit is drawn on its own at that rate; else the rate counts as 1.
+        public: whether everything else in a release is a function of public releases alone;
+            else of any release.
+        encrypted: whether nobody on a link can read what crosses it.
+    """
+
+    system: str
+    agents: int
+    agent: int | None
+    unit: Unit
+    clip: float | None
+    rate: float
+    poisson: bool
+    public: bool
+    encrypted: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vector:
+    """A clipped vector in a release: weight times the vector.
+
+    Attributes:
+        owner: whose records it is made of.
+        batch: of the owner and round; one batch is drawn once, whatever is made of it.
+        vector: its name in that batch; None where it is in no other release.
+        part: the name of some of its coordinates, where it is sent in parts; the bound is that of
+            the whole vector.
+        weight: its factor, of either sign.
+        clip: bound on its L2 norm, infinite where it is not clipped.
+        rate: probability that a unit is in the batch, 1 where it is not known to be Poisson.
+        round: of the batch, where it is an earlier one than the release's.
+    """
+
+    owner: int
+    batch: str
+    vector: str | None
+    part: str | None
+    weight: float
+    clip: float
+    rate: float
+    round: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise:
+    """Gaussian noise in a release.
+
+    Attributes:
+        std: deviation of each coordinate, in the unit of the sum as it is weighted; signed where
+            the same source is in other releases with another sign.
+        id: the source's name, where it is in several releases; None for fresh noise.
+        known_to: agents that know it, `agents` for the server.
+    """
+
+    std: float
+    id: str | None
+    known_to: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """What one party sends or publishes at once.
+
+    Attributes:
+        sender: the agent, `agents` for the server.
+        to: who receives it; None for everybody.
+        kind: its name.
+        of: vectors in it.
+        noise: noise in it.
+        unsampled: whether a rate was given and counts as 1, since no sampler is declared.
+    """
+
+    sender: int
+    to: frozenset[int] | None
+    kind: str
+    of: tuple[Vector, ...]
+    noise: tuple[Noise, ...]
+    unsampled: bool = False
+
+
+def read_header(found: Mapping[str, Any]) -> Header:
+    """The header of a log.
+
+    Raises:
+        ValueError: a key that is unknown or missing, or a value out of range.
+
+    >>> read_header({"schema": "releases-1", "agents": 6, "clip": 1.0}).agents
+    6
+    """
+    if found.get("schema") != SCHEMA:
+        raise InputError(
+            f"schema={shown(found.get('schema'))} must be {SCHEMA!r}, the first line of a log of "
+            "releases; the ledger of a run of ours is read by `overhear report`"
+        )
+    check_keys(found, _HEADER_KEYS, "the header")
+    if "agents" not in found:
+        raise InputError("agents is missing; the header says how many agents there are")
+    agents = integer(found["agents"], "agents", least=1, most=MOST_AGENTS)
+    system = found.get("system", "a system of your own")
+    check_text(system, "system")
+    check_choice(found, "unit", [str(unit) for unit in Unit])
+    check_choice(found, "depends_on", ["released", "public"])
+    check_choice(found, "links", ["clear", "encrypted"])
+    return Header(
+        system=system,
+        agents=agents,
+        agent=None if found.get("agent") is None else party(found["agent"], "agent", agents),
+        unit=Unit(found.get("unit", "record")),
+        clip=None if found.get("clip") is None else _clip(found["clip"]),
+        rate=probability(found.get("rate", 1.0)),
+        poisson=said_poisson(found) or False,
+        public=found.get("depends_on") == "public",
+        encrypted=found.get("links") == "encrypted",
+    )
+
+
+def read_release(found: Any, header: Header, *, round: int) -> Release:
+    """A release of a round.
+
+    Raises:
+        ValueError: a key that is unknown or missing, or a value out of range.
+
+    >>> header = read_header({"schema": "releases-1", "agents": 6, "clip": 1.0})
+    >>> one = {"from": 0, "to": [1, 5], "kind": "model", "noise": 2.0}
+    >>> read_release(one, header, round=1).noise[0].std
+    2.0
+    """
+    if not isinstance(found, Mapping):
+        raise InputError(f"a release must be an object with from, to and kind, not {shown(found)}")
+    check_keys(found, _RELEASE_KEYS, "a release")
+    for key in ("from", "to", "kind", "noise"):
+        if key not in found:
+            remedy = "; [] says that there is none" if key == "noise" else ""
+            raise InputError(f"{key} is missing in a release of round {round}{remedy}")
+    if found.get("at", "released") != "released":
+        raise InputError(
+            f"at={shown(found['at'])}: a gradient at a point that is not released, such as one "
+            "between local steps, moves with the records by more than its clip norm; declare the "
+            "clipped difference of the local steps as the vector"
+        )
+    sender = party(found["from"], "from", header.agents)
+    check_text(found["kind"], "kind")
+    if "of" in found:
+        if not isinstance(found["of"], Sequence) or isinstance(found["of"], str):
+            raise InputError(f"of={shown(found['of'])} must be a list of vectors")
+        specs = list(found["of"])
+    elif sender == header.agents:
+        raise InputError(
+            "of is missing in a release of the server, which holds no records: list the vectors "
+            "that are in it, or [] where it is a function of what was released"
+        )
+    else:
+        specs = [{"owner": sender}]
+    of = tuple(_vector(one, found, header, round=round) for one in specs)
+    return Release(
+        sender=sender,
+        to=receivers(found["to"], header.agents),
+        kind=found["kind"],
+        of=of,
+        noise=_noise(found["noise"], header, sender=sender),
+        unsampled=any(_unsampled(one, found, header) for one in specs),
+    )
+
+
+def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: int) -> Vector:
+    if not isinstance(found, Mapping):
+        raise InputError(f"a vector of `of` must be an object with its owner, not {shown(found)}")
+    check_keys(found, _VECTOR_KEYS, "a vector of `of`")
+    if "owner" not in found:
+        raise InputError("owner is missing in a vector of `of`: the agent whose records it holds")
+    clip = found.get("clip", release.get("clip", header.clip))
+    if clip is None:
+        raise InputError(
+            "clip is missing: without a bound on what one unit changes, no noise hides it; give "
+            'clip in the header, in the release or in the vector, or "none" if nothing is clipped'
+        )
+    at = found.get("round")
+    if at is not None:
+        at = integer(at, "round of a vector", least=0, most=round)
+    name, part = found.get("vector"), found.get("part")
+    for key, text in (("vector", name), ("part", part)):
+        if text is not None:
+            check_text(text, key)
+    if part is not None and name is None:
+        raise InputError(
+            f"part={shown(part)} of a vector without a name: give the name as `vector`, by which "
+            "its parts are known for those of one vector"
+        )
+    if at not in (None, round) and name is None:
+        raise InputError(
+            f"a vector of round {at} in a release of round {round} needs its name as `vector`, so "
+            "that it is known for the same one"
+        )
+    weight = number(found.get("weight", 1.0), "weight")
+    check_size(weight, "weight")
+    return Vector(
+        owner=integer(found["owner"], "owner", least=0, most=header.agents - 1),
+        batch=batch_name(found.get("batch", 0)),
+        vector=name,
+        part=part,
+        weight=weight,
+        clip=_clip(clip),
+        rate=_rate_of(found, release, header),
+        round=None if at == round else at,
+    )
+
+
+def _clip(found: Any) -> float:
+    return math.inf if found == _UNCLIPPED else positive(found, "clip")
+
+
+def _rate_of(found: Mapping[str, Any], release: Mapping[str, Any], header: Header) -> float:
+    rate = probability(found.get("rate", release.get("rate", header.rate)))
+    return rate if _is_poisson(found, release, header) else 1.0
+
+
+def _is_poisson(found: Mapping[str, Any], release: Mapping[str, Any], header: Header) -> bool:
+    for said in (said_poisson(found), said_poisson(release)):
+        if said is not None:
+            return said
+    return header.poisson
+
+
+def _unsampled(found: Any, release: Mapping[str, Any], header: Header) -> bool:
+    rate = found.get("rate", release.get("rate", header.rate))
+    return rate < 1 and not _is_poisson(found, release, header)
+
+
+def _noise(found: Any, header: Header, *, sender: int) -> tuple[Noise, ...]:
+    if isinstance(found, bool) or not isinstance(found, Sequence | int | float):
+        raise InputError(
+            f"noise={shown(found)} must be a deviation, or a list of objects with std; [] is none"
+        )
+    if isinstance(found, int | float):
+        found = [{"std": found}] if found != 0 else []
+    if isinstance(found, str):
+        raise InputError(f"noise={shown(found)} must be a deviation, or a list of objects")
+    every = [_source(one, header, sender=sender) for one in found]
+    ids = [one.id for one in every if one.id is not None]
+    if len(set(ids)) < len(ids):
+        twice = next(name for name in ids if ids.count(name) > 1)
+        raise InputError(f"noise id={shown(twice)} stands twice in one release; add their std")
+    return tuple(every)
+
+
+def _source(found: Any, header: Header, *, sender: int) -> Noise:
+    if not isinstance(found, Mapping):
+        raise InputError(f"noise of a list must be an object with std, not {shown(found)}")
+    check_keys(found, _NOISE_KEYS, "noise")
+    if "std" not in found:
+        raise InputError("std is missing in noise: the deviation of each coordinate")
+    if found.get("law", "gaussian") != "gaussian":
+        raise InputError(
+            f"law={shown(found['law'])}: only Gaussian noise is accounted for, and another law "
+            "has another price; leave the release out and account for it elsewhere"
+        )
+    std = positive(found["std"], "std")
+    weight = number(found.get("weight", 1.0), "weight of noise")
+    check_size(weight, "weight of noise")
+    name = found.get("id")
+    if name is not None:
+        check_text(name, "id")
+    known = found.get("known_to", [SERVER if sender == header.agents else sender])
+    if not isinstance(known, Sequence) or isinstance(known, str):
+        raise InputError(f"known_to={shown(known)} must be a list of agents")
+    knowers = frozenset(party(one, "known_to", header.agents) for one in known)
+    return Noise(std=std * weight, id=name, known_to=knowers)

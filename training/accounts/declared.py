@@ -1,0 +1,242 @@
+"""The account of releases that somebody declared: what a list of releases costs each adversary.
+
+The list is read by `privacy.releases`; nothing here shows that it is true. Epsilon is found as for
+a run of ours, and its status is `declared`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ...privacy.adversary import (
+    ALL_OTHERS,
+    EAVESDROPPER,
+    WORST_NEIGHBOUR,
+    Adversary,
+    Sees,
+    coalition,
+    neighbour,
+    parse_adversary,
+)
+from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.guarantee import Guarantee, Statement, Status
+from ...privacy.releases.fields import SERVER
+from ...privacy.releases.log import ReleaseLog
+from ...privacy.releases.views import Exposed, Views
+from ..exposure.guarantees import guarantee, run_epsilon
+from ..exposure.sensitivity import JointSensitivity, Release
+from .table import table
+
+__all__ = ["DeclaredAccount", "account_of_releases"]
+
+_MOST_PAIRS = 250_000  # of an adversary and a victim, that a name may ask about
+_NOT_DECLARED = ("final-models", "single-message")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class DeclaredAccount:
+    """What declared releases cost, for every adversary that was asked for.
+
+    Attributes:
+        log: what was released.
+        statement: what every epsilon is said of.
+        guarantees: by adversary, worst first; their status is declared where they are finite.
+        warnings: sentences for the reader.
+    """
+
+    log: ReleaseLog
+    statement: Statement
+    guarantees: Mapping[str, Guarantee]
+    warnings: Sequence[str]
+
+    def __getitem__(self, adversary: str) -> Guarantee:
+        """The statement for one adversary."""
+        if adversary not in self.guarantees:
+            raise InputError(
+                f"adversary {adversary!r} is not accounted for; this account is against "
+                f"{', '.join(self.guarantees)}: name others as adversaries=[...]"
+            )
+        return self.guarantees[adversary]
+
+    def __iter__(self) -> Iterator[str]:
+        """The adversaries, worst first."""
+        return iter(self.guarantees)
+
+    def __len__(self) -> int:
+        """How many adversaries are accounted for."""
+        return len(self.guarantees)
+
+    @property
+    def epsilon(self) -> float:
+        """Of the worst adversary, in nats."""
+        return max(g.epsilon for g in self.guarantees.values())
+
+    @property
+    def status(self) -> Status:
+        """Of the worst adversary's figure."""
+        return next(iter(self.guarantees.values())).status
+
+    def __repr__(self) -> str:
+        """The account as a table."""
+        header, rounds = self.log.header, len(self.log.rounds)
+        return table(
+            title=f"{header.system}: {rounds} {'round' if rounds == 1 else 'rounds'} of "
+            f"{header.agents} {'agent' if header.agents == 1 else 'agents'}, as declared",
+            noise=f"{sum(map(len, self.log.rounds.values()))} releases, each as its line says",
+            statement=self.statement,
+            guarantees=list(self.guarantees.values()),
+            warnings=self.warnings,
+        )
+
+
+def account_of_releases(
+    log: ReleaseLog,
+    *,
+    statement: Statement,
+    adversaries: Sequence[str] = (),
+    victim: int | None = None,
+    status: Status = Status.DECLARED,
+) -> DeclaredAccount:
+    r"""What a log of releases costs each adversary.
+
+    Args:
+        log: as `read_log` reads it.
+        statement: delta, adjacency and accountant; its unit is that of the log.
+        adversaries: "eavesdropper", "neighbour", "neighbour:K", "coalition:K,L", "all-others" or
+            "server"; the eavesdropper, the worst neighbour and, where one is there, the server
+            when none are given.
+        victim: the agent whose record is at risk; None searches the worst one.
+        status: declared, or checked where the log agrees with what was kept of the releases.
+
+    Raises:
+        ValueError: an adversary or a victim that does not exist, or a unit that is not the log's.
+        UnsupportedView: rounding hides whether noise cancels.
+
+    >>> import json, tempfile
+    >>> from pathlib import Path
+    >>> from overhear.privacy.releases.log import read_log
+    >>> lines = [{"schema": "releases-1", "agents": 2, "clip": 1.0, "rate": 0.1,
+    ...     "sampler": "poisson"}]
+    >>> lines += [{"round": t, "releases": [{"from": 0, "to": [1], "kind": "model", "noise": 2.0}]}
+    ...     for t in range(1, 101)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "log.jsonl"
+    ...     _ = path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ...     found = account_of_releases(read_log(path), statement=Statement(delta=1e-5))
+    >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
+    (2.34, 'declared')
+    """
+    header = log.header
+    if statement.unit is not header.unit:
+        raise InputError(
+            f"unit={str(statement.unit)!r} of the statement must be {str(header.unit)!r}, that of "
+            "the log"
+        )
+    if victim is not None and not 0 <= victim < header.agents:
+        raise InputError(f"victim={victim} must lie in 0..{header.agents - 1}")
+    views = Views(log)
+    asked = list(dict.fromkeys(adversaries)) or _default(log)
+    every = []
+    for name in asked:
+        found = _worst(views, _pairs(views, log, name, victim), statement, status)
+        every.append(guarantee(name, found, statement=statement, noise_multiplier=1.0))
+    every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
+    return DeclaredAccount(
+        log=log,
+        statement=statement,
+        guarantees=MappingProxyType({g.adversary: g for g in every}),
+        warnings=tuple(log.warnings),
+    )
+
+
+def _default(log: ReleaseLog) -> list[str]:
+    names = [EAVESDROPPER.name]
+    if log.header.agents > 1:
+        names.append(WORST_NEIGHBOUR)
+    parties = {
+        party
+        for releases in log.rounds.values()
+        for release in releases
+        for party in (release.sender, *(release.to or ()))
+    }
+    return [*names, SERVER] if log.header.agents in parties else names
+
+
+def _pairs(
+    views: Views, log: ReleaseLog, name: str, victim: int | None
+) -> list[tuple[Adversary, int]]:
+    """The pairs of an adversary and a victim that a name asks about, those that fare alike once.
+
+    Raises:
+        ValueError: an unknown adversary, or more pairs than are looked at.
+    """
+    agents, owners = log.header.agents, views.owners
+    asked = [v for v in owners if victim in (None, v)]
+    if victim is not None and not asked:
+        asked = [victim]
+    asked = asked or [0]
+    if name in _NOT_DECLARED:
+        raise InputError(
+            f"adversary {name!r} is not accounted for in declared releases, since a log does not "
+            "say which of them is a final model or stands alone; ask about the eavesdropper"
+        )
+    if name == SERVER:
+        who = Adversary(name=SERVER, sees=Sees.OWN_LINKS, agents=frozenset({agents}))
+        pairs = [(who, v) for v in asked]
+    elif name == ALL_OTHERS:
+        pairs = [(coalition(set(range(agents)) - {v}), v) for v in asked if agents > 1]
+    elif name == WORST_NEIGHBOUR:
+        pairs = _neighbours(views, log, asked)
+    else:
+        who = parse_adversary(name, agents)
+        pairs = [(who, v) for v in asked if victim is not None or v not in who.agents]
+    if not pairs:
+        raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")
+    if len(pairs) > _MOST_PAIRS:
+        raise InputError(
+            f"adversary {name!r} asks about {len(pairs)} pairs of an adversary and a victim, and "
+            f"at most {_MOST_PAIRS} are looked at; name one, such as neighbour:0, and a victim"
+        )
+    return pairs
+
+
+def _neighbours(views: Views, log: ReleaseLog, asked: Sequence[int]) -> list[tuple[Adversary, int]]:
+    """Single agents with their victims; of agents who learn what everybody learns the first two."""
+    every = range(log.header.agents)
+    if not log.header.public:
+        plain = [k for k in every if views.alone(k)]
+        # Two of them, so that there is one for each victim.
+        every = sorted({*(k for k in every if not views.alone(k)), *plain[:2]})
+    return [(neighbour(k), v) for k in every for v in asked if v != k]
+
+
+def _worst(
+    views: Views,
+    pairs: Sequence[tuple[Adversary, int]],
+    statement: Statement,
+    status: Status,
+) -> JointSensitivity:
+    """The pair that costs most; what is released of one batch is looked at once."""
+    found: dict[tuple[tuple[float, ...], ...], tuple[float, JointSensitivity]] = {}
+    for who, victim in pairs:
+        exposed = views.exposed(who, victim)
+        key = tuple(sorted(tuple(map(float, batch[:4])) for batch in exposed.batches))
+        if key not in found:
+            one = _sensitivity(exposed, who, victim, status)
+            found[key] = run_epsilon(one, statement=statement, noise_multiplier=1.0), one
+    return max(found.values(), key=lambda each: (each[0], each[1].sum_of_squares))[1]
+
+
+def _sensitivity(exposed: Exposed, who: Adversary, victim: int, status: Status) -> JointSensitivity:
+    infinite = any(math.isinf(batch.mu) for batch in exposed.batches)
+    return JointSensitivity(
+        who,
+        victim,
+        tuple(Release(b.mu, b.rate, b.rounds, b.vectors, b.first) for b in exposed.batches),
+        Status.NO_PROTECTION if infinite else status,
+        exposed.because,
+        exposed.whole_run,
+    )
