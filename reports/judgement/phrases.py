@@ -38,7 +38,7 @@ HEURISTIC = "heuristic: at least this bad, no upper bound known"
 STATUSES: Mapping[Status, str] = {
     Status.PROVEN: "proven",
     Status.DECLARED: "declared: an upper bound, if the list of releases is true",
-    Status.CHECKED: "declared, checked: an upper bound, if the list is true, and what was kept agrees",
+    Status.CHECKED: "declared, checked: as declared, and what was kept of the releases agrees",
     Status.HEURISTIC: HEURISTIC,
     Status.NO_PROTECTION: "no protection: something is shown that no noise hides",
     Status.CANNOT_BE_EXPRESSED: "cannot be expressed: no finite bound is known here, one may exist",
