@@ -22,6 +22,7 @@ import typer
 from ..runs.stop import Interrupted, tell
 from .prepare.budget import budget
 from .prepare.plan import plan
+from .read.account import account
 from .read.check import check
 from .read.compare import compare
 from .read.report import report
@@ -84,7 +85,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for command in (
-    *(budget, plan),
+    *(budget, plan, account),
     *(train, attack, invert, audit),
     *(report, check, compare, total, schema),
     demo,

@@ -11,6 +11,7 @@ from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from ...reports.judgement.gate import Decision
+    from ...reports.judgement.policy import Policy
 
 __all__ = ["check"]
 
@@ -44,12 +45,7 @@ def check(
 
         unfinished(junit, suite=str(folder))
     wanted = load_policy(policy)
-    from ...reports.document.checked_run import read_checked_run
-    from ...reports.judgement.gate import decide
-    from ...reports.judgement.remedies import limit_fixes
-
-    run = read_checked_run(folder)
-    decision = decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent))
+    decision = _decided(folder, wanted)
     if junit is not None:
         from ...reports.document.junit import write_junit
 
@@ -59,6 +55,22 @@ def check(
     else:
         _show(decision, folder, policy)
     raise typer.Exit(decision.exit_code)
+
+
+def _decided(folder: Path, wanted: Policy) -> Decision:
+    """The decision on a run, or on logs of releases."""
+    from ...privacy.releases.log import holds_logs
+
+    if holds_logs(folder):
+        from ...reports.declared.declared import check_declared
+
+        return check_declared(folder, wanted)
+    from ...reports.document.checked_run import read_checked_run
+    from ...reports.judgement.gate import decide
+    from ...reports.judgement.remedies import limit_fixes
+
+    run = read_checked_run(folder)
+    return decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent))
 
 
 def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]:

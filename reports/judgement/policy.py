@@ -26,7 +26,8 @@ from ..plain_text import plain
 __all__ = ["Evidence", "Limit", "Policy", "load_policy", "policy_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-UnitName = Literal["record", "agent"]
+UnitName = Literal["record", "agent", "client"]
+DeclaredName = Literal["checked", "trusted"]
 AdjacencyName = Literal["add-or-remove-one", "replace-one"]
 _ANY_NETWORK = 10**9  # the policy does not know how many agents there are
 _OUTSIDERS = ("eavesdropper", "final-models", "single-message", WORST_NEIGHBOUR, ALL_OTHERS)
@@ -77,6 +78,11 @@ class Evidence(Table):
     """Most members that any attack may find at 1 % false positives, its interval included."""
     second_opinion: bool = False
     """Whether dp-accounting must confirm the figure of every adversary that has a limit."""
+    declared: DeclaredName | None = None
+    """Whether figures of declared releases pass: those that kept releases agree with, or all.
+
+    By default none do. It says nothing of runs of overhear's own engine.
+    """
     complete_run: bool = True
     """Whether the ledger must hold every planned round, and no torn line."""
 
@@ -150,6 +156,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "unit": get_args(UnitName),
     "adjacency": get_args(AdjacencyName),
     "attack_presets": get_args(PresetName),
+    "declared": get_args(DeclaredName),
 }
 _DEMANDS = {
     "schema": "be 1, the only version of the format",
@@ -165,6 +172,7 @@ _DEMANDS = {
     "audit_ideal": "be a number in (0, 1)",
     "attack_presets": f"be a list of {', '.join(_CHOICES['attack_presets'])}",
     "complete_run": "be true or false",
+    "declared": f"be one of {', '.join(_CHOICES['declared'])}",
     "membership": "be true or false",
     "membership_tpr_at_1_percent": "be a number in (0, 1]",
     "second_opinion": "be true or false",
