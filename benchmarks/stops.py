@@ -45,7 +45,7 @@ noise_multiplier = 1.5
 delta = 1e-4
 [training]
 rounds = 40
-sampling_rate = 0.1
+sampling_rate = 0.02
 checkpoint_every = 7
 evaluate_every = 5
 evaluation_noise_seed = 3
@@ -53,8 +53,8 @@ layout = "loop"
 [intercept]
 rounds = [2, 29]
 [attack]
-rounds = [2]
-presets = ["idlg", "matched"]
+rounds = [2, 29]
+presets = ["idlg"]
 scenarios = ["view"]
 restarts = 1
 images = 1
