@@ -10,6 +10,11 @@ inside the command, so that help costs nothing.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # for torchrun: the program, which hears signals before all this loads
+    import runpy
+
+    runpy.run_module("overhear.commands", run_name="__main__")
+
 import functools
 import os
 import sys
@@ -19,7 +24,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..runs.stop import Interrupted, tell
+from ..runs.stop import Interrupted
 from .prepare.budget import budget
 from .prepare.plan import plan
 from .read.account import account
@@ -33,7 +38,7 @@ from .run.audit import audit
 from .run.demo import demo
 from .run.invert import invert
 from .run.train import train
-from .terminal.signals import listening
+from .terminal.signals import until_stopped
 
 __all__ = ["app", "main"]
 
@@ -99,16 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; by default those of the process.
     """
-    with listening() as stop:
-        try:
-            code = _run(arguments)
-            stop.finish()
-        except Interrupted as stopped:
-            tell(str(stopped))
-            return stopped.code
-        if stop.signal and code == 0 and not stop.quiet:
-            tell("the signal came when the work was done, so nothing was stopped")
-        return code
+    return until_stopped(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -146,7 +142,3 @@ def _told(error: Exception) -> int:
     if bad_input:
         print(f"error: {sentence(error)}", file=sys.stderr)
     return BAD_INPUT if bad_input else CRASH
-
-
-if __name__ == "__main__":  # for torchrun and for machines where scripts are not on the path
-    sys.exit(main())

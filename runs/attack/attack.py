@@ -126,8 +126,8 @@ def attack_run(
 
 def _goes_on(folder: Path, done: int, points: int) -> str:
     return (
-        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; the "
-        "same command goes on with the others"
+        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; given "
+        "again, it goes on with the others"
     )
 
 
