@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import keyword
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -26,6 +27,7 @@ __all__ = ["OwnName", "own_object", "parsed_name"]
 
 _LONGEST_ERROR = 300  # characters of what a module of the user raised
 _LONGEST_NAME = 300  # characters
+_OURS = Path(__file__).resolve().parents[1]  # not the package: a checkout may be where users work
 
 
 class OwnName(NamedTuple):
@@ -168,28 +170,33 @@ def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleT
             f"{said}: {module!r} imports {missing!r}, which is not installed; install it, or put "
             "it into the working directory"
         ) from None
-    except SyntaxError as error:
-        file = Path(error.filename or module).name
-        raise InputError(
-            f"{said}: line {error.lineno} of {file} is not Python: {error.msg}; mend it"
-        ) from None
     except (Exception, SystemExit) as error:
         raise _failed(said, f"importing {module!r}", error) from error
 
 
 def _failed(said: str, doing: str, error: BaseException) -> InputError:
     """That code of the user raised an error; a SystemExit would else end the command."""
-    words = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")[:_LONGEST_ERROR]
-    lines = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).is_file() and Path(frame.filename).is_relative_to(Path.cwd())
-    ]
-    where = f" in line {lines[-1].lineno} of {Path(lines[-1].filename).name}" if lines else ""
+    told = error.msg if isinstance(error, SyntaxError) else error
+    words = " ".join(f"{type(error).__name__}: {told}".split()).rstrip(": ")[:_LONGEST_ERROR]
+    where = _line_of(error)
     return InputError(
-        f"{said}: {doing} raised {words}{where}; mend it so that it imports without an error or "
-        "an exit"
+        f"{said}: {doing} raised {words}{where}; mend the module so that it imports without an "
+        "error or an exit"
     )
+
+
+def _line_of(error: BaseException) -> str:
+    """Where in code of the user an error arose, in words; nothing where that is not known."""
+    if isinstance(error, SyntaxError):
+        return f" in line {error.lineno} of {Path(error.filename or '').name}"
+    library = Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        installed = {"site-packages", "dist-packages"} & set(path.parts)
+        ours = path.is_relative_to(_OURS) or path.is_relative_to(library)
+        if path.is_file() and not installed and not ours:
+            return f" in line {frame.lineno} of {path.name}"
+    return ""
 
 
 def _is_word(text: str) -> bool:
