@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..terminal.options import TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def check(
     *,
     policy: Annotated[Path, typer.Option(metavar="POLICY.toml", help="What the run must satisfy.")],
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML too.")] = None,
+    trust_code: TrustCode = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -45,6 +47,7 @@ def check(
 
         unfinished(junit, suite=str(folder))
     wanted = load_policy(policy)
+    trust(trust_code, pins=wanted.code.allow)
     decision = _decided(folder, wanted)
     if junit is not None:
         from ...reports.document.junit import write_junit
