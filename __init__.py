@@ -7,11 +7,12 @@ Each name is imported when it is first asked for, so that `import overhear` cost
 True
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # for editors and type checkers, which see what `_STANDS_IN` does
+TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
+if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
     from .interface.account import account
     from .interface.budget import budget
+
+    __version__: str
 
 __all__ = ["__version__", "account", "budget"]
 
@@ -21,21 +22,22 @@ _STANDS_IN = {
     "budget": "budget",
 }
 
+if not TYPE_CHECKING:  # to a type checker an unknown name is an error
 
-def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for."""
-    from importlib import import_module
+    def __getattr__(name):
+        """A public name, imported when it is first asked for."""
+        from importlib import import_module
 
-    if name == "__version__":
-        from importlib.metadata import version
+        if name == "__version__":
+            from importlib.metadata import version
 
-        found: Any = version("overhear")
-    elif name in _STANDS_IN:
-        found = getattr(import_module(f".interface.{_STANDS_IN[name]}", __name__), name)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+            found = version("overhear")
+        elif name in _STANDS_IN:
+            found = getattr(import_module(f".interface.{_STANDS_IN[name]}", __name__), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

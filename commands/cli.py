@@ -15,12 +15,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..privacy.errors import InputError
 from ..runs.stop import Interrupted, tell
 from .prepare.budget import budget
+from .prepare.new import new
 from .prepare.plan import plan
 from .read.check import check
 from .read.compare import compare
@@ -32,6 +35,8 @@ from .run.audit import audit
 from .run.demo import demo
 from .run.invert import invert
 from .run.train import train
+from .terminal.completion import words_of_bash
+from .terminal.log import current_log, logging
 from .terminal.signals import listening
 
 __all__ = ["app", "main"]
@@ -48,7 +53,6 @@ app = typer.Typer(
     help="What each adversary can learn about one record from what a decentralized run sends.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
     pretty_exceptions_enable=False,
 )
@@ -56,7 +60,15 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def overhear(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress, only results and sentences.")
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Add lines of progress to FILE, with time stamps."),
+    ] = None,
 ) -> None:
     """What each adversary can learn about one record from what a decentralized run sends."""
     if version:
@@ -64,6 +76,11 @@ def overhear(
 
         print(f"overhear {version_of('overhear')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise InputError("give a command; `overhear --help` lists them")
+    log = current_log()
+    log.begin(quiet=quiet, path=log_file)
+    log.outline(f"overhear {context.invoked_subcommand}")
 
 
 def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
@@ -84,7 +101,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for command in (
-    *(budget, plan),
+    *(new, budget, plan),
     *(train, attack, invert, audit),
     *(report, check, compare, total, schema),
     demo,
@@ -98,13 +115,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; by default those of the process.
     """
-    with listening() as stop:
+    with words_of_bash(os.environ), logging() as log, listening() as stop:
         try:
             code = _run(arguments)
             stop.finish()
         except Interrupted as stopped:
             tell(str(stopped))
+            log.line(str(stopped))
             return stopped.code
+        log.outline(f"ended with exit code {code}")
         if stop.signal and code == 0 and not stop.quiet:
             tell("the signal came when the work was done, so nothing was stopped")
         return code
@@ -136,6 +155,7 @@ def _told(error: Exception) -> int:
     from ..runs.errors import STATED, ContradictedProof, as_stated, sentence
 
     error = as_stated(error)
+    current_log().line(f"error: {sentence(error)}")
     if isinstance(error, ContradictedProof):
         print(f"error: {error}", file=sys.stderr)
         return CONTRADICTED

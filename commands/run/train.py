@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..terminal.log import current_log
 from ..terminal.options import Json, Overrides, RunPath
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
@@ -54,7 +55,10 @@ def train(
         given = ["--out", str(out), *(f"--set={override}" for override in overrides or ())]
         given += ["--resume"] * resume + ["--json"] * json + [f"--rank-timeout={rank_timeout}"]
         code = launch(
-            ["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout, stop=stop
+            [*current_log().options, "train", *given, "--", str(run)],
+            ranks=ranks,
+            timeout=rank_timeout,
+            stop=stop,
         )
         raise typer.Exit(code)
     from ...runs.freed_memory import keep_freed_memory

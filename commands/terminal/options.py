@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .completion import overrides
+
 __all__ = ["Device", "Folder", "Json", "Overrides", "RunPath"]
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
@@ -18,5 +20,10 @@ Device = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="table.key=value",
+        help="Override a key; may be repeated.",
+        autocompletion=overrides,
+    ),
 ]

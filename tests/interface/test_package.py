@@ -18,13 +18,14 @@ ALLOWED = {
     *("Run", "__version__"),
 }
 TIMED = (
-    "import sys, time\nbegun = time.perf_counter()\nimport overhear\n"
-    "print(time.perf_counter() - begun)\n"
+    "import sys, time\nbegun = time.process_time()\nimport overhear\n"
+    "print(time.process_time() - begun)\n"
     "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
 )
 
 
 def test_the_import_takes_less_than_50_milliseconds_and_no_torch() -> None:
+    # Of CPU time: other processes of a busy machine count for nothing.
     taken = [
         float(subprocess.run([sys.executable, "-c", TIMED], capture_output=True, check=True).stdout)
         for _ in range(7)

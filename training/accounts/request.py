@@ -120,8 +120,8 @@ def _pair(
         for name, parameter in taken.items()
         if parameter.default is inspect.Parameter.empty and name not in settings
     ]
-    if lacking and (own := _owner(init, step)) is not None:
-        return Chosen(own, _settings_of(own, settings))
+    if lacking and (whole := _owner(init, step)) is not None:
+        return Chosen(whole, _settings_of(whole, settings))
     if lacking:
         name = lacking[0]
         remedy = (
