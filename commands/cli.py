@@ -21,12 +21,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..privacy.errors import InputError
 from ..runs.stop import Interrupted
 from .prepare.budget import budget
+from .prepare.new import new
 from .prepare.plan import plan
 from .read.account import account
 from .read.check import check
@@ -39,6 +42,8 @@ from .run.audit import audit
 from .run.demo import demo
 from .run.invert import invert
 from .run.train import train
+from .terminal.completion import words_of_bash
+from .terminal.log import Log, current_log, logging
 from .terminal.signals import until_stopped
 
 __all__ = ["app", "main"]
@@ -55,7 +60,6 @@ app = typer.Typer(
     help="What each adversary can learn about one record from what a decentralized run sends.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
     pretty_exceptions_enable=False,
 )
@@ -63,7 +67,15 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def overhear(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress, only results and sentences.")
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Add lines of progress to FILE, with time stamps."),
+    ] = None,
 ) -> None:
     """What each adversary can learn about one record from what a decentralized run sends."""
     if version:
@@ -71,6 +83,11 @@ def overhear(
 
         print(f"overhear {version_of('overhear')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise InputError("give a command; `overhear --help` lists them")
+    log = current_log()
+    log.begin(quiet=quiet, path=log_file)
+    log.outline(f"overhear {context.invoked_subcommand}")
 
 
 def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
@@ -92,7 +109,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for command in (
-    *(budget, plan, account),
+    *(new, budget, plan, account),
     *(train, attack, invert, audit),
     *(report, check, compare, total, schema),
     demo,
@@ -106,7 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; by default those of the process.
     """
-    return until_stopped(lambda: _run(arguments))
+    with words_of_bash(os.environ), logging() as log:
+        code = until_stopped(lambda: _logged(arguments, log))
+        log.outline(f"ended with exit code {code}")
+        return code
+
+
+def _logged(arguments: Sequence[str] | None, log: Log) -> int:
+    try:
+        return _run(arguments)
+    except Interrupted as stopped:
+        log.line(str(stopped))
+        raise
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -135,6 +163,7 @@ def _told(error: Exception) -> int:
     from ..runs.errors import STATED, ContradictedProof, as_stated, sentence
 
     error = as_stated(error)
+    current_log().line(f"error: {sentence(error)}")
     if isinstance(error, ContradictedProof):
         print(f"error: {error}", file=sys.stderr)
         return CONTRADICTED

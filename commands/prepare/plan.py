@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal import completion
 from ..terminal.options import TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
@@ -30,7 +31,12 @@ def plan(
     run: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="table.key=value",
+            help="Override a key; may be repeated.",
+            autocompletion=completion.overrides,
+        ),
     ] = None,
     sweeps: Annotated[
         list[str] | None,
@@ -38,6 +44,7 @@ def plan(
             "--sweep",
             metavar="table.key=a,b,c",
             help="Plan every combination, as one table; may be repeated.",
+            autocompletion=completion.sweeps,
         ),
     ] = None,
     markdown: Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..terminal import completion
 from ..terminal.options import Device, Json, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
@@ -30,12 +31,20 @@ def attack(
     *,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="table.key=value", help="Of RUN.toml: override a key."),
+        typer.Option(
+            "--set",
+            metavar="table.key=value",
+            help="Of RUN.toml: override a key.",
+            autocompletion=completion.overrides,
+        ),
     ] = None,
     sweeps: Annotated[
         list[str] | None,
         typer.Option(
-            "--sweep", metavar="table.key=a,b,c", help="Of RUN.toml: train and attack all of them."
+            "--sweep",
+            metavar="table.key=a,b,c",
+            help="Of RUN.toml: train and attack all of them.",
+            autocompletion=completion.sweeps,
         ),
     ] = None,
     markdown: Annotated[

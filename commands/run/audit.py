@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal import completion
 from ..terminal.options import Device, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
@@ -26,7 +27,10 @@ def audit(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="table.key=value", help="Override a key; of DIR, of [audit]."
+            "--set",
+            metavar="table.key=value",
+            help="Override a key; of DIR, of [audit].",
+            autocompletion=completion.overrides,
         ),
     ] = None,
     again: Annotated[

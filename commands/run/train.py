@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..terminal.log import current_log
 from ..terminal.options import Json, Overrides, RunPath, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
@@ -57,7 +58,10 @@ def train(
         given += ["--resume"] * resume + ["--json"] * json
         given += ["--trust-code"] * trust_code + [f"--rank-timeout={rank_timeout}"]
         code = launch(
-            ["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout, stop=stop
+            [*current_log().options, "train", *given, "--", str(run)],
+            ranks=ranks,
+            timeout=rank_timeout,
+            stop=stop,
         )
         raise typer.Exit(code)
     from ...runs.freed_memory import keep_freed_memory

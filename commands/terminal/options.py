@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from .completion import overrides
+
 __all__ = ["Device", "Folder", "Json", "Overrides", "RunPath", "TrustCode", "trust"]
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
@@ -19,7 +21,12 @@ Device = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="table.key=value",
+        help="Override a key; may be repeated.",
+        autocompletion=overrides,
+    ),
 ]
 TrustCode = Annotated[
     bool,

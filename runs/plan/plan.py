@@ -9,7 +9,8 @@ from pydantic import JsonValue
 
 from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.published.claim import PublishedClaim
-from ...training.accounts.account import Account, account_of
+from ...training.accounts.account import account_of
+from ...training.accounts.result import Account
 from ...training.accounts.subject import Subject
 from ...training.accounts.warnings import warnings_of
 from ...training.algorithms import Form
@@ -17,8 +18,8 @@ from ...training.algorithms.algorithm import PlannedRun
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ...training.own.algorithms import algorithm_named
+from ...training.presentation.rows import row_of
 from ...training.tracing.scripts import Scripts
-from ..described import status_word
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -104,22 +105,7 @@ def _claimed(claim: PublishedClaim) -> PublishedBound:
 
 def planned_adversary(stated: Guarantee) -> PlannedAdversary:
     """The row of a statement."""
-    return PlannedAdversary(
-        name=stated.adversary,
-        victim=stated.victim,
-        worst_adversary=stated.worst_adversary,
-        joint_sensitivity=stated.joint_sensitivity,
-        effective_noise_multiplier=stated.effective_noise_multiplier,
-        mu_per_round=stated.mu_per_round,
-        epsilon=stated.epsilon,
-        delta=stated.delta,
-        unit="record",
-        adjacency=stated.adjacency.value,
-        sampling=str(stated.sampling),
-        status=status_word(stated.status),
-        bound=str(stated.bound),
-        because=stated.because,
-    )
+    return PlannedAdversary(**row_of(stated))
 
 
 def make_plan(
