@@ -4,8 +4,8 @@ A layout by layer runs examples together, so it bounds what one record changes o
 meet in the network. No finite number of examples shows that of a forward that may branch on a
 whole batch; hence these layouts serve, by name too, only where `unknown_forward` finds nothing, or
 where `overhear.training.forwards` finds a graph in which examples stay apart, and runs that graph.
-They serve if they also agree with the loop: the network's list of layers does not show parameters that
-are used outside their layer's call, layers that are called twice and overwritten outputs; a
+They serve if they also agree with the loop: the network's list of layers does not show parameters
+that are used outside their layer's call, layers that are called twice and overwritten outputs; a
 comparison does. Of those that serve, `choose` takes one by a rule. Layouts differ in rounding, so
 the rule reads no clock, and of a run the whole graph and the expected batch: the same run takes the
 same layout every time, and on every rank.
