@@ -129,6 +129,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
         stop.note("the run is trained and attacked, and not audited yet")
         stop.go_on()
         audited = audit_folder(out, progress=progress, stop=stop)
+    stop.note(f"{out} holds the run, the attack and the audit; `overhear report {out}` goes on")
     page = report_run(out)
     accuracy = summary.metrics.consensus_accuracy
     console.print(adversary_table([row.dump() for row in summary.adversaries]))

@@ -27,7 +27,7 @@ from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
 from ..stop import Stop
-from .aside import NOTHING_KEPT, aside_name, keep
+from .aside import NOTHING_KEPT, aside_name, finish, keep
 from .folder_checks import folder_checks
 from .game import game_of
 from .written import audit_of
@@ -104,7 +104,7 @@ def audit_folder(
             "earlier": earlier,
         }
     )
-    stop.finish()
+    finish(stop, held)
     keep(found, held, earlier[-1].file if earlier else None)
     raise_contradiction(found)
     return found

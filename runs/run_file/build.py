@@ -155,7 +155,7 @@ def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
     layout = config.training.layout
     if layout not in BY_LAYER:
         return
-    if isinstance(reason := with_layers(model, inputs[:1], named=False), str):
+    if isinstance(reason := with_layers(model, inputs[:1]), str):
         raise InputError(
             f"[training] layout={layout!r} takes examples together, and nothing shows that they do "
             f'not mix in this model: {reason}; use layout = "vmap", or leave it out'
