@@ -10,16 +10,38 @@ True
 TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
 if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
     from .interface.account import account
+    from .interface.attack import attack
+    from .interface.audit import audit
     from .interface.budget import budget
+    from .interface.plan import plan
+    from .interface.report import report
+    from .interface.run import Run
+    from .interface.train import train
 
     __version__: str
 
-__all__ = ["__version__", "account", "budget"]
+__all__ = [
+    "Run",
+    "__version__",
+    "account",
+    "attack",
+    "audit",
+    "budget",
+    "plan",
+    "report",
+    "train",
+]
 
 # Each public name, and the module of `overhear.interface` that defines it.
 _STANDS_IN = {
+    "Run": "run",
     "account": "account",
+    "attack": "attack",
+    "audit": "audit",
     "budget": "budget",
+    "plan": "plan",
+    "report": "report",
+    "train": "train",
 }
 
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error

@@ -10,6 +10,7 @@ Unknown keys are refused: a misspelt limit must not pass for no limit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -24,7 +25,7 @@ from ...runs.run_file.tables import PresetName, Table
 from ...runs.run_file.toml import read_toml
 from ..plain_text import plain
 
-__all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_schema"]
+__all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "policy_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UnitName = Literal["record", "agent", "client"]
@@ -141,6 +142,19 @@ def load_policy(path: str | Path) -> Policy:
         values = read_toml(text)
     except InputError as error:
         raise InputError(f"{path} {error}") from error
+    return policy_of(values, where=str(path))
+
+
+def policy_of(values: Mapping[str, Any], *, where: str = "policy") -> Policy:
+    """Check the tables of a policy.
+
+    Args:
+        values: keys and tables.
+        where: what sentences about them begin with.
+
+    Raises:
+        ValueError: with one sentence for each problem.
+    """
     try:
         return Policy.model_validate(values)
     except ValidationError as error:
@@ -150,9 +164,9 @@ def load_policy(path: str | Path) -> Policy:
         ]
         found = [_sentence(details) for details in told]
         if len(found) == 1:
-            raise InputError(f"{path}: {found[0]}") from None
+            raise InputError(f"{where}: {found[0]}") from None
         lines = "".join(f"\n  {sentence}" for sentence in found)
-        raise InputError(f"{path} has {len(found)} problems:{lines}") from None
+        raise InputError(f"{where} has {len(found)} problems:{lines}") from None
 
 
 def policy_schema() -> dict[str, Any]:

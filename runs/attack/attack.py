@@ -25,6 +25,7 @@ from ...attacks.scoring.reconstruction_bound import (
     proven_mu,
     reconstruction_bound,
 )
+from ...privacy.errors import InputError
 from ..errors import ContradictedProof
 from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
 from ..folder import folder as run_folder
@@ -47,6 +48,7 @@ Progress = Callable[[int, int, str], None]
 def attack_run(
     folder: Path,
     *,
+    overrides: Sequence[str] = (),
     device: str | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
@@ -55,6 +57,7 @@ def attack_run(
 
     Args:
         folder: a run folder of `overhear train`; one whose attack was interrupted goes on.
+        overrides: "attack.key=value", in place of keys of [attack] of its run file.
         device: where to compute, as `find_device` reads it; that of the run file by default.
             Rounds, which need float64, run on the CPU where the device has none.
         progress: called with (done, total, what).
@@ -72,7 +75,10 @@ def attack_run(
     """
     stop = stop or Stop()
     # What is attacked, and what the proof says of it: all that can be refused, before any work.
-    config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
+    stray = [text for text in overrides if not text.startswith("attack.")]
+    if stray:
+        raise InputError(f"set {stray[0]}: of a run that is over, [attack] alone can be changed")
+    config = load_run_file(run_folder.require(folder, run_folder.RUN), overrides, of_folder=True)
     if (folder / run_folder.ATTACK).exists():
         raise FileExistsError(
             f"{folder / run_folder.ATTACK} exists; attack another run, or move "
@@ -96,6 +102,12 @@ def attack_run(
     # Every point, whose entry is kept as soon as it is known; then all of them as one file.
     tick = _Ticks(total=len(aims) * _groups(config, planted), progress=progress)
     done = sum((folder / aim.point.file).exists() for aim in aims)
+    if done and overrides:
+        raise InputError(
+            f"{done} points of an attack that was interrupted are kept in "
+            f"{folder / run_folder.ATTACKS}, whose keys nobody kept; give no key of [attack] to go "
+            "on with it, or remove the folder"
+        )
     stop.note(_goes_on(folder, done, len(aims)))
     found = []
     for aim in aims:

@@ -121,7 +121,7 @@ def audit_membership(
         raise FileExistsError(f"{held} exists; --again attacks once more and keeps it beside")
     header = header_of(read_released(folder))
     last = run_folder.last_round(folder)
-    models = _final_models(folder, header, last)
+    models = final_models(folder, header, last)
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
     multiplier = header.noise_multiplier
@@ -166,7 +166,7 @@ def raise_membership(found: Membership) -> None:
         raise ContradictedProof(found.words)
 
 
-def _final_models(folder: Path, header: LedgerHeader, last: int) -> Tensor:
+def final_models(folder: Path, header: LedgerHeader, last: int) -> Tensor:
     """(A, D) that the run ended with."""
     path = run_folder.checkpoint(folder, last)
     if not path.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -18,7 +19,10 @@ from ...training.algorithms.algorithm import PlannedRun
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ...training.own.algorithms import algorithm_named
-from ...training.presentation.rows import row_of
+from ...training.presentation.html import page_part
+from ...training.presentation.rows import as_frame, row_of
+from ...training.presentation.summary import rounded_up
+from ...training.presentation.text import lines_of
 from ...training.tracing.scripts import Scripts
 from ..run_file.build import (
     clip_norm_of,
@@ -33,10 +37,13 @@ from ..run_file.tables import PrivacyTable
 from ..stop import tell
 from .schema import Planned, PlannedAdversary, PublishedBound, Target
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _SOME_BATCH = 37.5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Plan:
     """What a run will cost.
 
@@ -87,6 +94,30 @@ class Plan:
             return found
         every = {name: list(of) for name, of in self.victims.items()}
         return found.model_copy(update={"victims": every})
+
+    def __repr__(self) -> str:
+        """The plan as a table."""
+        return lines_of(self._head(), guarantees=self.guarantees, warnings=self.warnings)
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return page_part(self._head(), guarantees=self.guarantees, warnings=self.warnings)
+
+    def to_pandas(self) -> DataFrame:
+        """A row an adversary, worst first.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(self.guarantees)
+
+    def _head(self) -> list[str]:
+        said = self.statement
+        return [
+            f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} at sampling rate "
+            f"{self.sampling_rate:g}, noise multiplier {rounded_up(self.noise_multiplier, 6)}",
+            f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}",
+        ]
 
     def to_json(self) -> dict[str, JsonValue]:
         """The same as JSON; infinite figures are the string "inf"."""

@@ -1,0 +1,55 @@
+"""The public name `attack`: rebuild records from what was intercepted, or infer membership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..privacy.errors import InputTypeError
+from .attacked import AttackResult, attack_of_folder
+from .run import Run
+
+if TYPE_CHECKING:
+    from ..attacks.foreign.membership import MembershipResult
+    from ..runs.attack.gradients.schema import GradientAttack
+
+__all__ = ["attack"]
+
+
+def attack(
+    target: Run | str | Path | Callable[..., Any], **options: Any
+) -> AttackResult | GradientAttack | MembershipResult:
+    """Attack a run, intercepted gradients, or models of one's own training.
+
+    Args:
+        target: a `Run` or its folder, whose intercepted messages are attacked; a safetensors file
+            of gradients, as `overhear invert` takes it; or a function ``train(dataset) -> model``,
+            on which membership is inferred.
+        options: of a run the keys of [attack], such as presets=["matched"] and images=8, and
+            device; of gradients those of `overhear invert`, model and out at least; of a function
+            data, method ("lira" or "rmia"), references and records.
+
+    Raises:
+        FileNotFoundError: no finished run is in the folder.
+        FileExistsError: the run was attacked already.
+        ValueError: there is nothing that the attack can be mounted on.
+        TypeError: something else, or an option that the target does not take.
+    """
+    if isinstance(target, Run):
+        return attack_of_folder(target.folder, **options)
+    if isinstance(target, str | Path):
+        path = Path(target)
+        if path.is_file():
+            from ..runs.attack.gradients.invert import attack_gradients
+
+            return attack_gradients(path, **{**options, "out": Path(options.get("out", "."))})
+        return attack_of_folder(path, **options)
+    if callable(target):
+        from ..attacks.foreign.membership import membership
+
+        return membership(target, **options)
+    raise InputTypeError(
+        f"target must be a Run, a folder, a file of gradients or a function that trains, not a "
+        f"{type(target).__name__}"
+    )

@@ -1,0 +1,78 @@
+"""The public name `audit`: bound epsilon from below by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..privacy.errors import InputError, InputTypeError
+from ..runs.audit.audit import audit_config
+from ..runs.run_file.run_file import RunFile
+from .audited import AuditResult, audit_of_folder
+from .plan import config_of
+from .run import Run
+
+if TYPE_CHECKING:
+    from ..attacks.foreign.scores import ScoresAudit
+
+__all__ = ["audit"]
+
+
+def audit(
+    target: Run | str | Path | RunFile | Mapping[str, Any] | Callable[..., Any] | None = None,
+    *,
+    scores: Any = None,
+    **options: Any,
+) -> AuditResult | ScoresAudit | Any:
+    """Bound epsilon from below by what an adversary could measure.
+
+    Args:
+        target: a `Run` or its folder; the path or the tables of a run file, which is played anew;
+            or a function ``train(dataset)`` of one's own training, with data= and canaries=.
+        scores: in place of a target the scores of canaries that somebody else computed, as
+            `Planted.score` gives them; with a claim: epsilon= and delta=, or more.
+        options: of a run the keys of [audit], such as canaries=500, and device; of a folder again
+            as well; of a run file set and noise_multiplier.
+
+    Raises:
+        FileNotFoundError: no finished run is in the folder.
+        FileExistsError: the run was audited already; again=True keeps that beside.
+        ValueError: there is nothing that can be audited.
+        TypeError: something else.
+    """
+    if scores is not None:
+        if target is not None:
+            raise InputError("target and scores exclude each other; give one of them")
+        from ..attacks.foreign.scores import audit_scores
+
+        return audit_scores(scores, **options)
+    if target is None:
+        raise InputError("audit needs a run, a function that trains, or scores=...")
+    if isinstance(target, Run):
+        return audit_of_folder(target.folder, **options)
+    if isinstance(target, str | Path) and Path(target).suffix != ".toml":
+        return audit_of_folder(Path(target), **options)
+    if isinstance(target, str | Path | RunFile | Mapping):
+        return _of_run_file(target, **options)
+    if callable(target):
+        from ..attacks.foreign.training import audit_training
+
+        return audit_training(target, **options)
+    raise InputTypeError(
+        f"target must be a Run, a folder, a run file or a function that trains, not a "
+        f"{type(target).__name__}"
+    )
+
+
+def _of_run_file(
+    run: str | Path | RunFile | Mapping[str, Any],
+    *,
+    set: Mapping[str, Any] | None = None,
+    noise_multiplier: float | None = None,
+    device: str | None = None,
+    **keys: Any,
+) -> AuditResult:
+    asked = {**(set or {}), **{f"audit.{key}": value for key, value in keys.items()}}
+    found = audit_config(config_of(run, asked), noise_multiplier=noise_multiplier, device=device)
+    return AuditResult(found)

@@ -1,0 +1,26 @@
+"""The public name `report`: the page that is read and signed, or its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .reported import Report, report_of_folder
+from .run import Run
+
+__all__ = ["report"]
+
+
+def report(target: Run | str | Path, format: str = "html", *, show_records: bool = False) -> Report:
+    """The report of a run, or of a folder with logs of releases.
+
+    Args:
+        target: a `Run`, its folder, or a folder of logs.
+        format: "html" writes the page beside what it is about; "json" and "md" write nothing.
+        show_records: whether the page shows training records, and not public ones alone.
+
+    Raises:
+        FileNotFoundError: no run is there.
+        ValueError: another format, or a run that cannot be read.
+    """
+    folder = target.folder if isinstance(target, Run) else Path(target)
+    return report_of_folder(folder, format, show_records=show_records)

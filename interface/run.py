@@ -1,0 +1,249 @@
+"""The public name `Run`: the folder of a run, with what is in it and what can be asked of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..privacy.ledger import Spent, read_ledger
+from ..runs.evidence.evidence import read_audit
+from ..runs.folder import folder as run_folder
+from ..runs.folder.records import MetricsLine
+from ..runs.numbers import bound, small
+from ..runs.plan.plan import Plan, make_plan
+from ..runs.run_file.build import build
+from ..runs.run_file.run_file import RunFile, load_run_file
+from .attacked import AttackResult, attack_of_folder, read_attack
+from .audited import AuditResult, audit_of_folder
+from .reported import Report, report_of_folder
+from .shown import as_frame, as_html, as_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import nn
+
+    from ..reports.judgement.gate import Decision
+
+__all__ = ["Checked", "MetricsTable", "Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsTable:
+    """The test metrics of a run, a row for each evaluation.
+
+    Attributes:
+        rows: by round; lists hold a value for each agent.
+    """
+
+    rows: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        """How many evaluations there are."""
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rows."""
+        return iter(self.rows)
+
+    def to_pandas(self) -> DataFrame:
+        """A data frame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(self.rows)
+
+    def __repr__(self) -> str:
+        """The metrics of the mean model."""
+        return as_text("Test metrics of the mean model", _short(self.rows))
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return as_html("Test metrics of the mean model", _short(self.rows))
+
+
+def _short(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Of each row what is one number."""
+    return [
+        {key: f"{value:.4g}" for key, value in row.items() if isinstance(value, int | float)}
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a policy says of a run.
+
+    Attributes:
+        decision: every requirement, with its outcome and a sentence.
+    """
+
+    decision: Decision
+
+    @property
+    def passed(self) -> bool:
+        """Whether every requirement is met."""
+        return self.decision.exit_code == 0
+
+    def __bool__(self) -> bool:
+        """The same."""
+        return self.passed
+
+    def __repr__(self) -> str:
+        """The requirements."""
+        return as_text(self._head(), self._rows())
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return as_html(self._head(), self._rows())
+
+    def _head(self) -> str:
+        return "Within the policy" if self.passed else f"Not within: {self.decision.outcome}"
+
+    def _rows(self) -> list[dict[str, str]]:
+        return [
+            {"outcome": one.outcome.value, "requirement": one.name, "why": one.sentence}
+            for one in self.decision.requirements
+        ]
+
+
+class Run:
+    """The folder of a run.
+
+    Args:
+        folder: as `train` or `overhear train` left it. Code that its run file names is imported
+            only if this process named it already, or within `overhear.runs.own.trust.trusting`.
+
+    Raises:
+        FileNotFoundError: no run is there.
+
+    >>> Run("nowhere")
+    Traceback (most recent call last):
+        ...
+    FileNotFoundError: nowhere...
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        run_folder.require(self.folder, run_folder.RUN)
+        run_folder.require(self.folder, run_folder.LEDGER)
+
+    @cached_property
+    def config(self) -> RunFile:
+        """The run file that was trained."""
+        return load_run_file(self.folder / run_folder.RUN, of_folder=True)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the run costs each adversary, as it was planned."""
+        return make_plan(self.config, begun=True)
+
+    @property
+    def ledger(self) -> Spent:
+        """What was released, as it stands now."""
+        return read_ledger(self.folder / run_folder.LEDGER)
+
+    @property
+    def metrics(self) -> MetricsTable:
+        """Test metrics, by evaluation."""
+        path = self.folder / run_folder.METRICS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return MetricsTable(
+            [MetricsLine.model_validate(json.loads(line)).dump() for line in lines if line.strip()]
+        )
+
+    def models(self) -> list[nn.Module]:
+        """The model of each agent at the end of the run.
+
+        Raises:
+            FileNotFoundError: the run did not end, or its last checkpoint is gone.
+        """
+        import copy
+
+        from torch.nn.utils import vector_to_parameters
+
+        from ..runs.audit.membership import final_models
+        from ..runs.folder.records import header_of
+        from ..runs.folder.released import read_released
+
+        last = run_folder.last_round(self.folder)
+        held = final_models(self.folder, header_of(read_released(self.folder)), last)
+        network = build(self.config).setting.model
+        found = []
+        for row in held:
+            model = copy.deepcopy(network)
+            vector_to_parameters(row.to(next(model.parameters()).device), model.parameters())
+            found.append(model)
+        return found
+
+    @property
+    def attacks(self) -> AttackResult | None:
+        """What attacks rebuilt; None before any."""
+        found = read_attack(self.folder)
+        return None if found is None else AttackResult(found, self.folder)
+
+    @property
+    def audit_result(self) -> AuditResult | None:
+        """What was measured; None before any audit."""
+        found = read_audit(self.folder)
+        return None if found is None else AuditResult(found)
+
+    def audit(self, **options: Any) -> AuditResult:
+        """Measure what is proven; see `overhear.audit`."""
+        return audit_of_folder(self.folder, **options)
+
+    def attack(self, **options: Any) -> AttackResult:
+        """Rebuild records from what was intercepted; see `overhear.attack`."""
+        return attack_of_folder(self.folder, **options)
+
+    def report(self, format: str = "html") -> Report:
+        """The report of the run; see `overhear.report`."""
+        return report_of_folder(self.folder, format)
+
+    def check(self, policy: str | Path | Mapping[str, Any]) -> Checked:
+        """Hold the run against a policy, as `overhear check` does.
+
+        Args:
+            policy: path of a policy, or its tables.
+
+        Raises:
+            FileNotFoundError: no policy is there.
+            ValueError: the policy or the run cannot be read.
+        """
+        from ..reports.document.checked_run import read_checked_run
+        from ..reports.judgement.gate import decide
+        from ..reports.judgement.policy import load_policy, policy_of
+        from ..reports.judgement.remedies import limit_fixes
+        from ..runs.own.trust import trusting
+
+        wanted = policy_of(policy) if isinstance(policy, Mapping) else load_policy(policy)
+        with trusting(pins=wanted.code.allow):
+            run = read_checked_run(self.folder)
+        return Checked(decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent)))
+
+    def __repr__(self) -> str:
+        """The folder, its rounds and what they cost."""
+        return as_text(self._head(), self._rows())
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return as_html(self._head(), self._rows())
+
+    def _head(self) -> str:
+        rounds = self.config.training.rounds
+        return f"{self.folder}: {self.ledger.rounds} of {rounds} rounds released"
+
+    def _rows(self) -> list[dict[str, str]]:
+        return [
+            {
+                "adversary": g.adversary,
+                "epsilon": bound(g.epsilon),
+                "delta": small(g.delta),
+                "status": str(g.status),
+            }
+            for g in self.plan.guarantees
+        ]
