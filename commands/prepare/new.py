@@ -69,7 +69,7 @@ def template(what: What, *, module: str | None = None) -> str:
     >>> template(What.RUN).splitlines()[0]
     '# A run of decentralized training, and how much one record may cost.'
     """
-    text = files(f"{__package__.rpartition('.')[0]}").joinpath("templates", _FILES[what])
+    text = files("overhear.commands").joinpath("templates", _FILES[what])
     found = text.read_text(encoding="utf-8")
     if what is What.CI:
         return found.replace("VERSION", version("overhear"))
