@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from ...privacy.errors import InputError
-
 __all__ = ["What", "new", "template"]
 
 
@@ -53,6 +51,8 @@ def new(
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except FileExistsError:
+        from ...privacy.errors import InputError
+
         raise InputError(
             f"{file} is there already and is not written over; name another file"
         ) from None
