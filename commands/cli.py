@@ -26,7 +26,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..privacy.errors import InputError
 from ..runs.stop import Interrupted
 from .prepare.budget import budget
 from .prepare.new import new
@@ -84,6 +83,8 @@ def overhear(
         print(f"overhear {version_of('overhear')}")
         raise typer.Exit
     if context.invoked_subcommand is None:
+        from ..privacy.errors import InputError
+
         raise InputError("give a command; `overhear --help` lists them")
     log = current_log()
     log.begin(quiet=quiet, path=log_file)

@@ -157,7 +157,7 @@ def budget(
 
     >>> of = {"delta": 1e-5, "rounds": 1000, "sampling_rate": 0.01}
     >>> round(budget(noise_multiplier=1.0, **of).epsilon, 3)
-    1.829
+    1.828
     >>> round(budget(epsilon=1.0, **of).noise_multiplier, 4)
     1.4146
     >>> budget(epsilon=2.0, noise_multiplier=1.0, delta=1e-5, sampling_rate=0.01).rounds

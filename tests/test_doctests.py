@@ -11,7 +11,7 @@ PARTS = ("privacy", "training", "attacks", "runs", "reports", "interface", "comm
 
 
 def names() -> list[str]:
-    found = []
+    found = ["overhear"]
     for part in PARTS:
         package = importlib.import_module(f"overhear.{part}")
         found.append(package.__name__)

@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-from ...privacy.errors import InputError
-
 __all__ = ["What", "new", "template"]
 
 
@@ -53,6 +51,8 @@ def new(
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
     except FileExistsError:
+        from ...privacy.errors import InputError
+
         raise InputError(
             f"{file} is there already and is not written over; name another file"
         ) from None
@@ -69,7 +69,7 @@ def template(what: What, *, module: str | None = None) -> str:
     >>> template(What.RUN).splitlines()[0]
     '# A run of decentralized training, and how much one record may cost.'
     """
-    text = files(f"{__package__.rpartition('.')[0]}").joinpath("templates", _FILES[what])
+    text = files("overhear.commands").joinpath("templates", _FILES[what])
     found = text.read_text(encoding="utf-8")
     if what is What.CI:
         return found.replace("VERSION", version("overhear"))

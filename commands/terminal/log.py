@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from ...privacy.errors import InputError
 from ...runs.hosts.names import LIFELINE
 
 __all__ = ["Log", "Remaining", "current_log", "logging"]
@@ -45,6 +44,8 @@ class Log:
         try:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
+            from ...privacy.errors import InputError
+
             raise InputError(
                 f"--log-file {path} cannot be written ({error.strerror or error}); name a file "
                 "in a folder that exists"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -82,3 +83,23 @@ def test_the_package_runs_as_a_module() -> None:
         env={**os.environ, "COLUMNS": "80"},
     )
     assert done.stdout == f"overhear {overhear.__version__}\n"
+
+
+def test_a_signal_that_comes_while_the_module_loads_ends_it_without_a_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "overhear", "--help"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONVERBOSE": "1"},
+    ) as running:
+        assert running.stderr is not None
+        said = ""
+        for line in running.stderr:  # what is imported, as it is imported
+            said = line
+            if "typer" in line:
+                running.send_signal(signal.SIGINT)
+                break
+        said += running.stderr.read()
+        assert running.wait(60) == -signal.SIGINT
+    assert "Traceback" not in said

@@ -176,7 +176,7 @@ def _combination(
     order = np.argsort(-np.abs(scaled), kind="stable")
     parts = tuple(
         Part(
-            message=in_round(view.messages[i], number),
+            message=in_round(view.messages[int(i)], number),
             weight=float(scaled[i] / largest),
             alone=abs(float(moved[i] / noise[i])),
         )
