@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-PARTS = ("privacy", "training", "attacks", "runs", "reports", "interface", "commands")
+PARTS = (
+    "privacy", "training", "attacks", "runs", "reports", "interface", "commands", "testing",
+)  # fmt: skip
 
 
 def names() -> list[str]:
