@@ -38,6 +38,12 @@ def train(
             metavar="SECONDS", min=1, max=86400, help="That a process may keep the others waiting."
         ),
     ] = 60.0,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE", help="auto, cpu, cuda or cuda:N, in place of [training] device."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train, keep the ledger, and record the intercepted rounds.
@@ -47,7 +53,11 @@ def train(
     """
     from ...runs.folder.launch import hold_on, launch
     from ...runs.hosts.place import Place
+    from ...runs.run_file.device_name import check_rounds_device
 
+    if device is not None:
+        check_rounds_device(device)
+        overrides = [*(overrides or ()), f'training.device="{device}"']
     stop = stop_of_command()
     place = Place.of_environment()
     if place is None and ranks is not None and ranks > 1:
