@@ -25,6 +25,7 @@ from ...attacks.scoring.reconstruction_bound import (
     proven_mu,
     reconstruction_bound,
 )
+from ...privacy.errors import InputError
 from ..errors import ContradictedProof
 from ..evidence.schema import AllowedByProof, Attack, AttackRow, Means, Scenario
 from ..folder import folder as run_folder
@@ -72,13 +73,15 @@ def attack_run(
     """
     stop = stop or Stop()
     # What is attacked, and what the proof says of it: all that can be refused, before any work.
+    check_sums(folder)
     config = load_run_file(run_folder.require(folder, run_folder.RUN))
     if (folder / run_folder.ATTACK).exists():
         raise FileExistsError(
             f"{folder / run_folder.ATTACK} exists; attack another run, or move "
             f"{run_folder.ATTACKS} away"
         )
-    check_sums(folder)
+    if (place := folder / run_folder.ATTACKS).exists() and not place.is_dir():
+        raise InputError(f"{place} is no folder, where an attack is written; move it away")
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
     search = find_device(config.training.device if device is None else device)
