@@ -232,6 +232,7 @@ def _written(folder: Path, error: Exception) -> Audit:
 
 
 def _show(found: Audit) -> None:
+    from ...runs.run_file.device_name import is_same_device
     from ..terminal.audit_tables import checks_table, measured_table, trail_lines
 
     console = make_console()
@@ -243,7 +244,7 @@ def _show(found: Audit) -> None:
         say(console, f"Seed of the coins: {found.seed}.")
     for line in trail_lines(found):
         say(console, line)
-    if found.run_device not in ("", found.device):
+    if found.run_device and not is_same_device(found.run_device, found.device):
         say(
             console,
             f"The rounds of the audit ran on {found.device}, those of the run on "

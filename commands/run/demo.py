@@ -66,7 +66,7 @@ def demo(
         "overhear-demo"
     ),
     device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu or cuda.")
+        str, typer.Option(metavar="DEVICE", help="Where to compute: auto, cpu, cuda or cuda:N.")
     ] = "auto",
 ) -> None:
     """Plan, train, attack, audit and report on bundled digits, in about two minutes."""
@@ -83,6 +83,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
 
     Raises:
         FileExistsError: the folder holds files.
+        ValueError: there is no such device.
     """
     from ...reports.document.collect import report_run
     from ...runs.attack.attack import attack_run
@@ -90,6 +91,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
     from ...runs.folder.folder import RUN as RUN_FILE
     from ...runs.folder.folder import claim
     from ...runs.folder.run import train_run
+    from ...runs.run_file.device import find_device
     from ...runs.run_file.run_file import RunFile
     from ...runs.stop import naming
     from ..terminal.audit_tables import measured_table
@@ -98,6 +100,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
 
     started = perf_counter()
     tables = tomllib.loads(RUN)
+    find_device(device, rounds=True)  # before the folder is there
     tables["training"]["device"] = device
     config = RunFile.model_validate(tables)
     stop, kept = stop_of_command(), out / RUN_FILE

@@ -40,6 +40,12 @@ def train(
         ),
     ] = 60.0,
     trust_code: TrustCode = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE", help="auto, cpu, cuda or cuda:N, in place of [training] device."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train, keep the ledger, and record the intercepted rounds.
@@ -49,8 +55,12 @@ def train(
     """
     from ...runs.folder.launch import hold_on, launch
     from ...runs.hosts.place import Place
+    from ...runs.run_file.device_name import check_rounds_device
 
     trust(trust_code)
+    if device is not None:
+        check_rounds_device(device)
+        overrides = [*(overrides or ()), f'training.device="{device}"']
     stop = stop_of_command()
     place = Place.of_environment()
     if place is None and ranks is not None and ranks > 1:

@@ -10,9 +10,12 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from ...attacks.interception.replay import Trial
 from ...attacks.interception.scenarios import Scenario, scenarios_of
 from ...attacks.problem.presets import PRESETS, Preset
+from ...privacy.bounded import check_safetensors
 from ...privacy.errors import InputError
 from ...training.engine.checkpoint import load_checkpoint
 from ..folder import folder as run_folder
@@ -81,6 +84,21 @@ def check_attack(folder: Path, config: RunFile, *, built: Built) -> None:
                 f"{path} is missing: the transcript is empty for round {number}, so there is "
                 "nothing to attack; name it in [intercept] rounds and train again"
             )
+        _check_whole(path)
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse a transcript that was cut off or damaged."""
+    check_safetensors(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            whole = "round" in (file.metadata() or {})
+    except SafetensorError as error:
+        raise InputError(
+            f"{path} is cut off or damaged ({error}); put it back as it was written"
+        ) from error
+    if not whole:
+        raise InputError(f"{path} is no transcript of a round; put it back as it was written")
 
 
 def check_attackable(config: RunFile, *, built: Built) -> None:

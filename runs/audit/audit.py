@@ -67,18 +67,18 @@ def audit_folder(
     """
     stop = stop or Stop()
     stop.note(NOTHING_KEPT)
+    check_sums(folder)
     path = run_folder.require(folder, run_folder.RUN)
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
     config = load_run_file(path, overrides, of_folder=True)
-    check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
     held = folder / run_folder.AUDIT
     if held.exists() and not again:
         raise FileExistsError(f"{held} exists; --again audits once more and keeps it beside")
-    before = read_audit(folder)
+    before, run_device = read_audit(folder), _device_of(folder)  # refused before the work
     _check_seed(config, before)
     found = audit_config(
         config,
@@ -99,7 +99,7 @@ def audit_folder(
     found = found.model_copy(
         update={
             "verdict": verdict,
-            "run_device": _device_of(folder),
+            "run_device": run_device,
             "run_file": run_folder.digest(path),
             "earlier": earlier,
         }

@@ -15,6 +15,7 @@ from ...privacy.bounded import check_size
 from ...privacy.durable import PART, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
+from ..run_file.device_name import is_same_device
 from .records import Environment, header_of, read_environment, read_metrics, read_stopped
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
@@ -181,7 +182,7 @@ def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
     """
     told = read_environment(folder / ENVIRONMENT)
     before = told.device.rsplit(" ", 1)[-1]
-    if before in (device, ""):
+    if before == "" or is_same_device(before, device):
         return ""
     text = device if after < 0 else f"{told.device}, after round {after} {device}"
     told.model_copy(update={"device": text}).write(folder / ENVIRONMENT)

@@ -50,6 +50,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from ...privacy.errors import InputError
 from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
@@ -63,6 +64,7 @@ from ..own.sources import digest_of_sources
 from ..own.tables import names_of
 from ..plan.plan import Plan
 from ..run_file.build import Built
+from ..run_file.device_name import gpu_number
 from ..run_file.run_file import RunFile
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
@@ -83,7 +85,15 @@ def take_device(name: str, place: Place) -> None:
     Args:
         name: [training] device.
         place: this process among the ranks.
+
+    Raises:
+        ValueError: it is one GPU by its number, on which all ranks would compute.
     """
+    if gpu_number(name) is not None:
+        raise InputError(
+            f"device={name!r} is one GPU, and ranks take turns at all of them; use "
+            "device='cuda', with CUDA_VISIBLE_DEVICES for some of the GPUs"
+        )
     if name != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(place.local_rank % torch.cuda.device_count())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -205,6 +206,10 @@ def header_of(spent: Spent) -> LedgerHeader:
     )
 
 
+def _cannot_be_read(path: Path) -> Callable[[str, str], str]:
+    return lambda at, what: f"{path} cannot be read at {at}: {what}; put it back as it was written"
+
+
 def read_environment(path: Path) -> Environment:
     """Where a run was trained.
 
@@ -212,7 +217,7 @@ def read_environment(path: Path) -> Environment:
         FileNotFoundError: no environment.json is there.
         ValueError: it cannot be read.
     """
-    return Environment.read(path, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
+    return Environment.read(path, refusal=_cannot_be_read(path))
 
 
 def read_metrics(path: Path) -> list[MetricsLine]:
@@ -221,10 +226,7 @@ def read_metrics(path: Path) -> list[MetricsLine]:
     Raises:
         ValueError: a whole line is no evaluation.
     """
-
-    def refusal(at: str, what: str) -> str:
-        return f"{path} cannot be read: {at}: {what}"
-
+    refusal = _cannot_be_read(path)
     if not path.exists():
         return []
     check_size(path, _MOST_MEASURED)
@@ -233,7 +235,8 @@ def read_metrics(path: Path) -> list[MetricsLine]:
         while line := file.readline(LARGEST_OBJECT + 1):
             if len(line) > LARGEST_OBJECT:
                 raise InputError(
-                    f"{path} cannot be read: a line is longer than {LARGEST_OBJECT} bytes"
+                    f"{path} cannot be read: a line is longer than {LARGEST_OBJECT} bytes; put it "
+                    "back as it was written"
                 )
             if line.rstrip().endswith(b"}"):  # else it was cut off
                 found.append(MetricsLine.parse(line, refusal=refusal))
@@ -247,4 +250,4 @@ def read_stopped(path: Path) -> Stopped:
         FileNotFoundError: no stopped.json is there.
         ValueError: it cannot be read.
     """
-    return Stopped.read(path, refusal=lambda at, what: f"{path} cannot be read: {at}: {what}")
+    return Stopped.read(path, refusal=_cannot_be_read(path))

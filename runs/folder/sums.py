@@ -118,10 +118,16 @@ def check_sums(folder: Path) -> None:
         if inside and (name in _READ or name.partition("/")[0] in _FOLDERS):
             _check_length(path)
         if not inside or digest(path) != value:
+            why = "the run was changed after it was written" if inside else _why_outside(path)
             raise InputError(
-                f"{path} is not the file that {SUMS} names; the run was changed after it was "
-                "written"
+                f"{path} is not the file that {SUMS} names; {why}: put it back from a copy of the "
+                "run"
             )
+
+
+def _why_outside(path: Path) -> str:
+    """Why a path is no regular file of the folder."""
+    return "it is a link or no regular file" if os.path.lexists(path) else "it is missing"
 
 
 def _check_length(path: Path) -> None:

@@ -12,9 +12,17 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from ...privacy.errors import InputError
+from .device_name import check_rounds_device
 from .problems import did_you_mean
 from .refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
 
@@ -45,6 +53,18 @@ GraphName = Literal[
 ]
 PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched"]
 ScenarioName = Literal["cross-gradient", "momentum", "view"]
+DeviceName = Annotated[
+    str,
+    AfterValidator(check_rounds_device),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["auto", "cpu", "cuda"]},
+                {"type": "string", "pattern": "^cuda:(0|[1-9][0-9]{0,8})$"},
+            ]
+        }
+    ),
+]
 MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18")
 
 Count = Annotated[int, Field(ge=1)]
@@ -291,8 +311,8 @@ class TrainingTable(Table):
     """Step size."""
     seed: Seed = 0
     """Of data and model only; noise and batches come from the system's entropy."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the gradients are computed."""
+    device: DeviceName = "auto"
+    """Where the gradients are computed; of several GPUs `cuda:1` is the second."""
     noise: Literal["standard", "hardened"] = "standard"
     """Hardened noise is a sum of four draws, which nobody can list; it takes 5 times as long."""
     layout: Literal["auto", "book-keeping", "grouped", "vmap", "loop"] = "auto"

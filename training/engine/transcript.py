@@ -150,7 +150,8 @@ class Transcript:
                 transcript._take(path)
             except (SafetensorError, KeyError, TypeError, ValueError) as error:
                 raise InputError(
-                    f"{path} is no transcript of a round ({error}); it is cut off or damaged"
+                    f"{path} is no transcript of a round ({error}); it is cut off or damaged; "
+                    "put it back as it was written"
                 ) from error
         return transcript
 

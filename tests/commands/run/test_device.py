@@ -1,4 +1,4 @@
-"""The option `--device` of attack, invert and audit."""
+"""The option `--device` of train, attack, invert, audit and demo."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from overhear.commands.cli import main
+from overhear.runs.run_file.run_file import load_run_file
 
 RUN = """
 [data]
@@ -36,7 +37,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 COMMANDS: dict[str, Callable[[str], list[str]]] = {
+    "train": lambda device: ["train", "run.toml", "--out", "run", "--device", device],
     "attack": lambda device: ["attack", "run.toml", "--out", "runs", "--device", device],
+    "demo": lambda device: ["demo", "--out", "run", "--device", device],
     "invert": lambda device: [
         "invert", "g.st", "--model", "mlp", "--out", "found", "--device", device,
     ],
@@ -57,3 +60,36 @@ def test_a_device_that_is_not_there_ends_with_exit_code_2(
     assert said in shown.err
     assert "Traceback" not in shown.err
     assert sorted(path.name for path in Path().iterdir()) == ["g.st", "run.toml"]
+
+
+def test_train_computes_where_it_is_told_in_place_of_the_run_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("run.toml").write_text(RUN + 'device = "cuda"\n')
+    assert main(["train", "run.toml", "--out", "run"]) == 2
+    assert "--device or as [training] device" in capsys.readouterr().err
+    assert not Path("run").exists()
+    assert main(["train", "run.toml", "--out", "run", "--device", "cpu"]) == 0
+    assert load_run_file("run/run.toml").training.device == "cpu"
+    assert main(["train", "run.toml", "--out", "run", "--resume", "--device", "cpu"]) == 0
+    assert "is finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", ["mps", 'cpu"\nrounds=1', ""])
+def test_train_refuses_a_device_that_rounds_cannot_run_on(
+    device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.toml", "--out", "run", "--device", device]) == 2
+    assert "error: device=" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.distributed
+@pytest.mark.slow  # starts two processes
+def test_ranks_are_given_the_device(capfd: pytest.CaptureFixture[str]) -> None:
+    named = ["train", "run.toml", "--out", "run", "--ranks", "2", "--device"]
+    assert main([*named, "cuda:1"]) == 2
+    assert "device='cuda:1' is one GPU" in capfd.readouterr().err
+    assert not Path("run").exists()
+    assert main([*named, "cpu"]) == 0
+    assert load_run_file("run/run.toml").training.device == "cpu"

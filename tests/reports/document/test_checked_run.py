@@ -210,7 +210,7 @@ def _cut_ledger(folder: Path) -> None:
         (_spoil_audit, "is not the file that SHA256SUMS names"),
         (_cut_ledger, "is not the file that SHA256SUMS names"),
         (lambda folder: (folder / SUMS).unlink(), "SHA256SUMS is missing"),
-        (lambda folder: (folder / LEDGER).unlink(), "the run was changed"),
+        (lambda folder: (folder / LEDGER).unlink(), "it is missing: put it back"),
         (shutil.rmtree, "does not exist; is"),
     ],
 )

@@ -15,6 +15,7 @@ import torch
 
 from overhear.commands import cli
 from overhear.privacy import read_ledger
+from overhear.privacy.errors import InputError
 from overhear.runs.folder.folder import is_finished
 from overhear.runs.folder.ranks import Group, Start, facts_of, take_device
 from overhear.runs.folder.resume import resume_run
@@ -266,6 +267,9 @@ def test_ranks_take_turns_at_the_devices_of_a_machine(found, taken, monkeypatch)
     assert seen == []
     for place in places:
         take_device("auto", place)
+    assert seen == taken
+    with pytest.raises(InputError, match="'cuda:1' is one GPU, and ranks take turns"):
+        take_device("cuda:1", places[0])
     assert seen == taken
 
 

@@ -7,6 +7,8 @@ import torch
 
 from overhear.privacy.errors import InputError
 from overhear.runs.run_file.device import find_device
+from overhear.runs.run_file.device_name import is_same_device
+from overhear.runs.run_file.run_file import RunFile
 
 
 @pytest.fixture
@@ -66,6 +68,7 @@ def test_a_number_beyond_the_last_gpu_is_refused(name: str) -> None:
         "cuda:",
         "cuda:-1",
         "cuda:1.0",
+        "cuda:01",
         "cuda:1 ",
         "cuda:0,1",
         "cpu:0",
@@ -91,3 +94,51 @@ def test_rounds_do_not_run_where_there_is_no_float64(monkeypatch: pytest.MonkeyP
     assert find_device("mps") == torch.device("mps")
     with pytest.raises(InputError, match="has no float64, in which the noise of rounds is made"):
         find_device("mps", rounds=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("cuda", "cuda:0", True),
+        ("cuda:1", "cuda:1", True),
+        ("cpu", "cpu", True),
+        ("cuda", "cuda:1", False),
+        ("cuda:0", "cuda:1", False),
+        ("cuda:0", "cpu", False),
+        ("mps", "cuda", False),
+    ],
+)
+def test_two_names_may_be_of_one_device(one: str, other: str, same: bool) -> None:
+    assert is_same_device(one, other) is same
+    assert is_same_device(other, one) is same
+
+
+def run_on(device: object) -> RunFile:
+    return RunFile.model_validate(
+        {
+            "data": {"name": "digits"},
+            "model": {"name": "linear"},
+            "algorithm": {"name": "dsgd"},
+            "training": {"rounds": 1, "sampling_rate": 0.1, "device": device},
+        }
+    )
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:7"])
+def test_a_run_file_names_any_device_that_rounds_run_on(device: str) -> None:
+    assert run_on(device).training.device == device
+    assert f'device = "{device}"' in run_on(device).to_toml()
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("gpu", "device='gpu' is unknown; choose auto, cpu, cuda, cuda:N"),
+        ("cuda:01", "device='cuda:01' is unknown"),
+        ("mps", "device='mps' has no float64"),
+        (0, "valid string"),
+    ],
+)
+def test_a_run_file_names_no_other_device(device: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        run_on(device)
