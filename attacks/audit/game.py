@@ -21,6 +21,7 @@ from ...privacy.adversary import Adversary
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
+from ...training.data.store import Held, followed_by
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
@@ -292,7 +293,7 @@ def _one_run(
     return scorer
 
 
-def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
+def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Held]:
     """Every agent's records, and the hosts' canaries after them."""
     shards = list(game.setting.shards)
     for host, coin in zip(game.hosts, coins, strict=True):
@@ -302,11 +303,9 @@ def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
         codes = codes + ~coin if game.replace else codes[coin]
         at = game.own_short(host)
         codes = np.concatenate([codes, game.classes + 2 * np.arange(at.start, at.stop)])
-        blank = held.inputs.new_zeros(len(codes), *held.inputs.shape[1:])
+        blank = torch.zeros(len(codes), *held.record_shape)
         more = torch.from_numpy(codes.astype(np.int64))
-        shards[host] = Examples(
-            torch.cat([held.inputs, blank]), torch.cat([held.targets, more.to(held.targets)])
-        )
+        shards[host] = followed_by(held, Examples(blank, more))
     return shards
 
 

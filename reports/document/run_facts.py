@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...runs.folder import folder as run_folder
@@ -16,6 +18,7 @@ from ...runs.plan.plan import Plan
 from ...runs.plan.schema import Target
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
+from ...training.data.digests import digests_of
 from ...training.graphs.graph import Topology
 from ...training.step.values import SERVER
 from ...training.tracing.trace import trace
@@ -175,13 +178,10 @@ def traffic(built: Built, plan: Plan) -> Traffic:
 
 def duplicates(built: Built) -> int:
     """Records that are equal to another one, over all shards."""
-    seen: set[bytes] = set()
-    total = 0
-    for shard in built.setting.shards:
-        for row in shard.inputs.flatten(1).contiguous().numpy():
-            seen.add(row.tobytes())
-            total += 1
-    return total - len(seen)
+    every = np.concatenate(
+        [digests_of(shard, targets=False) for shard in built.setting.shards], axis=None
+    )
+    return len(every) - len(np.unique(every))
 
 
 def utility(metrics: Sequence[MetricsLine]) -> Utility:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...privacy.errors import InputError
 from ...training.data.dataset import Examples
+from ...training.data.store import Held
 from ...training.engine.engine import Engine
 from ...training.engine.transcript import Transcript
 from ...training.models.evaluation import evaluate
@@ -92,8 +93,8 @@ def _rehearse(session: Session) -> None:
     evaluate(setting.model, engine.models()[:1], _few(test), round=0)
 
 
-def _few(examples: Examples) -> Examples:
-    return Examples(examples.inputs[:_FEW], examples.targets[:_FEW])
+def _few(held: Held) -> Examples:
+    return held.take(torch.arange(min(_FEW, held.size)))
 
 
 def _refusal(check: Callable[[], object], *, asked: bool) -> str | None:

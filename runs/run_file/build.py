@@ -17,8 +17,8 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
-from ...training.data.dataset import Examples
 from ...training.data.load import Dataset, load_dataset, partition
+from ...training.data.store import Shard
 from ...training.engine.engine import Setting
 from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
@@ -186,11 +186,10 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         _LEAST_COPIES * 4 * agents * size,
         "lower [data] agents, or choose a smaller [model] name",
     )
-    _check_layout(config, model, data.inputs)
+    _check_layout(config, model, data.train.take(torch.zeros(1, dtype=torch.int64)).inputs)
     model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
-    shards = [
-        Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
-    ]
+    store = data.train
+    shards = [Shard(store, torch.from_numpy(part)) for part in parts]
     return Built(
         data=data,
         setting=Setting(
