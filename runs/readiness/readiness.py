@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from ...privacy.errors import InputError
 from ...training.data.dataset import Examples
 from ...training.data.store import Held

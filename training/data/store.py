@@ -1,5 +1,6 @@
-"""Records that need not be in memory: a store gives the records of some positions, and a shard of
-it is a list of rows.
+"""Records that need not be in memory.
+
+A store gives the records of some positions, and what an agent holds is a list of its rows.
 
 =================  ==============================  ====================================
 Store              Where the records are           What is in memory
