@@ -39,6 +39,7 @@ __all__ = [
     "TensorStore",
     "blocks",
     "followed_by",
+    "mapped",
 ]
 
 _BLOCK = 4096  # records at once, where all are gone through
@@ -113,7 +114,7 @@ class MappedStore:
     """Records in a .npy file that is mapped read-only; pages are let go as batches are done.
 
     Args:
-        path: (N, *shape) float32 in C order.
+        path: (N, *shape) numbers; those of a batch become float32.
         targets: (N,) or (N, K), in memory.
 
     Raises:
@@ -122,12 +123,12 @@ class MappedStore:
 
     def __init__(self, path: Path, targets: Tensor) -> None:
         self.path, self.targets = path, targets
-        self._rows = _mapped(path)
+        self._rows = mapped(path)
         self._touched = 0
-        if self._rows.dtype != np.float32 or len(self._rows) != len(targets):
+        if len(self._rows) != len(targets):
             raise InputError(
-                f"{path} holds {len(self._rows)} records of {self._rows.dtype}, must hold "
-                f"{len(targets)} of float32"
+                f"{path} holds {len(self._rows)} records and there are {len(targets)} targets; give "
+                "each record one"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,7 +147,8 @@ class MappedStore:
 
     def take(self, positions: Tensor) -> Examples:
         """See `Store.take`."""
-        rows = torch.from_numpy(np.asarray(self._rows[positions.numpy()]))  # a copy
+        found = self._rows[positions.numpy()]  # a copy
+        rows = torch.from_numpy(np.asarray(found, dtype=np.float32, order="C"))
         self._touched += len(positions) * max(_PER_ROW, rows[:1].nbytes)
         if self._touched >= _MOST_MAPPED:
             self._let_go()
@@ -162,7 +164,13 @@ class MappedStore:
             held.madvise(mmap.MADV_DONTNEED)
 
 
-def _mapped(path: Path) -> NDArray[Any]:
+def mapped(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, mapped read-only.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: it is no .npy file, or holds objects.
+    """
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
