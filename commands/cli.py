@@ -10,6 +10,7 @@ inside the command, so that help costs nothing.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import os
 import sys
@@ -70,13 +71,14 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
     """The command, where code that exits on its own account ends in a crash.
 
     A command ends by returning or by typer.Exit. Any other exit comes from code that it runs, such
-    as a model of the user's, and an exit code of 0 would read as a policy that is met.
+    as a model of the user's, and an exit code of 0 would read as a policy that is met. It runs in a
+    context of its own, so that what its options trust is trusted no longer than it runs.
     """
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            command(*arguments, **options)
+            contextvars.copy_context().run(command, *arguments, **options)
         except SystemExit as leave:
             raise RuntimeError(f"the command was left by {leave!r} before its end") from leave
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..terminal.options import TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def check(
     *,
     policy: Annotated[Path, typer.Option(metavar="POLICY.toml", help="What the run must satisfy.")],
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML too.")] = None,
+    trust_code: TrustCode = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -44,6 +46,7 @@ def check(
 
         unfinished(junit, suite=str(folder))
     wanted = load_policy(policy)
+    trust(trust_code, pins=wanted.code.allow)
     from ...reports.document.checked_run import read_checked_run
     from ...reports.judgement.gate import decide
     from ...reports.judgement.remedies import limit_fixes

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.options import Folder
+from ..terminal.options import Folder, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import print_json
 
@@ -38,6 +38,7 @@ def report(
             metavar="DIR", help="Another run on the same records, to be counted too; repeatable."
         ),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write privacy.json and report.html into the folder of a run, or print the same figures.
 
@@ -47,6 +48,7 @@ def report(
     from ...runs.errors import ContradictedProof
     from ...runs.plan.second_opinions import contradiction
 
+    trust(trust_code)
     if format is FormatName.HTML:
         from ...reports.document.collect import report_run
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.options import Device, Json
+from ..terminal.options import Device, Json, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
@@ -49,6 +49,7 @@ def attack(
         Path | None, typer.Option(metavar="DIR", help="Of RUN.toml: folder for its runs.")
     ] = None,
     device: Device = None,
+    trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
     """Try to rebuild records from what was intercepted, beside three references.
@@ -58,6 +59,7 @@ def attack(
     """
     from ...privacy.errors import InputError
 
+    trust(trust_code)
     shown = None if convention is None else convention.value
     if target.suffix != ".toml":
         if overrides or sweeps or markdown or out is not None:

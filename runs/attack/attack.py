@@ -72,7 +72,7 @@ def attack_run(
     """
     stop = stop or Stop()
     # What is attacked, and what the proof says of it: all that can be refused, before any work.
-    config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
     if (folder / run_folder.ATTACK).exists():
         raise FileExistsError(
             f"{folder / run_folder.ATTACK} exists; attack another run, or move "

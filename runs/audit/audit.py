@@ -70,7 +70,7 @@ def audit_folder(
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
-    config = load_run_file(path, overrides)
+    config = load_run_file(path, overrides, of_folder=True)
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))

@@ -105,7 +105,7 @@ def audit_last_model_of_folder(
     stop = stop or Stop()
     stop.note(NOTHING_KEPT)
     path = run_folder.require(folder, run_folder.RUN)
-    config = load_run_file(path)
+    config = load_run_file(path, of_folder=True)
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))

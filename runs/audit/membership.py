@@ -108,7 +108,7 @@ def audit_membership(
     asked, stop = wanted or Wanted(), stop or Stop()
     stop.note(NOTHING_KEPT)
     path = run_folder.require(folder, run_folder.RUN)
-    config = load_run_file(path)
+    config = load_run_file(path, of_folder=True)
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     if not run_folder.has_ended(folder):

@@ -59,7 +59,9 @@ from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..hosts.meeting import FAILED_FIRST, connect, hosts_of, introduce, store_of
 from ..hosts.names import CLOSED
 from ..hosts.place import Place
-from ..hosts.same_run import check_same_facts, digest_of_module, program_facts
+from ..hosts.same_run import check_same_facts, program_facts
+from ..own.sources import digest_of_sources
+from ..own.tables import names_of
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
@@ -103,7 +105,7 @@ def facts_of(config: RunFile, built: Built, plan: Plan) -> dict[str, str]:
     return {
         "run file": config.to_toml(),
         "noise multiplier": repr(float(plan.noise_multiplier)),
-        "code of the model": digest_of_module(config.model.name.partition(":")[0]),
+        "code of yours": digest_of_sources(names_of(config)),
         "initial model": hashlib.sha256(model.numpy().tobytes()).hexdigest(),
         "records": records.hexdigest(),
         "graph": edges.hexdigest(),

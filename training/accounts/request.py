@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...privacy.errors import InputError, InputTypeError
-from ..algorithms import ALGORITHMS
 from ..algorithms.algorithm import Algorithm
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.topologies import build_graph
+from ..own.algorithms import algorithm_named
 
 __all__ = ["Chosen", "algorithm_of", "graph_of"]
 
@@ -36,7 +36,8 @@ def algorithm_of(
     """The algorithm that is meant, and its hyper-parameters.
 
     Args:
-        algorithm: an `Algorithm`, the name of a registered one, or the start of a pair.
+        algorithm: an `Algorithm`, the name of a registered one, "module:NAME", or the start of a
+            pair.
         step: of a pair; None otherwise.
         settings: hyper-parameters by name.
 
@@ -45,12 +46,7 @@ def algorithm_of(
         TypeError: something else than an algorithm, or a start without a step.
     """
     if isinstance(algorithm, str):
-        if algorithm not in ALGORITHMS:
-            raise InputError(
-                f"algorithm {algorithm!r} must be one of {', '.join(ALGORITHMS)}"
-                f"{_nearest(algorithm, ALGORITHMS)}"
-            )
-        algorithm = ALGORITHMS[algorithm]
+        algorithm = algorithm_named(algorithm)
     if isinstance(algorithm, Algorithm):
         if step is not None:
             raise InputTypeError(

@@ -12,15 +12,35 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["digest_of", "import_file", "import_module", "ran"]
+__all__ = [
+    "digest_of",
+    "file_of",
+    "import_file",
+    "import_module",
+    "imported_by",
+    "is_own_file",
+    "own_path_of",
+    "ran",
+]
+
+_HERE = Path(__file__).resolve().parents[2]
+# Ours by name: in a checkout that is where users work, the folder that holds them says nothing.
+_PROGRAM = [
+    _HERE / part
+    for part in ("privacy", "training", "attacks", "runs", "reports", "commands", "testing")
+]
+_LIBRARY = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")]
 
 _RAN: dict[Path, str] = {}
+_LOADED_BY: dict[str, list[str]] = {}
+_RUNNING: list[str] = []  # modules that are being executed, the innermost last
 
 
 def ran() -> dict[Path, str]:
@@ -53,12 +73,12 @@ def import_file(path: Path) -> ModuleType:
         Exception: whatever its import raises.
     """
     for module in list(sys.modules.values()):
-        if _file_of(module) == path:
+        if file_of(module) == path:
             return module
     stem = path.stem
     if path.parent == Path.cwd() and stem.isidentifier() and stem not in sys.modules:
         module = import_module(stem)
-        if _file_of(module) == path:
+        if file_of(module) == path:
             return module
     name = f"own_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{stem}"
     spec = importlib.util.spec_from_file_location(name, path, loader=_Recorded(name, str(path)))
@@ -75,7 +95,22 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
-def _file_of(module: ModuleType) -> Path | None:
+def own_path_of(name: str) -> Path | None:
+    """The file of the working directory that a module's name stands for; nothing is imported."""
+    path = Path.cwd().joinpath(*name.split("."))
+    for held in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+        if held.is_file():
+            return held
+    return None
+
+
+def imported_by(name: str) -> tuple[str, ...]:
+    """The modules of the working directory that were loaded while a module ran."""
+    return tuple(_LOADED_BY.get(name, ()))
+
+
+def file_of(module: ModuleType) -> Path | None:
+    """The file of a loaded module; None where it has none."""
     file = getattr(module, "__file__", None)
     return Path(file).absolute() if isinstance(file, str) else None
 
@@ -88,6 +123,15 @@ class _Recorded(SourceFileLoader):
         source = self.get_data(path)
         _RAN[Path(path).absolute()] = hashlib.sha256(source).hexdigest()
         return self.source_to_code(source, path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if _RUNNING:
+            _LOADED_BY.setdefault(_RUNNING[-1], []).append(module.__name__)
+        _RUNNING.append(module.__name__)
+        try:
+            super().exec_module(module)
+        finally:
+            _RUNNING.pop()
 
 
 class _Finder:
@@ -102,7 +146,7 @@ class _Finder:
         del target
         if path is None:
             found = PathFinder.find_spec(name, [*cls.first]) if cls.first else None
-        elif any(_is_own(Path(folder)) for folder in path):
+        elif any(is_own_file(Path(folder)) for folder in path):
             found = PathFinder.find_spec(name, path)
         else:
             return None
@@ -119,17 +163,18 @@ class _LastFinder:
         cls, name: str, path: Sequence[str] | None = None, target: object = None
     ) -> ModuleSpec | None:
         del target
-        if path is not None and not any(_is_own(Path(folder)) for folder in path):
+        if path is not None and not any(is_own_file(Path(folder)) for folder in path):
             return None
         found = PathFinder.find_spec(name, [str(Path.cwd())] if path is None else path)
         return None if found is None else _recorded(found)
 
 
-def _is_own(folder: Path) -> bool:
-    """Whether a folder belongs to the user: in the working directory, and not installed there."""
-    inside = folder.absolute().is_relative_to(Path.cwd())
-    installed = {"site-packages", "dist-packages"} & set(folder.parts)
-    return inside and not installed and not folder.absolute().is_relative_to(sys.prefix)
+def is_own_file(path: Path) -> bool:
+    """Whether a file belongs to the user: in the working directory, not installed, not of ours."""
+    path = path.absolute()
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    elsewhere = any(path.is_relative_to(folder) for folder in (*_PROGRAM, *_LIBRARY))
+    return path.is_relative_to(Path.cwd()) and not installed and not elsewhere
 
 
 def _recorded(found: ModuleSpec) -> ModuleSpec:

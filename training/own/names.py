@@ -21,13 +21,15 @@ from types import ModuleType
 from typing import NamedTuple
 
 from ...privacy.errors import InputError
-from .imports import import_file, import_module
+from .imports import import_file, import_module, own_path_of
+from .objects import OBJECT, given
 
-__all__ = ["OwnName", "own_object", "parsed_name"]
+__all__ = ["OwnName", "found_object", "is_own", "own_object", "parsed_name"]
 
 _LONGEST_ERROR = 300  # characters of what a module of the user raised
 _LONGEST_NAME = 300  # characters
 _OURS = Path(__file__).resolve().parents[1]  # not the package: a checkout may be where users work
+_FOUND: dict[str, object] = {}
 
 
 class OwnName(NamedTuple):
@@ -42,6 +44,11 @@ class OwnName(NamedTuple):
     module: str
     name: str
     is_file: bool
+
+
+def is_own(name: object) -> bool:
+    """Whether a value of a run file names something of one's own; ready names have no colon."""
+    return isinstance(name, str) and ":" in name
 
 
 def parsed_name(name: str, *, key: str) -> OwnName:
@@ -89,15 +96,21 @@ def parsed_name(name: str, *, key: str) -> OwnName:
     return OwnName(str(path), attribute, is_file=True)
 
 
+def found_object(name: str) -> object | None:
+    """What `own_object` found for a name in this process; None where it was not asked."""
+    return _FOUND.get(name)
+
+
 def own_object(name: str, *, key: str) -> object:
     """The object that a name stands for; its module is imported, which runs it.
 
     Args:
-        name: "module:NAME" or "folder/file.py:NAME".
+        name: "module:NAME" or "folder/file.py:NAME", or what stands for an object from Python.
         key: of the run file, for what is said, such as "[model] name".
 
     Raises:
-        InputError: there is no such module or object, or the module raises an error or exits.
+        InputError: there is no such module or object, it was not given again, or the module raises
+            an error or exits.
 
     >>> own_object("math:pi", key="[model] name")
     3.141592653589793
@@ -105,6 +118,9 @@ def own_object(name: str, *, key: str) -> object:
     Traceback (most recent call last):
     overhear...InputError: [model] name='math:poe': 'math' has no 'poe'; did you mean 'pow'?
     """
+    if name.startswith(OBJECT):
+        _FOUND[name] = given(name, key=key)
+        return _FOUND[name]
     at = parsed_name(name, key=key)
     said = f"{key}={_shown(name)}"
     module = _module(at, said)
@@ -120,6 +136,7 @@ def own_object(name: str, *, key: str) -> object:
             raise InputError(f"{said}: {_place(at, word)} has no {word!r}; {remedy}") from None
         except (Exception, SystemExit) as error:
             raise _failed(said, f"looking up {word!r}", error) from error
+    _FOUND[name] = found
     return found
 
 
@@ -146,12 +163,12 @@ def _check_one(module: str, said: str) -> None:
     """Refuse a name that stands for one module here and was loaded as another elsewhere."""
     top = module.partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None)
-    for here in (Path.cwd() / top / "__init__.py", Path.cwd() / f"{top}.py"):
-        if isinstance(loaded, str) and here.is_file() and not here.samefile(loaded):
-            raise InputError(
-                f"{said}: {top!r} is loaded from {loaded} already, and {here} is another file; "
-                "rename one of them"
-            )
+    here = own_path_of(top)
+    if isinstance(loaded, str) and here is not None and not here.samefile(loaded):
+        raise InputError(
+            f"{said}: {top!r} is loaded from {loaded} already, and {here} is another file; rename "
+            "one of them"
+        )
 
 
 def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleType:
