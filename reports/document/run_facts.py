@@ -185,19 +185,27 @@ def duplicates(built: Built) -> int:
 
 
 def utility(metrics: Sequence[MetricsLine]) -> Utility:
-    """What was learned: accuracy of the mean model, and of the agents' own ones.
+    """What was learned: accuracy, or error, of the mean model and of the agents' own ones.
 
     Args:
         metrics: the lines of metrics.jsonl.
     """
-    accuracy = [m.accuracy for m in metrics]
+    accuracy = [m.accuracy for m in metrics if m.accuracy is not None]
+    error = [m.rmse for m in metrics if m.rmse is not None]
     return Utility(
         rounds=[m.round for m in metrics],
-        consensus_accuracy=[m.consensus_accuracy for m in metrics],
+        consensus_accuracy=[
+            m.consensus_accuracy for m in metrics if m.consensus_accuracy is not None
+        ],
         consensus_loss=[m.consensus_loss for m in metrics],
         agent_accuracy_min=[min(each) for each in accuracy],
         agent_accuracy_median=[statistics.median(each) for each in accuracy],
         agent_accuracy_max=[max(each) for each in accuracy],
         agent_accuracy_last=accuracy[-1] if accuracy else [],
         consensus_distance=[m.consensus_distance for m in metrics],
+        consensus_rmse=[m.consensus_rmse for m in metrics if m.consensus_rmse is not None],
+        consensus_r2=[m.consensus_r2 for m in metrics] if error else [],
+        agent_rmse_min=[min(each) for each in error],
+        agent_rmse_median=[statistics.median(each) for each in error],
+        agent_rmse_max=[max(each) for each in error],
     )

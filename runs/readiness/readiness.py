@@ -92,7 +92,7 @@ def _rehearse(session: Session) -> None:
     engine = Engine(setting, built.bound(session.plan.noise_multiplier))
     engine.advance()
     test = Examples(built.data.test_inputs, built.data.test_targets)
-    evaluate(setting.model, engine.models()[:1], _few(test), round=0)
+    evaluate(setting.model, engine.models()[:1], _few(test), round=0, task=setting.task)
 
 
 def _few(held: Held) -> Examples:

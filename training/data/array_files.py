@@ -88,8 +88,6 @@ def read_npy(path: Path, target: Path, *, classes: int | None = None, outputs: i
         given = np.load(target, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise InputError(f"{target} is no npy file or is damaged: {error}") from error
-    targets = checked_targets(
-        given, target.name, rows=len(rows), classes=classes, outputs=outputs
-    )
+    targets = checked_targets(given, target.name, rows=len(rows), classes=classes, outputs=outputs)
     store = MappedStore(path, targets)
     return dataset_of_stores(store, None, name=path.name, classes=classes, outputs=outputs)

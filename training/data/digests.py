@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from .examples import Examples  # noqa: F401 - of the examples below
 from .store import Held, Store, blocks
 
 __all__ = ["digest_of_records", "digests_of"]
@@ -18,7 +19,8 @@ _BYTES = 32  # of a SHA-256
 def digests_of(records: Store, *, targets: bool = True) -> NDArray[np.bytes_]:
     """(N,) SHA-256 of each record in their order, by default with its target; 32 bytes a record.
 
-    >>> twice = Examples(torch.ones(2, 3), torch.zeros(2))
+    >>> from torch import ones
+    >>> twice = Examples(ones(2, 3), ones(2))
     >>> len(set(digests_of(twice).tolist()))
     1
     """
@@ -46,6 +48,7 @@ def digest_of_records(shards: Sequence[Held]) -> tuple[str, str]:
     Returns:
         Of the records; and of the records of each agent, in the order of the agents.
 
+    >>> import torch
     >>> ones, zeros = (Examples(value * torch.ones(1, 2), torch.zeros(1)) for value in (1.0, 0.0))
     >>> first, second = digest_of_records([ones, zeros]), digest_of_records([zeros, ones])
     >>> first[0] == second[0], first[1] == second[1]

@@ -154,14 +154,16 @@ def _of_arrays(parts: list[object], *, name: str, classes: int | None, outputs: 
 
 
 def _agreeing(data: Dataset, *, classes: int | None, outputs: int) -> Dataset:
-    for what, asked, has in (
-        ("classes", classes or 0, data.classes),
-        ("outputs", outputs, data.outputs),
-    ):
-        if asked and asked != has:
-            raise InputError(
-                f"[data] {what}={asked}, and the data set {data.name!r} has {has}; leave it out"
-            )
+    if classes is not None and classes != data.classes:
+        raise InputError(
+            f"[data] classes={classes}, and the data set {data.name!r} has {data.classes}; leave "
+            "it out"
+        )
+    if outputs != data.outputs:
+        raise InputError(
+            f"[data] outputs={outputs}, and the data set {data.name!r} has {data.outputs}; set it "
+            "to that"
+        )
     return data
 
 

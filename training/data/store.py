@@ -127,8 +127,8 @@ class MappedStore:
         self._touched = 0
         if len(self._rows) != len(targets):
             raise InputError(
-                f"{path} holds {len(self._rows)} records and there are {len(targets)} targets; give "
-                "each record one"
+                f"{path} holds {len(self._rows)} records and there are {len(targets)} targets; "
+                "give each record one"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
