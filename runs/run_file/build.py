@@ -175,6 +175,19 @@ class Built:
         return 0.0 if self.clip_norm is None else noise_multiplier * self.clip_norm
 
 
+def check_classes(built: Built) -> None:
+    """Refuse what reads labels where numbers are predicted.
+
+    Raises:
+        ValueError: the data set has no classes.
+    """
+    if built.data.outputs:
+        raise InputError(
+            f"{built.data.name!r} has numbers to predict and no classes, and membership is inferred "
+            "from the probability of a record's label; audit the run with canaries instead"
+        )
+
+
 def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
     """Refuse a layout by layers where one record might change the gradient of another."""
     layout = config.training.layout

@@ -50,7 +50,8 @@ class DataTable(Table):
         "options": ("name", _OWN),
     }
     name: str
-    """A data set (nothing is downloaded), csv, parquet, npz, npy, or your own as "module:NAME"."""
+    """digits, faces, mnist, fashion-mnist, cifar10, libsvm, image-folder, csv, parquet, npz, npy, or
+    your own as "module:NAME"; nothing is downloaded."""
     root: str | None = None
     """Where its files are; for mnist, fashion-mnist and cifar10 the environment's OVERHEAR_DATA."""
     agents: Count = 10
