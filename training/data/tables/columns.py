@@ -264,14 +264,11 @@ def _column(name: str, value: Sequence[object]) -> Column:
 def skeleton(header: Sequence[str], *, target: str | None) -> str:
     """A declaration to paste, of the names of the columns alone.
 
-    >>> print(skeleton(["age", "smoker, ever", "ill"], target="ill"))
-    [data.columns]  # check these ranges: they must be public
-    age = [0, 1]
-    "smoker, ever" = [0, 1]
+    >>> skeleton(["age", "smoker", "ill"], target="ill")
+    'columns = {age = [0, 1], smoker = [0, 1]}  # check these ranges: they must be public'
     """
-    lines = ["[data.columns]  # check these ranges: they must be public"]
-    lines += [f"{_key(name)} = [0, 1]" for name in header if name != target]
-    return "\n".join(lines)
+    ranges = ", ".join(f"{_key(name)} = [0, 1]" for name in header if name != target)
+    return f"columns = {{{ranges}}}  # check these ranges: they must be public"
 
 
 def _key(name: str) -> str:

@@ -53,7 +53,7 @@ def undeclared(path: Path, *, form: str, separator: str, target: str | None) -> 
     if not path.is_file():
         return InputError(f'{what}, such as columns = {{age = [0, 120], sex = ["f", "m"]}}')
     names = header_of(path, form=form, separator=separator)
-    return InputError(f"{what}:\n{skeleton(names, target=target)}")
+    return InputError(f"{what}: {skeleton(names, target=target)}")
 
 
 def read_table(

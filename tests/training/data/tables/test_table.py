@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -179,9 +180,10 @@ def test_without_a_declaration_a_skeleton_names_the_columns_and_nothing_else(tmp
     path = tmp_path / "a.csv"
     path.write_text(GOOD)
     words = str(undeclared(path, form="csv", separator=",", target="ill"))
-    assert "check these ranges: they must be public" in words
-    assert words.endswith("age = [0, 1]\nsex = [0, 1]")
-    assert not {"60", "30", "90", "120"} & set(words.replace("\n", " ").split())
+    pasted = words.partition("each column: ")[2]
+    assert pasted.endswith("# check these ranges: they must be public")
+    assert tomllib.loads(pasted) == {"columns": {"age": [0, 1], "sex": [0, 1]}}
+    assert not {"60", "30", "90", "120"} & set(words.split())
 
 
 def test_a_converted_table_has_the_same_records_and_is_converted_once(tmp_path, monkeypatch):
