@@ -178,6 +178,7 @@ class Utility(Described):
 
     rounds: list[Count]
     consensus_accuracy: list[Fraction]
+    """Empty of a regression, as are those of the agents."""
     consensus_loss: list[Score]
     agent_accuracy_min: list[Fraction]
     agent_accuracy_median: list[Fraction]
@@ -185,6 +186,12 @@ class Utility(Described):
     agent_accuracy_last: list[Fraction]
     """Of each agent, at the last of the rounds."""
     consensus_distance: list[Score]
+    consensus_rmse: list[Score] = Field(default_factory=list)
+    """Root of the mean squared error; of a regression, else empty."""
+    consensus_r2: list[Score | None] = Field(default_factory=list)
+    agent_rmse_min: list[Score] = Field(default_factory=list)
+    agent_rmse_median: list[Score] = Field(default_factory=list)
+    agent_rmse_max: list[Score] = Field(default_factory=list)
 
 
 class Reproduce(Described):

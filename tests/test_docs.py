@@ -227,6 +227,8 @@ def _values(entry: Mapping[str, Any]) -> str:
         return ", ".join(f"`{choice}`" for choice in entry["enum"])
     if entry["type"] == "array":
         return "list of " + _values(entry["items"])
+    if entry["type"] == "object":
+        return "table"
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {entry[key]:g}" for key, sign in signs.items() if key in entry]
     return " ".join([entry["type"], *bounds])

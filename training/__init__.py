@@ -5,6 +5,7 @@ from .accounts.result import Account
 from .algorithms import ALGORITHMS, Algorithm, Form, bind
 from .data.dataset import Examples
 from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch
+from .data.own_data import dataset_of
 from .engine.engine import Engine, Setting
 from .engine.randomness import SecretRandomness
 from .engine.recording import Recorded
@@ -14,6 +15,7 @@ from .gradients.gradients import PairGradients
 from .graphs.graph import Graph, GraphSequence, Topology
 from .graphs.topologies import GRAPH_NAMES, build_graph
 from .models.evaluation import Metrics, auroc, evaluate
+from .models.losses import NetworkLoss
 from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
 from .models.tasks import ClassWeights, Task
 from .step.handles import Agents, Edges, Server
@@ -43,6 +45,7 @@ __all__ = [
     "JointSensitivity",
     "Message",
     "Metrics",
+    "NetworkLoss",
     "PairGradients",
     "Recorded",
     "Round",
@@ -59,6 +62,7 @@ __all__ = [
     "bind",
     "build_graph",
     "build_model",
+    "dataset_of",
     "evaluate",
     "flatten",
     "load_dataset",

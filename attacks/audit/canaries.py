@@ -111,17 +111,16 @@ class Directions:
 class CanaryTask:
     """A network's cross-entropy, or a task's loss, and beside it that of canaries.
 
-    The target of canary j is `first + 2 j`, one more for the opposite sign; smaller ones are those
-    of ordinary records. Of n canaries with a length for each of several agents, that of canary j of
-    agent a is `first + 2 (a n + j)`.
+    Targets are `coded`: behind each record's own stands 0, or the code of a canary. That of canary
+    j is `1 + 2 j`, one more for the opposite sign. Of n canaries with a length for each of several
+    agents, that of canary j of agent a is `1 + 2 (a n + j)`.
 
     Args:
         objective: what the run minimises.
         directions: of the canaries, in the first block of coordinates.
-        first: the smallest target of a canary; the number of classes.
     """
 
-    def __init__(self, objective: nn.Module | Task, *, directions: Directions, first: int) -> None:
+    def __init__(self, objective: nn.Module | Task, *, directions: Directions) -> None:
         self._base: OfModel | OfTask
         if isinstance(objective, nn.Module):
             self._base, self._task, self._start = OfModel(objective), None, flatten(objective)
@@ -129,7 +128,7 @@ class CanaryTask:
         else:
             self._base, self._task = OfTask(objective), objective
             self._start, self.dimensions = objective.initial(), objective.dimensions
-        self.directions, self.first = directions, first
+        self.directions = directions
         self.lengths = torch.ones(1)  # of the gradients: (1,) of all, (n,) or (agents * n,)
 
     def initial(self) -> Tensor:
@@ -142,9 +141,10 @@ class CanaryTask:
 
     def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
         """See `Task.loss`."""
-        is_canary = target >= self.first
-        base = self._base.loss(self._base.pieces(point), inputs, target.clamp_max(self.first - 1))
-        code = (target - self.first).clamp_min(0)
+        own, planted = uncoded(target[None])
+        is_canary = planted[0] > 0
+        base = self._base.loss(self._base.pieces(point), inputs, own[0])
+        code = (planted[0] - 1).clamp_min(0)
         which = code // 2
         # Its own coordinates alone: a pass over all of them for each record would take longer.
         at, entries = self.directions.coordinates(which % self.directions.count, point)
@@ -153,6 +153,24 @@ class CanaryTask:
         lengths = self.lengths.to(point.device, point.dtype)
         length = lengths.gather(0, (which % len(lengths))[None])[0]
         return torch.where(is_canary, sign * length * along, base)
+
+
+def coded(targets: Tensor, codes: Tensor) -> Tensor:
+    """Targets (B,) or (B, K) with codes (B,) behind them: (B, 2) or (B, K + 1).
+
+    In float32 a code is exact up to 2^24, which is more than canaries there are.
+
+    >>> coded(torch.tensor([0.5, 2.5]), torch.tensor([0, 3])).tolist()
+    [[0.5, 0.0], [2.5, 3.0]]
+    """
+    wide = targets[:, None] if targets.ndim == 1 else targets
+    return torch.cat([wide, codes[:, None].to(wide)], dim=1)
+
+
+def uncoded(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The inverse of `coded`: targets, and int64 codes."""
+    own = targets[:, 0] if targets.shape[1] == 2 else targets[:, :-1]
+    return own, targets[:, -1].long()
 
 
 class Released(NamedTuple):
@@ -227,11 +245,12 @@ class PlantedGradients:
         present = np.zeros((len(batches), self._count), dtype=np.int8)
         ordinary, canaries = list[Batch](), list[tuple[Batch, np.ndarray]]()
         for d, (inputs, targets) in enumerate(batches):
-            planted = targets >= self._task.first
-            ordinary.append((inputs[~planted], targets[~planted]))
-            code = (targets[planted] - self._task.first).cpu().numpy()
+            own, codes = uncoded(targets)
+            planted = codes > 0
+            ordinary.append((inputs[~planted], own[~planted]))
+            code = (codes[planted] - 1).cpu().numpy()
             present[d, code // 2] = 1 - 2 * (code % 2)
-            canaries.append(((inputs[planted], targets[planted]), code))
+            canaries.append(((inputs[planted], own[planted]), code))
         norms = self._norms
         if norms is None:
             norms = np.full((len(batches), self._count), LENGTH)
@@ -252,12 +271,13 @@ class PlantedGradients:
         self._task.lengths = torch.from_numpy(norms.ravel() * scale)
         of_rows = list[Batch]()
         for e, d in enumerate(holders.tolist()):
-            (inputs, _), code = canaries[d]
+            (inputs, own), code = canaries[d]
             j, bit = code // 2, code % 2
-            turned = self._task.first + 2 * (d * self._count + j) + (bit ^ (signs[e, j] < 0))
-            targets = torch.from_numpy(np.asarray(turned, dtype=np.int64)).to(inputs.device)
+            turned = 1 + 2 * (d * self._count + j) + (bit ^ (signs[e, j] < 0))
+            planted = torch.from_numpy(np.asarray(turned, dtype=np.int64)).to(inputs.device)
             x, y = ordinary[d]
-            of_rows.append((torch.cat([x, inputs]), torch.cat([y, targets])))
+            codes = torch.cat([planted.new_zeros(len(y)), planted])
+            of_rows.append((torch.cat([x, inputs]), coded(torch.cat([y, own]), codes)))
         rows = list(range(len(holders)))
         return self._inner.clipped_sums(
             models, (owners, rows), of_rows, clip_norm=clip_norm, coefficients=coefficients

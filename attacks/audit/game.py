@@ -20,7 +20,7 @@ from torch import Tensor
 from ...privacy.adversary import Adversary
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
-from ...training.data.dataset import Examples
+from ...training.data.store import Held
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
@@ -29,6 +29,7 @@ from ..bounds.guesses import Guesses
 from ..watching.on_host import on_host
 from .canaries import LENGTH, CanaryTask, Directions, PlantedGradients, drawn_norms
 from .canary_noise import CanaryNoise, Residue, gathered
+from .coded import with_codes
 from .observed_rows import ObservedRows
 from .scores import HappenedRound, Scorer
 
@@ -51,7 +52,6 @@ class CanaryGame:
         traces: of the algorithm at the noise of the run.
         rounds: how many are run.
         clip_norm: of the run.
-        classes: number of classes; larger targets are canaries.
         adversaries: by name and host, whose view is scored.
         canaries: how many in all; rounded up to equal numbers in every host and run.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
@@ -66,7 +66,6 @@ class CanaryGame:
     traces: AlgorithmTrace
     rounds: int
     clip_norm: float
-    classes: int
     adversaries: Mapping[str, Mapping[int, Adversary]]
     canaries: int
     linked: str | None = None
@@ -238,7 +237,7 @@ def _one_run(
     norms = drawn_norms(agents, game.directions - short, short, generator=generator)
     if game.batch_clipped:
         norms[:] = LENGTH
-    task = CanaryTask(objective, directions=directions, first=game.classes)
+    task = CanaryTask(objective, directions=directions)
     gradients = PlantedGradients(
         task,
         clip_norm=game.clip_norm,
@@ -292,22 +291,18 @@ def _one_run(
     return scorer
 
 
-def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Examples]:
+def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Held]:
     """Every agent's records, and the hosts' canaries after them."""
-    shards = list(game.setting.shards)
+    shards, none = list(game.setting.shards), torch.zeros(0, dtype=torch.int64)
+    planted = dict[int, Tensor]()
     for host, coin in zip(game.hosts, coins, strict=True):
-        held = shards[host]
-        codes = game.classes + 2 * np.arange(len(coin)) + 2 * game.own(host).start
+        codes = 1 + 2 * np.arange(len(coin)) + 2 * game.own(host).start
         # A canary is there or not; where one record is replaced, it is there with either sign.
         codes = codes + ~coin if game.replace else codes[coin]
         at = game.own_short(host)
-        codes = np.concatenate([codes, game.classes + 2 * np.arange(at.start, at.stop)])
-        blank = held.inputs.new_zeros(len(codes), *held.inputs.shape[1:])
-        more = torch.from_numpy(codes.astype(np.int64))
-        shards[host] = Examples(
-            torch.cat([held.inputs, blank]), torch.cat([held.targets, more.to(held.targets)])
-        )
-    return shards
+        codes = np.concatenate([codes, 1 + 2 * np.arange(at.start, at.stop)])
+        planted[host] = torch.from_numpy(codes.astype(np.int64))
+    return [with_codes(held, planted.get(agent, none)) for agent, held in enumerate(shards)]
 
 
 _MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared

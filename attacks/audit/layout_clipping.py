@@ -83,11 +83,11 @@ def layout_check(setting: Setting) -> Check:
 def _single(setting: Setting) -> Sequence[Batch]:
     """Records of all agents, the first of each before the second of any, one a batch."""
     batches, depth = list[Batch](), 0
-    most = max(len(shard.targets) for shard in setting.shards)
+    most = max(shard.size for shard in setting.shards)
     while len(batches) < _RECORDS and depth < most:
         for shard in setting.shards:
-            if depth < len(shard.targets) and len(batches) < _RECORDS:
-                at = slice(depth, depth + 1)
-                batches.append((shard.inputs[at], shard.targets[at]))
+            if depth < shard.size and len(batches) < _RECORDS:
+                taken = shard.take(torch.tensor([depth]))
+                batches.append((taken.inputs, taken.targets))
         depth += 1
     return batches

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ...training.algorithms.algorithm import Bound
-from ...training.data.dataset import Examples
+from ...training.data.store import Store
 from ...training.engine.engine import Setting
 from ...training.engine.randomness import SecretRandomness
 from ...training.tracing.trace import AlgorithmTrace, trace
@@ -37,7 +37,7 @@ def engine_checks(
     generator: np.random.Generator | None = None,
     traces: AlgorithmTrace | None = None,
     randomness: SecretRandomness | None = None,
-    source: Examples | None = None,
+    source: Store | None = None,
 ) -> list[Check]:
     """All checks of the engine that need no canary, in an order that a reader can follow.
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...training.data.dataset import Examples
+from ...training.data.store import Store, blocks
 from ..watching.result import Check
 from ..watching.watched_run import WatchedRun
 
@@ -32,7 +32,7 @@ class _Place(NamedTuple):
     position: int
 
 
-def record_check(run: WatchedRun, *, source: Examples | None = None) -> Check:
+def record_check(run: WatchedRun, *, source: Store | None = None) -> Check:
     """Look for positions that a batch holds twice, and for records that the store does.
 
     Args:
@@ -78,7 +78,7 @@ def _twice(at: torch.Tensor) -> int | None:
 
 
 def _against(
-    stored: dict[bytes, list[_Place]], equal: dict[bytes, list[_Place]], source: Examples | None
+    stored: dict[bytes, list[_Place]], equal: dict[bytes, list[_Place]], source: Store | None
 ) -> tuple[str, str]:
     """What is wrong with the store; and what is told where nothing is."""
     if source is None:
@@ -118,7 +118,7 @@ def _named(places: Sequence[_Place]) -> str:
     return " and ".join(some) + (" and others" if len(places) > _NAMED else "")
 
 
-def _places(shards: Sequence[Examples]) -> dict[bytes, list[_Place]]:
+def _places(shards: Sequence[Store]) -> dict[bytes, list[_Place]]:
     """Where each record is, by its content: inputs and target."""
     found: dict[bytes, list[_Place]] = {}
     for agent, shard in enumerate(shards):
@@ -127,7 +127,8 @@ def _places(shards: Sequence[Examples]) -> dict[bytes, list[_Place]]:
     return found
 
 
-def _contents(shard: Examples) -> Iterator[bytes]:
-    rows = shard.inputs.detach().cpu().flatten(1).contiguous().numpy()
-    for row, target in zip(rows, shard.targets.cpu().tolist(), strict=True):
-        yield hashlib.blake2b(row.tobytes() + f" {target}".encode(), digest_size=16).digest()
+def _contents(shard: Store) -> Iterator[bytes]:
+    for block in blocks(shard):
+        rows = block.inputs.detach().cpu().flatten(1).contiguous().numpy()
+        for row, target in zip(rows, block.targets.cpu().tolist(), strict=True):
+            yield hashlib.blake2b(row.tobytes() + f" {target}".encode(), digest_size=16).digest()

@@ -34,6 +34,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
+from ...training.data.store import followed_by
 from ...training.engine.engine import Engine, Setting
 from ...training.models.parameters import unflatten
 from ...training.tracing.scripts import Scripts
@@ -98,11 +99,7 @@ class LastModelGame:
         """(2,) of one run, by `MODELS`."""
         added = self.canary.inside if included else self.canary.outside
         shards = list(self.setting.shards)
-        held = shards[self.victim]
-        shards[self.victim] = Examples(
-            torch.cat([held.inputs, added.inputs.to(held.inputs)]),
-            torch.cat([held.targets, added.targets.to(held.targets)]),
-        )
+        shards[self.victim] = followed_by(shards[self.victim], added)
         setting = replace(self.setting, shards=shards)
         engine = Engine(setting, self.bound, scripts=self.scripts)
         engine.start()

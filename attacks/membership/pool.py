@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
 from ...training.data.dataset import Dataset, Examples
+from ...training.data.store import Held, Shard, followed_by
 
 __all__ = ["LEAST_RECORDS", "Pool", "balanced_coins", "fair_coins", "make_pool"]
 
@@ -46,9 +47,9 @@ class Pool:
     owners: Indices
     trained: Coins
     indices: Indices
-    always: Sequence[Examples]
+    always: Sequence[Held]
 
-    def shards(self, included: Coins) -> list[Examples]:
+    def shards(self, included: Coins) -> list[Held]:
         """What every agent holds where those records at stake are in.
 
         Args:
@@ -57,12 +58,7 @@ class Pool:
         held = []
         for agent, kept in enumerate(self.always):
             mine = torch.from_numpy(np.flatnonzero(included & (self.owners == agent)))
-            held.append(
-                Examples(
-                    torch.cat([kept.inputs, self.records.inputs[mine]]),
-                    torch.cat([kept.targets, self.records.targets[mine]]),
-                )
-            )
+            held.append(followed_by(kept, self.records.take(mine)))
         return held
 
 
@@ -110,13 +106,13 @@ def make_pool(
     rows, others = torch.from_numpy(inside), torch.from_numpy(outside)
     return Pool(
         records=Examples(
-            torch.cat([data.inputs[rows], data.test_inputs[others]]),
+            torch.cat([data.train.take(rows).inputs, data.test_inputs[others]]),
             torch.cat([data.targets[rows], data.test_targets[others]]),
         ),
         owners=np.concatenate([owners[inside], given]),
         trained=np.arange(2 * each) < each,
         indices=np.concatenate([inside, outside]),
-        always=[Examples(data.inputs[part], data.targets[part]) for part in kept],
+        always=[Shard(data.train, part) for part in kept],
     )
 
 

@@ -144,10 +144,9 @@ def _chosen(setting: Setting, records: Examples) -> Examples:
     """Held-out records first, then those of the run's agents."""
     each = -(-_MOST_OWN // len(setting.shards))
     parts = [(records, _MOST_HELD_OUT), *((shard, each) for shard in setting.shards)]
-    return Examples(
-        torch.cat([part.inputs[:most].cpu() for part, most in parts]),
-        torch.cat([part.targets[:most].cpu() for part, most in parts]),
-    )
+    some = [part.take(torch.arange(min(most, part.size))) for part, most in parts]
+    inputs, targets = (torch.cat([one.cpu() for one in both]) for both in zip(*some, strict=True))
+    return Examples(inputs, targets)
 
 
 def _undecided(records: Examples, classes: int) -> Canary:

@@ -125,7 +125,7 @@ def has_public_state(engine: Engine) -> bool:
 def nobody(setting: Setting) -> Mapping[int, Examples]:
     """A batch without records for every agent."""
     return {
-        agent: Examples(of.inputs[:0], of.targets[:0]) for agent, of in enumerate(setting.shards)
+        agent: of.take(torch.zeros(0, dtype=torch.int64)) for agent, of in enumerate(setting.shards)
     }
 
 

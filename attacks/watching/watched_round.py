@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ...training.data.dataset import Examples
@@ -63,9 +64,8 @@ class WatchedRound:
         found = []
         for agent, at in enumerate(self.recorded.batches[call]):
             shard = self.planted[agent] if at is None else setting.shards[agent]
-            inputs, targets = shard.inputs.cpu().to(setting.dtype), shard.targets.cpu()
-            pick = slice(None) if at is None else at.unique()
-            found.append(Examples(inputs[pick], targets[pick]))
+            batch = shard.take(torch.arange(shard.size) if at is None else at.unique())
+            found.append(Examples(batch.inputs.cpu().to(setting.dtype), batch.targets.cpu()))
         return found
 
     @property

@@ -57,7 +57,10 @@ def train_progress(
                 against = "" if limit is None else f" of {bound(limit)}"
                 words.append(f"epsilon {bound(epsilon)}{against} at delta {small(delta)}")
             if metrics is not None:
-                words.append(f"accuracy {metrics.consensus_accuracy:.1%}")
+                if metrics.consensus_accuracy is not None:
+                    words.append(f"accuracy {metrics.consensus_accuracy:.1%}")
+                else:
+                    words.append(f"RMSE {metrics.consensus_rmse:.4g}")
             show(at, rounds, ", ".join(words))
 
         yield step

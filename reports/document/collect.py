@@ -154,6 +154,7 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         tested=spent.tested_rounds,
         numbers=spent.tested_numbers,
         test_rate=header_of(spent).noise_test_rate,
+        counted_as_public=built.data.notes,
     )
 
 

@@ -115,6 +115,13 @@ def _utility(report: Report) -> Iterator[str]:
     if not utility.rounds:
         yield "Not evaluated.\n"
         return
+    if utility.consensus_rmse:
+        yield (
+            f"Root mean squared error on test records after round {utility.rounds[-1]}: "
+            f"{utility.consensus_rmse[-1]:.4g} of the agents' mean model; single agents from "
+            f"{utility.agent_rmse_min[-1]:.4g} to {utility.agent_rmse_max[-1]:.4g}.\n"
+        )
+        return
     yield (
         f"Test accuracy after round {utility.rounds[-1]}: "
         f"{_percent(utility.consensus_accuracy[-1])} of the agents' mean model; single agents from "

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
 from ...runs.folder import folder as run_folder
@@ -16,6 +18,7 @@ from ...runs.plan.plan import Plan
 from ...runs.plan.schema import Target
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
+from ...training.data.digests import digests_of
 from ...training.graphs.graph import Topology
 from ...training.step.values import SERVER
 from ...training.tracing.trace import trace
@@ -175,29 +178,34 @@ def traffic(built: Built, plan: Plan) -> Traffic:
 
 def duplicates(built: Built) -> int:
     """Records that are equal to another one, over all shards."""
-    seen: set[bytes] = set()
-    total = 0
-    for shard in built.setting.shards:
-        for row in shard.inputs.flatten(1).contiguous().numpy():
-            seen.add(row.tobytes())
-            total += 1
-    return total - len(seen)
+    every = np.concatenate(
+        [digests_of(shard, targets=False) for shard in built.setting.shards], axis=None
+    )
+    return len(every) - len(np.unique(every))
 
 
 def utility(metrics: Sequence[MetricsLine]) -> Utility:
-    """What was learned: accuracy of the mean model, and of the agents' own ones.
+    """What was learned: accuracy, or error, of the mean model and of the agents' own ones.
 
     Args:
         metrics: the lines of metrics.jsonl.
     """
-    accuracy = [m.accuracy for m in metrics]
+    accuracy = [m.accuracy for m in metrics if m.accuracy is not None]
+    error = [m.rmse for m in metrics if m.rmse is not None]
     return Utility(
         rounds=[m.round for m in metrics],
-        consensus_accuracy=[m.consensus_accuracy for m in metrics],
+        consensus_accuracy=[
+            m.consensus_accuracy for m in metrics if m.consensus_accuracy is not None
+        ],
         consensus_loss=[m.consensus_loss for m in metrics],
         agent_accuracy_min=[min(each) for each in accuracy],
         agent_accuracy_median=[statistics.median(each) for each in accuracy],
         agent_accuracy_max=[max(each) for each in accuracy],
         agent_accuracy_last=accuracy[-1] if accuracy else [],
         consensus_distance=[m.consensus_distance for m in metrics],
+        consensus_rmse=[m.consensus_rmse for m in metrics if m.consensus_rmse is not None],
+        consensus_r2=[m.consensus_r2 for m in metrics] if error else [],
+        agent_rmse_min=[min(each) for each in error],
+        agent_rmse_median=[statistics.median(each) for each in error],
+        agent_rmse_max=[max(each) for each in error],
     )

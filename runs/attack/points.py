@@ -109,7 +109,10 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
     """
     data = built.data
     if not data.image:
-        raise InputError(f"data {data.name!r} holds no images to rebuild")
+        raise InputError(
+            f"data {data.name!r} holds no images to rebuild, and no attack rebuilds other records; "
+            "overhear audit measures what the run leaks of them"
+        )
     if built.setting.graph.agents < 2:
         raise InputError("agents=1: nothing crosses a link, so nothing can be intercepted")
     for key in ("rounds", "presets"):

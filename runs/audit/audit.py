@@ -10,7 +10,6 @@ from ...attacks.audit.audit import AGAIN, audit, not_measured
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
 from ...privacy.errors import InputError
-from ...training.data.dataset import Examples
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
 from ..evidence.schema import (
@@ -226,7 +225,7 @@ def audit_config(
         rounds=watched,
         planned=config.training.rounds,
         traces=None if game is None else game.traces,
-        source=Examples(built.data.inputs, built.data.targets),
+        source=built.data.train,
     )
     if folder is not None:
         of_noise = config.training.evaluation_noise_seed

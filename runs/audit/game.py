@@ -70,7 +70,6 @@ def game_of(
         traces=traces,
         rounds=rounds,
         clip_norm=built.clip_norm or 0.0,
-        classes=built.data.classes,
         adversaries=adversaries,
         canaries=config.audit.canaries,
         linked=_LINKED if _LINKED in adversaries and not encrypted else None,

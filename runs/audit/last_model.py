@@ -29,7 +29,7 @@ from ..folder.released import read_released
 from ..folder.sums import check_sums
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
-from ..run_file.build import build, statement_of
+from ..run_file.build import build, check_classes, statement_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
@@ -154,6 +154,7 @@ def audit_last_model(
     asked = wanted or LastModelWanted()
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
+    check_classes(built)
     plan = make_plan(
         config,
         graph=built.setting.graph,

@@ -60,6 +60,7 @@ class Facts:
         tested: of how many of these the noise passed its tests while it was trained.
         numbers: how many numbers of noise these tests looked at.
         test_rate: their false-alarm rate each time that the run went on; None without tests.
+        counted_as_public: what was read off the records and is counted as public, in words.
     """
 
     planned: int
@@ -77,6 +78,7 @@ class Facts:
     tested: int = 0
     numbers: int = 0
     test_rate: float | None = None
+    counted_as_public: tuple[str, ...] = ()
 
 
 # Verified by checks of the audit, else assumed.
@@ -274,7 +276,7 @@ def _from_ledger(facts: Facts) -> Sequence[Assumption]:
             status="gap" if facts.duplicates else "verified",
             how=f"{facts.duplicates} of {facts.records} records equal another one"
             if facts.duplicates
-            else f"all {facts.records} records were compared byte by byte",
+            else f"all {facts.records} records were compared",
         ),
     )
 
@@ -317,4 +319,13 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         (facts.server, _SERVER),
         (facts.changing, _SCHEDULE),
     )
-    return [entropy, *(_entry(of, of.status, of.how) for there, of in cases if there)]
+    read_off = [
+        Assumption(
+            name="read-off-the-data",
+            text=f"{words[0].upper()}{words[1:]}.",
+            status="assumed",
+            how="the run file does not say it; [data] classes would",
+        )
+        for words in facts.counted_as_public
+    ]
+    return [entropy, *read_off, *(_entry(of, of.status, of.how) for there, of in cases if there)]

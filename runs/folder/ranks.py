@@ -51,6 +51,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ...privacy.errors import InputError
+from ...training.data.digests import digests_of
 from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
@@ -104,9 +105,8 @@ def facts_of(config: RunFile, built: Built, plan: Plan) -> dict[str, str]:
     model = flatten(setting.model).detach().cpu().contiguous()
     records = hashlib.sha256()
     for shard in setting.shards:
-        for values in (shard.inputs, shard.targets):
-            records.update(f"{values.dtype} {tuple(values.shape)} ".encode())
-            records.update(values.detach().cpu().contiguous().numpy().tobytes())
+        records.update(f"{shard.size} ".encode())
+        records.update(digests_of(shard).tobytes())
     edges = hashlib.sha256()
     for graph in setting.graph.graphs:
         for array in (graph.receivers, graph.senders, graph.edge_weights):

@@ -138,30 +138,44 @@ class MetricsLine(Described):
     """A line of metrics.jsonl: test metrics of a round."""
 
     round: Count
-    accuracy: list[Fraction]
-    """Of each agent's model."""
+    accuracy: list[Fraction] | None = None
+    """Of each agent's model; None of a regression."""
     loss: list[Score] = []
-    consensus_accuracy: Fraction
-    """Of the mean model."""
+    consensus_accuracy: Fraction | None = None
+    """Of the mean model; None of a regression."""
     consensus_loss: Score
     consensus_distance: Score
     """Root mean squared distance of the models from their mean."""
     auroc: list[Score] | None = None
     consensus_auroc: Score | None = None
+    rmse: list[Score] | None = None
+    """Of a regression, of each agent's model: root of the mean squared error."""
+    consensus_rmse: Score | None = None
+    r2: list[Score] | None = None
+    """Of a regression: how much of the targets' variance each agent's model explains."""
+    consensus_r2: Score | None = None
 
     @classmethod
     def of(cls, metrics: Metrics) -> MetricsLine:
         """The line of what was evaluated."""
         return cls(
             round=metrics.round,
-            accuracy=list(metrics.accuracy),
+            accuracy=_listed(metrics.accuracy),
             loss=list(metrics.loss),
             consensus_accuracy=metrics.consensus_accuracy,
             consensus_loss=metrics.consensus_loss,
             consensus_distance=metrics.consensus_distance,
-            auroc=None if metrics.auroc is None else list(metrics.auroc),
+            auroc=_listed(metrics.auroc),
             consensus_auroc=metrics.consensus_auroc,
+            rmse=_listed(metrics.rmse),
+            consensus_rmse=metrics.consensus_rmse,
+            r2=_listed(metrics.r2),
+            consensus_r2=metrics.consensus_r2,
         )
+
+
+def _listed(values: tuple[float, ...] | None) -> list[float] | None:
+    return None if values is None else list(values)
 
 
 class Stopped(Described):

@@ -264,7 +264,9 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
             metrics = None
             hurries = stop.signal != 0 and session.group is None
             if at == session.last or (at % every == 0 and not hurries):
-                metrics = evaluate(built.setting.model, engine.models(), test, round=at)
+                metrics = evaluate(
+                    built.setting.model, engine.models(), test, round=at, task=built.setting.task
+                )
                 if lines is not None:
                     lines.write(json.dumps(MetricsLine.of(metrics).dump()) + "\n")
                     lines.flush()

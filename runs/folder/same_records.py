@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
-from ...training.data.dataset import Examples, digest_of_records
+from ...training.data.digests import digest_of_records
+from ...training.data.store import Held
 from . import folder as run_folder
 from .records import LedgerHeader, RecordsFile
 
@@ -38,7 +39,7 @@ class HeldRecords(NamedTuple):
     held: str
 
 
-def write_records(path: Path, shards: Sequence[Examples]) -> None:
+def write_records(path: Path, shards: Sequence[Held]) -> None:
     """Write records.json.
 
     Args:
@@ -70,7 +71,7 @@ def check_records_file(folder: Path, header: LedgerHeader) -> None:
         )
 
 
-def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Examples]) -> HeldRecords:
+def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Held]) -> HeldRecords:
     """The records of a run, found to be those that it was trained on.
 
     Args:

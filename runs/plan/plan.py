@@ -205,7 +205,7 @@ def make_plan(
         rounds=found.rounds,
         message_kinds=found.message_kinds,
         scripts=found.scripts,
-        warnings=_warnings(config, found, every),
+        warnings=[*_warnings(config, found, every), *read_off_the_data(config)],
         published_bound=_published_bound(
             config,
             graph,
@@ -247,6 +247,17 @@ def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> li
         encrypted=found.encrypted,
         repeatable=config.training.evaluation_noise_seed is not None,
     )
+
+
+def read_off_the_data(config: RunFile) -> list[str]:
+    """What the run will read off the records and count as public, in sentences."""
+    d = config.data
+    if not d.reads_classes:
+        return []
+    return [
+        f"the number of classes is taken from the labels of {d.name!r} and counted as public; set "
+        "[data] classes"
+    ]
 
 
 def _published_bound(

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from ...privacy.errors import InputError
 from ...training.data.dataset import Examples
+from ...training.data.store import Held
 from ...training.engine.engine import Engine
 from ...training.engine.transcript import Transcript
 from ...training.models.evaluation import evaluate
@@ -89,11 +92,11 @@ def _rehearse(session: Session) -> None:
     engine = Engine(setting, built.bound(session.plan.noise_multiplier))
     engine.advance()
     test = Examples(built.data.test_inputs, built.data.test_targets)
-    evaluate(setting.model, engine.models()[:1], _few(test), round=0)
+    evaluate(setting.model, engine.models()[:1], _few(test), round=0, task=setting.task)
 
 
-def _few(examples: Examples) -> Examples:
-    return Examples(examples.inputs[:_FEW], examples.targets[:_FEW])
+def _few(held: Held) -> Examples:
+    return held.take(torch.arange(min(_FEW, held.size)))
 
 
 def _refusal(check: Callable[[], object], *, asked: bool) -> str | None:

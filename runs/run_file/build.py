@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,20 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
-from ...training.data.dataset import Examples
+from ...training.data.array_files import read_npy, read_npz
 from ...training.data.load import Dataset, load_dataset, partition
+from ...training.data.own_data import own_dataset
+from ...training.data.store import Shard
+from ...training.data.tables.load import table_dataset
 from ...training.engine.engine import Setting
 from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
 from ...training.graphs.topologies import build_graph
+from ...training.models.losses import NetworkLoss, loss_named
 from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import ClassWeights, Task
 from ...training.own.algorithms import algorithm_named
+from ...training.own.names import is_own
 from .device import find_device
 from .run_file import RunFile
 
@@ -50,6 +56,25 @@ def graph_of(config: RunFile) -> Topology:
 def data_of(config: RunFile) -> Dataset:
     """The data set of a run file."""
     d = config.data
+    if is_own(d.name):
+        return own_dataset(d.name, d.options, classes=d.classes, outputs=d.outputs or 0)
+    root = Path(d.root or "").expanduser()
+    match d.name:
+        case "npz":
+            return read_npz(root, classes=d.classes, outputs=d.outputs or 0)
+        case "npy":
+            target = Path(d.target or "").expanduser()
+            return read_npy(root, target, classes=d.classes, outputs=d.outputs or 0)
+        case "csv" | "parquet":
+            return table_dataset(
+                root,
+                d.declared(),
+                form=d.name,
+                separator=d.separator,
+                test=None if d.test is None else Path(d.test).expanduser(),
+                cache=None if d.cache is None else Path(d.cache).expanduser(),
+                classes=d.classes,
+            )
     return load_dataset(d.name, root=d.root, features=d.features, test=d.test)
 
 
@@ -150,6 +175,19 @@ class Built:
         return 0.0 if self.clip_norm is None else noise_multiplier * self.clip_norm
 
 
+def check_classes(built: Built) -> None:
+    """Refuse what reads labels where numbers are predicted.
+
+    Raises:
+        ValueError: the data set has no classes.
+    """
+    if built.data.outputs:
+        raise InputError(
+            f"{built.data.name!r} has numbers to predict and no classes; membership is inferred "
+            "from the probability of a record's label; audit the run with canaries instead"
+        )
+
+
 def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
     """Refuse a layout by layers where one record might change the gradient of another."""
     layout = config.training.layout
@@ -177,7 +215,8 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     model = build_model(
         config.model.name,
         input_shape=data.input_shape,
-        classes=data.classes,
+        classes=data.width,
+        regression=data.outputs > 0,
         generator=torch.Generator().manual_seed(seed),
     )
     validate_model(model)
@@ -187,11 +226,10 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
         _LEAST_COPIES * 4 * agents * size,
         "lower [data] agents, or choose a smaller [model] name",
     )
-    _check_layout(config, model, data.inputs)
+    _check_layout(config, model, data.train.take(torch.zeros(1, dtype=torch.int64)).inputs)
     model = model.to(device)  # with its buffers, which evaluations, tasks and canaries read there
-    shards = [
-        Examples(data.inputs[torch.from_numpy(p)], data.targets[torch.from_numpy(p)]) for p in parts
-    ]
+    store = data.train
+    shards = [Shard(store, torch.from_numpy(part)) for part in parts]
     return Built(
         data=data,
         setting=Setting(
@@ -201,7 +239,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             sampling_rate=rate,
             device=device,
             layout=config.training.layout,
-            task=_task(config, model, classes=data.classes),
+            task=_task(config, model, data),
             repeats=config.training.evaluation_noise_seed is not None,
         ),
         algorithm=algorithm_named(config.algorithm.name),
@@ -214,14 +252,18 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     )
 
 
-def _task(config: RunFile, model: nn.Module, *, classes: int) -> Task | None:
+def _task(config: RunFile, model: nn.Module, data: Dataset) -> Task | None:
     """What is learned in place of the model's cross-entropy; None where that is the task."""
     m = config.model
+    loss = m.loss or "cross-entropy"
     if m.task != "class-weights":
-        return None
+        if loss == "cross-entropy":
+            return None
+        per_example = loss_named(loss, classes=data.classes, outputs=data.outputs)
+        return NetworkLoss(model, per_example, regression=data.outputs > 0)
     return ClassWeights(
         model,
-        classes=classes,
+        classes=data.classes,
         strength=m.strength,
         penalty=m.penalty,
         penalty_steepness=m.penalty_steepness,

@@ -63,15 +63,35 @@ def resolved_privacy(
     return privacy.model_copy(update={"clip_norm": math.inf}), problems
 
 
-def resolved_model(model: ModelTable, *, algorithm: str) -> tuple[ModelTable, list[str]]:
-    """[model] with its task, by default what the algorithm is for."""
+def resolved_model(
+    model: ModelTable, *, algorithm: str, outputs: int | None
+) -> tuple[ModelTable, list[str]]:
+    """[model] with its loss, and with its task, by default what the algorithm is for.
+
+    Args:
+        model: as read.
+        algorithm: its name.
+        outputs: of [data], numbers to predict in place of classes.
+    """
     from ...training.algorithms import ALGORITHMS
     from ...training.own.algorithms import algorithm_named
 
     has_dual = algorithm_named(algorithm).blocks > 1
     wanted = "class-weights" if has_dual else "classification"
+    if outputs:
+        wanted = "regression"
+        if has_dual:
+            return model, [
+                f"[data] outputs={outputs} cannot be learned by {algorithm}, which weighs classes; "
+                "choose an algorithm without dual variables"
+            ]
     if model.task in (None, wanted):
-        return model.model_copy(update={"task": wanted}), []
+        problems = _loss_problems(model.loss, wanted)
+        loss = model.loss or ("squared" if outputs else "cross-entropy")
+        return model.model_copy(update={"task": wanted, "loss": loss}), problems
+    if "regression" in (model.task, wanted):
+        remedy = "set [data] outputs" if wanted != "regression" else "leave task out"
+        return model, [f'[model] task="{model.task}" does not fit [data]; {remedy}']
     reason = "ascends in dual variables" if has_dual else "has no dual variables"
     min_max = next(other for other, of in ALGORITHMS.items() if of.blocks > 1 and of.private)
     instead = "another algorithm" if has_dual else f"a min-max algorithm such as {min_max}"
@@ -79,6 +99,18 @@ def resolved_model(model: ModelTable, *, algorithm: str) -> tuple[ModelTable, li
         f'[model] task="{model.task}" cannot be learned by {algorithm}, which {reason}; use '
         f'"{wanted}", or choose {instead}'
     ]
+
+
+def _loss_problems(loss: str | None, task: str) -> list[str]:
+    """What is wrong with a loss for a task."""
+    if loss is None or ":" in loss:
+        wrong = loss is not None and task == "class-weights"
+        remedy = "leave it out: class-weights weighs the cross-entropy"
+    elif task == "regression":
+        wrong, remedy = loss == "cross-entropy", "use squared, absolute or your own"
+    else:
+        wrong, remedy = loss != "cross-entropy", "set [data] outputs to predict numbers"
+    return [f'[model] loss="{loss}" does not fit task="{task}"; {remedy}'] if wrong else []
 
 
 def resolved_intercept(

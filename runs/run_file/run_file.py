@@ -34,13 +34,13 @@ from .cross_checks import (
     resolved_model,
     resolved_privacy,
 )
+from .data_table import DataTable
 from .hyper_parameters import settings_schema
 from .problems import sentences
 from .tables import (
     AlgorithmTable,
     AttackTable,
     AuditTable,
-    DataTable,
     GraphTable,
     InterceptTable,
     ModelTable,
@@ -85,7 +85,7 @@ class RunFile(Table):
         privacy, problems = resolved_privacy(
             self.privacy, algorithm=name, agents=agents, links=self.graph.links
         )
-        model, of_model = resolved_model(self.model, algorithm=name)
+        model, of_model = resolved_model(self.model, algorithm=name, outputs=self.data.outputs)
         intercept, of_intercept = resolved_intercept(
             self.intercept,
             rounds=rounds,

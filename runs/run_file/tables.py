@@ -8,7 +8,6 @@ compares them with the registries of the other parts.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -30,7 +29,6 @@ __all__ = [
     "AlgorithmTable",
     "AttackTable",
     "AuditTable",
-    "DataTable",
     "GraphTable",
     "InterceptTable",
     "ModelTable",
@@ -39,7 +37,6 @@ __all__ = [
     "TrainingTable",
 ]
 
-DataName = Literal["digits", "faces", "mnist", "fashion-mnist", "cifar10", "libsvm", "image-folder"]
 GraphName = Literal[
     "ring",
     "full",
@@ -53,6 +50,7 @@ GraphName = Literal[
 ]
 PresetName = Literal["dlg", "idlg", "inverting-gradients", "matched"]
 ScenarioName = Literal["cross-gradient", "momentum", "view"]
+LOSS_NAMES = ("cross-entropy", "squared", "absolute")
 DeviceName = Annotated[
     str,
     AfterValidator(check_rounds_device),
@@ -77,9 +75,6 @@ Indices = Annotated[tuple[Index, ...], Field(strict=False)]
 Rounds = Annotated[tuple[Count, ...], Field(strict=False)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 
-_ENVIRONMENT_ROOT = "OVERHEAR_DATA"
-_ROOT_FROM_ENVIRONMENT = ("mnist", "fashion-mnist", "cifar10")
-
 
 class Table(BaseModel):
     """One table.
@@ -91,7 +86,7 @@ class Table(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
-    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    belongs: ClassVar[Mapping[str, tuple[str, str | tuple[str, ...]]]] = {}
     unprovable: ClassVar[Mapping[str, Unprovable]] = {}
 
     @model_validator(mode="before")
@@ -103,63 +98,35 @@ class Table(BaseModel):
     @model_validator(mode="after")
     def _check_belongs(self) -> Self:
         for key in sorted(self.model_fields_set & self.belongs.keys()):
-            owner, wanted = self.belongs[key]
-            found = getattr(self, owner)
-            if found != wanted and getattr(self, key) is not None:
+            owner = self.belongs[key][0]
+            if self._idle(key) and getattr(self, key) is not None:
+                homes = " or ".join(map(repr, self._homes(key)))
                 raise InputError(
-                    f"{key}={getattr(self, key)!r} has no effect with {owner}={found!r}; it "
-                    f"belongs to {owner}={wanted!r}, leave it out"
+                    f"{key}={getattr(self, key)!r} has no effect with "
+                    f"{owner}={getattr(self, owner)!r}; it belongs to {owner}={homes}, leave it out"
                 )
         return self
 
+    def _homes(self, key: str) -> tuple[str, ...]:
+        """Values of its owner with which a key has an effect."""
+        wanted = self.belongs[key][1]
+        return (wanted,) if isinstance(wanted, str) else wanted
+
+    def _idle(self, key: str) -> bool:
+        """Whether a key that belongs to a value of another one has no effect."""
+        return getattr(self, self.belongs[key][0]) not in self._homes(key)
+
     def entries(self) -> dict[str, object]:
         """The keys that have an effect, in the order of the table."""
-        idle = {k for k, (owner, wanted) in self.belongs.items() if getattr(self, owner) != wanted}
+        idle = set(filter(self._idle, self.belongs))
         values = self.model_dump(exclude=idle)
         return {key: value for key, value in values.items() if value is not None}
-
-
-class DataTable(Table):
-    """[data]: the records and how the agents share them."""
-
-    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "concentration": ("partition", "dirichlet"),
-        "shards": ("partition", "shards"),
-        "features": ("name", "libsvm"),
-        "test": ("name", "libsvm"),
-    }
-    name: DataName
-    """Data set; nothing is downloaded."""
-    root: str | None = None
-    """Where its files are; for mnist, fashion-mnist and cifar10 the environment's OVERHEAR_DATA."""
-    agents: Count = 10
-    """Number of agents, A."""
-    partition: Literal["iid", "dirichlet", "shards"] = "iid"
-    """How the records are dealt to the agents."""
-    concentration: Positive = 0.5
-    """Of the Dirichlet distribution; small means that few agents hold most of a class."""
-    shards: Count = 2
-    """Shards for each agent."""
-    features: Count | None = None
-    """Public number of features of a libsvm file."""
-    test: str | None = None
-    """Test file of a libsvm file; by default its name with `.t`, where that exists."""
-
-    @model_validator(mode="after")
-    def _find_root(self) -> Self:
-        if self.root is None and self.name in _ROOT_FROM_ENVIRONMENT:
-            return self.model_copy(update={"root": os.environ.get(_ENVIRONMENT_ROOT) or None})
-        if self.root is None and self.name in ("libsvm", "image-folder"):
-            raise InputError(f"root is missing; data {self.name!r} is read from a path of yours")
-        if self.name == "libsvm" and self.features is None:
-            raise InputError("features is missing; the number of features is a public choice")
-        return self
 
 
 class GraphTable(Table):
     """[graph]: who talks to whom."""
 
-    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {
+    belongs: ClassVar[Mapping[str, tuple[str, str | tuple[str, ...]]]] = {
         "edge_probability": ("name", "erdos-renyi"),
         "seed": ("name", "erdos-renyi"),
         "path": ("name", "file"),
@@ -183,7 +150,7 @@ class GraphTable(Table):
     @model_validator(mode="after")
     def _check_needs(self) -> Self:
         for key in ("edge_probability", "path"):
-            if self.name == self.belongs[key][1] and getattr(self, key) is None:
+            if not self._idle(key) and getattr(self, key) is None:
                 raise InputError(f"{key} is missing; graph {self.name!r} needs it")
         return self
 
@@ -191,15 +158,17 @@ class GraphTable(Table):
 class ModelTable(Table):
     """[model]: what is trained."""
 
-    belongs: ClassVar[Mapping[str, tuple[str, str]]] = {
+    belongs: ClassVar[Mapping[str, tuple[str, str | tuple[str, ...]]]] = {
         "strength": ("task", "class-weights"),
         "penalty": ("task", "class-weights"),
         "penalty_steepness": ("task", "class-weights"),
     }
     name: str
     """linear, mlp, lenet, sigmoid-lenet, cnn, conv4, resnet18, or your own as "module:NAME"."""
-    task: Literal["classification", "class-weights"] | None = None
+    task: Literal["classification", "class-weights", "regression"] | None = None
     """What is learned; by default class-weights if the algorithm is a min-max one."""
+    loss: str | None = None
+    """cross-entropy, squared, absolute or your own as "module:NAME"; by default as data need."""
     strength: NotNegative = 1.0
     """Of the pull of the classes' weights towards equal ones."""
     penalty: NotNegative = 0.0
@@ -213,6 +182,11 @@ class ModelTable(Table):
             raise InputError(
                 f"name={self.name!r} must be one of {', '.join(MODEL_NAMES)} or "
                 f'"module:NAME"{did_you_mean(self.name, MODEL_NAMES)}'
+            )
+        if self.loss is not None and self.loss not in LOSS_NAMES and ":" not in self.loss:
+            raise InputError(
+                f"loss={self.loss!r} must be one of {', '.join(LOSS_NAMES)} or "
+                f'"module:NAME"{did_you_mean(self.loss, LOSS_NAMES)}'
             )
         return self
 

@@ -96,10 +96,10 @@ def _check_integers(values: object) -> None:
 
 
 def write_toml(tables: Mapping[str, Mapping[str, object]]) -> str:
-    r"""Tables of scalars, strings and lists as TOML, in their order.
+    r"""Tables of scalars, strings, lists and tables of these as TOML, in their order.
 
     Raises:
-        TypeError: a value of another type; a run file has no tables inside tables, no dates.
+        TypeError: a value of another type; a run file has no dates.
 
     >>> print(write_toml({"privacy": {"delta": 1e-5, "clip_norm": float("inf")}}), end="")
     [privacy]
@@ -122,8 +122,10 @@ def _checked(value: object) -> object:
             return value
         case list() | tuple():
             return [_checked(item) for item in value]
+        case dict():
+            return {str(key): _checked(item) for key, item in value.items()}
         case _:
-            # The writer would take a table or a date, which the tables' types do not read back.
+            # The writer would take a date, which the tables' types do not read back.
             raise InputTypeError(
                 f"{value!r} of type {type(value).__name__} has no place in a run file"
             )

@@ -1,4 +1,4 @@
-"""Records in memory, with the public constants that normalise them.
+"""A data set: its records, and the public constants that normalise them.
 
 Shape letters: N training records, M test records; shape is that of one record, (channels, height,
 width) for images.
@@ -6,70 +6,37 @@ width) for images.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from .examples import Examples
+from .store import Store, TensorStore
 
-__all__ = ["Dataset", "Examples", "digest_of_records"]
-
-
-class Examples(NamedTuple):
-    """Inputs (B, *shape) and integer targets (B,) of one agent."""
-
-    inputs: Tensor
-    targets: Tensor
-
-
-def digest_of_records(shards: Sequence[Examples]) -> tuple[str, str]:
-    """SHA-256 of all records, in whatever order and wherever they are, and of who holds which.
-
-    Args:
-        shards: the records of each agent, normalised.
-
-    Returns:
-        Of the records; and of the records of each agent, in the order of the agents.
-
-    >>> ones, zeros = (Examples(value * torch.ones(1, 2), torch.zeros(1)) for value in (1.0, 0.0))
-    >>> first, second = digest_of_records([ones, zeros]), digest_of_records([zeros, ones])
-    >>> first[0] == second[0], first[1] == second[1]
-    (True, False)
-    """
-    every: list[bytes] = []
-    held = hashlib.sha256()
-    for shard in shards:
-        inputs = shard.inputs.detach().cpu().contiguous()
-        targets = shard.targets.cpu().tolist()
-        shape = f"{inputs.dtype} {tuple(inputs.shape[1:])} ".encode()
-        mine = sorted(
-            hashlib.sha256(shape + f"{target} ".encode() + row.numpy().tobytes()).digest()
-            for row, target in zip(inputs, targets, strict=True)
-        )
-        held.update(hashlib.sha256(b"".join(mine)).digest())
-        every += mine
-    return hashlib.sha256(b"".join(sorted(every))).hexdigest(), held.hexdigest()
+__all__ = ["Dataset", "Examples"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Dataset:
-    """Records in memory, normalised by public constants.
+    """Records, normalised by public constants.
 
     Args:
         name: What reports call the set.
-        inputs: (N, *shape) float32, contiguous.
-        targets: (N,) int64 in [0, classes).
+        inputs: (N, *shape) float32, contiguous; on the meta device, without values, where a store
+            holds them.
+        targets: (N,) int64 in [0, classes); of a regression (N,) float32, or (N, outputs).
         test_inputs: (M, *shape) float32, contiguous.
-        test_targets: (M,) int64.
-        classes: Number of classes, at least 2.
+        test_targets: (M,) int64, or float32 as targets.
+        classes: Number of classes, at least 2; 0 of a regression.
         mean: Public constants, one per channel (one in all if these are no images).
         std: The same, positive.
         image: Whether shape is (channels, height, width).
+        outputs: Numbers that a regression predicts of a record, at least 1; 0 of classes.
+        store: Where the training records are, if not in memory.
+        notes: What is counted as public though it was read off the records, one sentence each.
 
     Raises:
         ValueError: If shapes, types or ranges do not fit together.
@@ -84,10 +51,20 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     image: bool
+    outputs: int = 0
+    store: Store | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
+        if self.outputs < 0 or (self.outputs and self.classes):
+            raise InputError(
+                f"outputs={self.outputs} and classes={self.classes} of {self.name!r}: one of them "
+                "must be positive, and the other 0"
+            )
+        if self.classes < 2 and not self.outputs:
             raise InputError(f"classes={self.classes} of {self.name!r} must be at least 2")
+        if self.inputs.is_meta != (self.store is not None):
+            raise InputError(f"inputs of {self.name!r} must be in memory or in a store")
         for part, inputs, targets in (
             ("", self.inputs, self.targets),
             ("test_", self.test_inputs, self.test_targets),
@@ -111,6 +88,16 @@ class Dataset:
                 f"mean={self.mean} and std={self.std} of {self.name!r} must hold {channels} values "
                 "each, with std positive"
             )
+
+    @property
+    def train(self) -> Store:
+        """The training records, wherever they are."""
+        return self.store or TensorStore(self.inputs, self.targets)
+
+    @property
+    def width(self) -> int:
+        """Numbers that a network returns for a record: classes or outputs."""
+        return self.classes or self.outputs
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -152,13 +139,21 @@ def _check_part(dataset: Dataset, part: str, inputs: Tensor, targets: Tensor) ->
     where = f"{part}inputs of {dataset.name!r}"
     if inputs.dtype != torch.float32 or not inputs.is_contiguous():
         raise InputError(f"{where} must be float32 and contiguous, not {inputs.dtype}")
+    if not len(inputs):
+        raise InputError(f"{where} are empty; there is nothing to train on or to test with")
+    if dataset.outputs:
+        shape = (len(inputs),) if dataset.outputs == 1 else (len(inputs), dataset.outputs)
+        if targets.dtype != torch.float32 or tuple(targets.shape) != shape:
+            raise InputError(
+                f"{part}targets of {dataset.name!r} must be {shape} float32 numbers, not "
+                f"{tuple(targets.shape)} {targets.dtype}"
+            )
+        return
     if targets.dtype != torch.int64 or targets.shape != inputs.shape[:1]:
         raise InputError(
             f"{part}targets of {dataset.name!r} must be {len(inputs)} int64 labels, not "
             f"{tuple(targets.shape)} {targets.dtype}"
         )
-    if not len(inputs):
-        raise InputError(f"{where} are empty; there is nothing to train on or to test with")
     if int(targets.min()) < 0 or int(targets.max()) >= dataset.classes:
         raise InputError(
             f"{part}targets of {dataset.name!r} must lie in [0, {dataset.classes - 1}], found "

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound, check_blocks, check_weights
 from ..data.dataset import Examples
-from ..data.load import poisson_batch
+from ..data.partition import poisson_batch
+from ..data.store import Held, Shard
 from ..device.copies import on_device
 from ..device.numbers import check_numbers
 from ..device.repetition import computing
@@ -46,7 +47,7 @@ class Setting:
     Attributes:
         graph: the topology and its weights, for all rounds or round by round.
         model: the network, with the public initial parameters.
-        shards: each agent's inputs and targets.
+        shards: each agent's records, in memory or as rows of a store.
         sampling_rate: probability that a record is in a batch.
         device: where the run computes.
         dtype: torch.float32 or torch.float64.
@@ -58,7 +59,7 @@ class Setting:
 
     graph: Topology
     model: nn.Module
-    shards: Sequence[Examples]
+    shards: Sequence[Held]
     sampling_rate: float
     device: torch.device
     dtype: torch.dtype = torch.float32
@@ -139,7 +140,7 @@ class Engine:
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
-        self._shards = {agent: self._on_device(setting.shards[agent]) for agent in self._mine}
+        self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
 
         # How far the run is: a round that failed is not tried again under the same noise.
         self.round = 0
@@ -165,7 +166,7 @@ class Engine:
             (B,) ascending, on the host.
         """
         chosen = poisson_batch(
-            len(self.setting.shards[agent].targets),
+            self.setting.shards[agent].size,
             self.setting.sampling_rate if rate is None else rate,
             generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
         )
@@ -193,7 +194,7 @@ class Engine:
             }
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
-            at = dict(zip(drawn, self._positions_on_device(list(drawn.values())), strict=True))
+            at = self._where_records_are(drawn)
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
         links, task = self._links[self.setting.graph.at(index)], self.setting.task
@@ -225,13 +226,22 @@ class Engine:
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
     ) -> Examples:
         if agent not in planted:
-            shard = self._shards[agent]
-            return Examples(shard.inputs[at[agent]], shard.targets[at[agent]])
+            return self._on_device(self._shards[agent].take(at[agent]))
         return self._on_device(planted[agent])
 
     def _no_records(self, agent: int) -> Examples:
         shard = self._shards[agent]
-        return Examples(shard.inputs[:0], shard.targets[:0])
+        device = shard.inputs.device if isinstance(shard, Examples) else None
+        return self._on_device(shard.take(torch.zeros(0, dtype=torch.int64, device=device)))
+
+    def _placed(self, shard: Held) -> Held:
+        """A shard where its batches are taken from: on the run's device if it is in memory anyway.
+
+        Of a store whose records are elsewhere nothing is read but batches.
+        """
+        if isinstance(shard, Shard) and shard.in_memory and self.setting.device.type != "cpu":
+            shard = shard.all()
+        return self._on_device(shard) if isinstance(shard, Examples) else shard
 
     def _on_device(self, examples: Examples) -> Examples:
         """Examples on the run's device and in its precision; inputs that are indices stay so."""
@@ -239,12 +249,18 @@ class Engine:
         dtype = self.setting.dtype if inputs.is_floating_point() else None
         return Examples(inputs.to(device, dtype), examples.targets.to(device))
 
-    def _positions_on_device(self, positions: list[Tensor]) -> list[Tensor]:
-        """All agents' positions on the run's device, by one copy that nothing waits for."""
-        if self.setting.device.type == "cpu" or not positions:
-            return positions
-        moved = on_device(torch.cat(positions), self.setting.device)
-        return list(moved.split([len(at) for at in positions]))
+    def _where_records_are(self, drawn: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Positions by agent, on the run's device if the records are, by one copy for all agents.
+
+        Nothing waits for it.
+        """
+        at = dict(drawn)
+        there = [agent for agent in drawn if isinstance(self._shards[agent], Examples)]
+        if self.setting.device.type != "cpu" and there:
+            positions = [drawn[agent] for agent in there]
+            moved = on_device(torch.cat(positions), self.setting.device)
+            at.update(zip(there, moved.split([len(one) for one in positions]), strict=True))
+        return at
 
     def start(self, *, recorded: Recorded | None = None) -> None:
         """Run the algorithm's `init`; started again, it draws fresh noise."""
@@ -384,7 +400,7 @@ def gradients_of(setting: Setting) -> ClippedSums:
         device=setting.device,
         dtype=setting.dtype,
         agents=setting.graph.agents,
-        batch_size=setting.sampling_rate * mean(len(s.targets) for s in setting.shards),
+        batch_size=setting.sampling_rate * mean(s.size for s in setting.shards),
     )
 
 

@@ -1,4 +1,8 @@
-"""Loss, accuracy and AUROC of the agents' models and of their mean, on test records."""
+"""Loss, accuracy and AUROC of the agents' models and of their mean, on test records.
+
+Of a regression there is no accuracy: there are the root of the mean squared error, over records and
+outputs, and R2 = 1 - (sum of squared errors) / (sum of squares about the mean of the targets).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,9 @@ from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..device.memory import elements_at_once
 from ..device.precision import full_precision
+from .losses import NetworkLoss, predictions
 from .parameters import unflatten
+from .tasks import Task
 
 __all__ = ["Metrics", "auroc", "evaluate"]
 
@@ -23,20 +29,28 @@ class Metrics(NamedTuple):
 
     Attributes:
         round: the round after which they were taken.
-        accuracy, loss: (A,) of each agent's model.
-        consensus_accuracy, consensus_loss: of the mean model.
+        accuracy, loss: (A,) of each agent's model; no accuracy of a regression.
+        consensus_accuracy, consensus_loss: of the mean model; no accuracy of a regression.
         consensus_distance: root mean squared distance of the models from their mean.
         auroc, consensus_auroc: of two classes, class 1 being the positive one; None of more.
+        rmse, consensus_rmse: of a regression the root of the mean squared error, in units of the
+            target.
+        r2, consensus_r2: of a regression how much of the targets' variance is explained; None
+            where all targets are equal.
     """
 
     round: int
-    accuracy: tuple[float, ...]
+    accuracy: tuple[float, ...] | None
     loss: tuple[float, ...]
-    consensus_accuracy: float
+    consensus_accuracy: float | None
     consensus_loss: float
     consensus_distance: float
     auroc: tuple[float, ...] | None = None
     consensus_auroc: float | None = None
+    rmse: tuple[float, ...] | None = None
+    consensus_rmse: float | None = None
+    r2: tuple[float, ...] | None = None
+    consensus_r2: float | None = None
 
 
 def evaluate(
@@ -46,8 +60,11 @@ def evaluate(
     *,
     round: int,
     batch: int = 2048,
+    task: Task | None = None,
 ) -> Metrics:
     """Loss, accuracy and, of two classes, AUROC of every agent's model and of their mean.
+
+    Of a regression loss, RMSE and R2.
 
     Args:
         model: the network; its own parameters are not used.
@@ -55,27 +72,40 @@ def evaluate(
         examples: test inputs and targets.
         round: the number that the metrics carry.
         batch: examples at once.
+        task: what was learned; the cross-entropy is the loss unless it is a `NetworkLoss`.
     """
     mean = models.mean(dim=0)
     distance = float((models - mean).square().sum(dim=1).mean().sqrt())
     with full_precision():
-        *own, consensus = _scores(model, torch.cat([models, mean[None]]), examples, batch=batch)
+        *own, consensus = _scores(
+            model, torch.cat([models, mean[None]]), examples, batch=batch, task=task
+        )
+
+    def of_each(name: str) -> tuple[float, ...] | None:
+        return tuple(v for v in (getattr(score, name) for score in own) if v is not None) or None
+
     return Metrics(
         round=round,
-        accuracy=tuple(s.accuracy for s in own),
+        accuracy=of_each("accuracy"),
         loss=tuple(s.loss for s in own),
         consensus_accuracy=consensus.accuracy,
         consensus_loss=consensus.loss,
         consensus_distance=distance,
-        auroc=tuple(s.auroc for s in own if s.auroc is not None) or None,
+        auroc=of_each("auroc"),
         consensus_auroc=consensus.auroc,
+        rmse=of_each("rmse"),
+        consensus_rmse=consensus.rmse,
+        r2=of_each("r2"),
+        consensus_r2=consensus.r2,
     )
 
 
 class _Score(NamedTuple):
-    accuracy: float
     loss: float
-    auroc: float | None
+    accuracy: float | None = None
+    auroc: float | None = None
+    rmse: float | None = None
+    r2: float | None = None
 
 
 # Of a device: elements that one example's inputs stand for in all layers, and most models at once.
@@ -83,7 +113,9 @@ _PER_INPUT, _MOST_MODELS = 64, 64
 
 
 @torch.no_grad()
-def _scores(model: nn.Module, models: Tensor, examples: Examples, *, batch: int) -> list[_Score]:
+def _scores(
+    model: nn.Module, models: Tensor, examples: Examples, *, batch: int, task: Task | None
+) -> list[_Score]:
     """The scores of models (M, D): one after the other on a CPU, many at once on a device."""
     device, dtype = models.device, models.dtype
     inputs = examples.inputs
@@ -100,7 +132,7 @@ def _scores(model: nn.Module, models: Tensor, examples: Examples, *, batch: int)
     found = list[_Sums]()
     for some in models.split(at_once):
         sums = [
-            _together(model, some, held, x, y)
+            _together(model, some, held, x, y, task)
             for x, y in zip(inputs.split(batch), targets.split(batch), strict=True)
         ]
         loss = torch.stack([one.loss.double() for one in sums]).sum(0)
@@ -108,16 +140,32 @@ def _scores(model: nn.Module, models: Tensor, examples: Examples, *, batch: int)
         found.append(_Sums(loss, right, torch.cat([one.margins for one in sums], dim=1)))
     losses = torch.cat([one.loss for one in found]).tolist()
     rights = torch.cat([one.right for one in found]).tolist()
+    count = len(targets)
+    if isinstance(task, NetworkLoss) and task.regression:
+        return [
+            _regression(loss / count, squares=squares, targets=examples.targets)
+            for squares, loss in zip(rights, losses, strict=True)
+        ]
     margins = torch.cat([one.margins for one in found]).cpu()
-    positive, count = examples.targets == 1, len(targets)
+    positive = examples.targets == 1
     return [
-        _Score(right / count, loss / count, auroc(row, positive) if len(row) else None)
+        _Score(loss / count, right / count, auroc(row, positive) if len(row) else None)
         for right, loss, row in zip(rights, losses, margins, strict=True)
     ]
 
 
+def _regression(loss: float, *, squares: float, targets: Tensor) -> _Score:
+    wide = targets.double()
+    about_mean = float((wide - wide.mean(0)).square().sum())
+    r2 = 1 - squares / about_mean if about_mean > 0 else None
+    return _Score(loss, rmse=math.sqrt(squares / targets.numel()), r2=r2)
+
+
 class _Sums(NamedTuple):
-    """Of G models over b examples: summed losses (G,), hits (G,), margins (G, b) of two classes."""
+    """Of G models over b examples: summed losses (G,), hits (G,), margins (G, b) of two classes.
+
+    Of a regression squared errors (G,) stand in the place of hits.
+    """
 
     loss: Tensor
     right: Tensor
@@ -130,12 +178,26 @@ def _takes_many(device: torch.device) -> bool:
 
 
 def _together(
-    model: nn.Module, models: Tensor, held: dict[str, Tensor], x: Tensor, y: Tensor
+    model: nn.Module,
+    models: Tensor,
+    held: dict[str, Tensor],
+    x: Tensor,
+    y: Tensor,
+    task: Task | None,
 ) -> _Sums:
+    own = task if isinstance(task, NetworkLoss) else None
+
     def of_one(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits = torch.func.functional_call(model, {**held, **unflatten(model, flat)}, (x,))
+        if own is not None and own.regression:
+            found, wanted = predictions(logits), y.to(logits.dtype)
+            squares = (found - wanted).double().square().sum()
+            return own.per_example(found, wanted).sum(), squares, logits[0, :0]
         margin = logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits[0, :0]
-        loss = nn.functional.cross_entropy(logits, y, reduction="sum")
+        if own is None:
+            loss = nn.functional.cross_entropy(logits, y, reduction="sum")
+        else:
+            loss = own.per_example(logits, y).sum()
         return loss, (logits.argmax(dim=1) == y).sum(), margin
 
     if len(models) > 1:

@@ -32,7 +32,12 @@ _LONGEST_ERROR = 300  # characters of what a network of your own raised
 
 
 def build_model(
-    name: str, *, input_shape: Shape, classes: int, generator: torch.Generator
+    name: str,
+    *,
+    input_shape: Shape,
+    classes: int,
+    generator: torch.Generator,
+    regression: bool = False,
 ) -> nn.Module:
     """A network with freshly drawn weights.
 
@@ -40,9 +45,10 @@ def build_model(
         name: "linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18" or
             "module:function".
         input_shape: Shape of one example, (channels, height, width) for the convolutional ones.
-        classes: Number of logits.
+        classes: Number of logits; of a regression the numbers to predict, from 1.
         generator: Decides the weights, exactly as `torch.manual_seed` with its seed would, and is
             advanced; torch's global generator is left as it was. On the CPU.
+        regression: Whether numbers are predicted, and not classes.
 
     Returns:
         The network, on the CPU.
@@ -62,7 +68,7 @@ def build_model(
     input_shape = tuple(int(side) for side in input_shape)
     if not input_shape or min(input_shape) < 1:
         raise InputError(f"input_shape={input_shape} must hold positive sides")
-    if classes < 2:
+    if classes < 2 and not (regression and classes == 1):
         raise InputError(f"classes={classes} must be at least 2; a binary task has two logits")
     own = ":" in name
     if not own and name not in NETWORKS:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ....training.data.dataset import Examples
+from ....training.data.store import Held
 from ....training.engine.recording import GradientCall
 from ....training.tracing.linear_forms import Contributions
 from ...watching.reference_sums import Oracle
@@ -169,7 +170,7 @@ def _norms(oracle: Oracle, call: GradientCall, agent: int, records: Examples) ->
 
 
 def _made_of(
-    shard: Examples, labels: Tensor, *, count: int, generator: np.random.Generator
+    shard: Held, labels: Tensor, *, count: int, generator: np.random.Generator
 ) -> Examples:
     """Records of a shard, and the same with their inputs scaled, under their label and another."""
     base = generator.permutation(len(shard.targets))[:count]
@@ -183,9 +184,8 @@ def _made_of(
     )
 
 
-def _picked(shard: Examples, at: np.ndarray) -> Examples:
-    pick = torch.from_numpy(at).to(shard.targets.device)
-    return Examples(shard.inputs[pick], shard.targets[pick])
+def _picked(shard: Held, at: np.ndarray) -> Examples:
+    return shard.take(torch.from_numpy(at))
 
 
 def _one(records: Examples, at: int) -> Examples:

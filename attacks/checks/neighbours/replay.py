@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ....training.data.dataset import Examples
+from ....training.data.store import Held, followed_by
 from ....training.engine.engine import Engine
 from ....training.engine.function_calls import FunctionCall, KeptCalls
 from ....training.engine.recording import Recorded
@@ -192,7 +193,7 @@ class Replay(Engine):
         shards = list(self._as_it_was.shards)
         self._shards = dict(self._store)
         for agent, shard in others.items():
-            shards[agent], self._shards[agent] = shard, self._on_device(shard)
+            shards[agent], self._shards[agent] = shard, self._placed(shard)
         for agent, change in self._changes.items():
             if change.position is None or agent in self._taken_out:
                 shards[agent] = _changed(shards[agent], change)
@@ -240,14 +241,12 @@ def _takes_part(watched: WatchedRound, agent: int, change: Change) -> bool:
     )
 
 
-def _changed(shard: Examples, change: Change) -> Examples:
+def _changed(shard: Held, change: Change) -> Held:
     """A shard with another record at a position, or with one more at its end."""
-    record = Examples(
-        change.record.inputs.to(shard.inputs), change.record.targets.to(shard.targets)
-    )
     if change.position is None:
-        return Examples(*(torch.cat(pair) for pair in zip(shard, record, strict=True)))
+        return followed_by(shard, change.record)
     inputs, targets = shard.inputs.clone(), shard.targets.clone()
+    record = Examples(change.record.inputs.to(inputs), change.record.targets.to(targets))
     inputs[change.position], targets[change.position] = record.inputs[0], record.targets[0]
     return Examples(inputs, targets)
 

@@ -55,7 +55,6 @@ def _game() -> CanaryGame:
         ),
         rounds=1,
         clip_norm=contract.CLIP,
-        classes=2,
         adversaries={"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
         canaries=2000,
     )

@@ -3,7 +3,14 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.audit.canaries import LENGTH, CanaryTask, Directions, PlantedGradients
+from overhear.attacks.audit.canaries import (
+    LENGTH,
+    CanaryTask,
+    Directions,
+    PlantedGradients,
+    coded,
+    uncoded,
+)
 from overhear.attacks.watching.reference_sums import Oracle
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.tasks import ClassWeights
@@ -40,12 +47,12 @@ def test_a_canary_has_its_gradient_at_any_point(is_task: bool) -> None:
     net = _network()
     objective = ClassWeights(net, classes=2) if is_task else net
     ways = _directions()
-    task = CanaryTask(objective, directions=ways, first=2)
+    task = CanaryTask(objective, directions=ways)
     task.lengths = torch.tensor([7.0])
     size = sum(task.dimensions)
     loop = PairGradients(task, "loop", dtype=torch.float64)
     points = torch.randn(2, size, dtype=torch.float64)
-    batches = [(torch.zeros(1, 4, dtype=torch.float64), torch.tensor([2 + 2 * 3 + 1]))]
+    batches = [(torch.zeros(1, 4, dtype=torch.float64), torch.tensor([[0, 1 + 2 * 3 + 1]]))]
     found = loop.clipped_sums(points, ([0, 1], [0, 0]), batches, clip_norm=None)
     for row in found:
         torch.testing.assert_close(row[:23], -7.0 * ways.vector(3))
@@ -54,14 +61,14 @@ def test_a_canary_has_its_gradient_at_any_point(is_task: bool) -> None:
 
 def test_ordinary_records_keep_their_gradients() -> None:
     net = _network()
-    task = CanaryTask(net, directions=_directions(), first=2)
-    inputs, targets = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1, 0])
+    task = CanaryTask(net, directions=_directions())
+    inputs, labels = torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1, 0])
     point = torch.randn(1, 23, dtype=torch.float64)
     one, other = (
         PairGradients(of, "vmap", dtype=torch.float64).clipped_sums(
             point, ([0], [0]), [(inputs, targets)], clip_norm=CLIP
         )
-        for of in (task, net)
+        for of, targets in ((task, coded(labels, 0 * labels)), (net, labels))
     )
     torch.testing.assert_close(one, other)
 
@@ -70,7 +77,7 @@ def test_ordinary_records_keep_their_gradients() -> None:
 def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficients) -> None:
     net = _network()
     ways = _directions()
-    task = CanaryTask(net, directions=ways, first=2)
+    task = CanaryTask(net, directions=ways)
     planted = PlantedGradients(
         task, clip_norm=CLIP, generator=np.random.default_rng(3), device=CPU, dtype=torch.float64
     )
@@ -78,9 +85,9 @@ def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficient
     batches = [
         (
             torch.cat([torch.randn(3, 4, generator=rng), torch.zeros(2, 4)]).double(),
-            torch.tensor([0, 1, 0, 2 + 2 * 1, 2 + 2 * 4 + 1]),
+            coded(torch.tensor([0, 1, 0, 0, 0]), torch.tensor([0, 0, 0, 1 + 2 * 1, 1 + 2 * 4 + 1])),
         ),
-        (torch.randn(2, 4, generator=rng).double(), torch.tensor([1, 1])),
+        (torch.randn(2, 4, generator=rng).double(), torch.tensor([[1, 0], [1, 0]])),
     ]
     points = torch.randn(len(coefficients), 2, 23, generator=rng).double()
     found = planted.clipped_sums(
@@ -103,22 +110,30 @@ def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficient
 
 
 def test_a_canary_is_far_above_the_clip_norm() -> None:
-    task = CanaryTask(_network(), directions=_directions(), first=2)
+    task = CanaryTask(_network(), directions=_directions())
     planted = PlantedGradients(
         task, clip_norm=CLIP, generator=np.random.default_rng(3), device=CPU, dtype=torch.float64
     )
-    batch = (torch.zeros(1, 4, dtype=torch.float64), torch.tensor([2]))
+    batch = (torch.zeros(1, 4, dtype=torch.float64), torch.tensor([[0, 1]]))
     found = planted.clipped_sums(torch.zeros(1, 23), ([0], [0]), [batch], clip_norm=None)
     assert float(found.norm()) == pytest.approx(LENGTH * CLIP)
 
 
 def test_coefficients_that_cancel_leave_no_canary() -> None:
-    task = CanaryTask(_network(), directions=_directions(), first=2)
+    task = CanaryTask(_network(), directions=_directions())
     planted = PlantedGradients(
         task, clip_norm=CLIP, generator=np.random.default_rng(3), device=CPU, dtype=torch.float64
     )
-    batch = (torch.zeros(1, 4, dtype=torch.float64), torch.tensor([2]))
+    batch = (torch.zeros(1, 4, dtype=torch.float64), torch.tensor([[0, 1]]))
     with pytest.raises(ValueError, match="no canary can be planted"):
         planted.clipped_sums(
             torch.zeros(2, 1, 23), ([0], [0]), [batch], clip_norm=1.0, coefficients=(1.0, -1.0)
         )
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2)])
+def test_codes_beside_targets_of_any_kind_come_back(shape: tuple[int, ...]) -> None:
+    targets, codes = torch.randn(shape), torch.tensor([0, 2_000_001, 7])
+    own, found = uncoded(coded(targets, codes))
+    torch.testing.assert_close(own, targets, rtol=0, atol=0)
+    assert found.tolist() == codes.tolist()

@@ -222,7 +222,6 @@ def _played(name: str = "dpdl", *, q: float = 0.3, change=None, seed: int = 0, *
         traces=traces,
         rounds=4,
         clip_norm=contract.CLIP,
-        classes=2,
         adversaries=adversaries,
         canaries=12 if batch_clipped else 60,
         apart=shares_noise(traces, adversaries),

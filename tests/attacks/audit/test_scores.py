@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from overhear.attacks.audit.canaries import CanaryTask, Directions, PlantedGradients
+from overhear.attacks.audit.coded import with_codes
 from overhear.attacks.audit.scores import HappenedRound, Scorer
 from overhear.attacks.audit.strength import log_mixture
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
-from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
@@ -35,17 +35,13 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
     dimension = 23 if base.task is None else base.task.dimensions[0]
     ways = Directions(count, dimension, generator=np.random.default_rng(1))
     gradients = PlantedGradients(
-        CanaryTask(objective, directions=ways, first=2),
+        CanaryTask(objective, directions=ways),
         clip_norm=contract.CLIP,
         generator=np.random.default_rng(2),
         device=base.device,
         dtype=base.dtype,
     )
-    codes = torch.arange(count) * 2 + 2
-    shards = [
-        Examples(torch.cat([s.inputs, s.inputs.new_zeros(count, 4)]), torch.cat([s.targets, codes]))
-        for s in base.shards
-    ]
+    shards = [with_codes(s, torch.arange(count) * 2 + 1) for s in base.shards]
     traces = trace(
         bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
     )

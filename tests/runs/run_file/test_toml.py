@@ -6,6 +6,7 @@ import enum
 import math
 import time
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def test_an_enum_is_written_as_its_value() -> None:
     assert write_toml({"t": {"order": order.A}}) == '[t]\norder = "mix-then-step"\n'
 
 
-def test_a_nested_table_is_refused() -> None:
+def test_a_date_is_refused() -> None:
     with pytest.raises(TypeError, match="no place in a run file"):
-        write_toml({"t": {"a": {"b": 1}}})
+        write_toml({"t": {"a": {"b": date(2026, 1, 1)}}})
 
 
 @pytest.mark.parametrize(

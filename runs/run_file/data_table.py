@@ -1,0 +1,182 @@
+"""[data] of a run file: a data set that comes along, files of yours, or data of your own code.
+
+A key that has no effect beside the name is refused, and so is an unknown one, unless the name is
+one of your own: then it is handed to your function.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ...privacy.errors import InputError
+from ...training.own.names import is_own
+from .problems import did_you_mean
+from .tables import Count, Positive, Table
+
+__all__ = ["DATA_NAMES", "DataTable"]
+
+_BUNDLED = ("digits", "faces", "mnist", "fashion-mnist", "cifar10", "libsvm", "image-folder")
+_TABLES, _ARRAYS = ("csv", "parquet"), ("npz", "npy")
+DATA_NAMES = (*_BUNDLED, *_TABLES, *_ARRAYS)
+
+_ENVIRONMENT_ROOT = "OVERHEAR_DATA"
+_ROOT_FROM_ENVIRONMENT = ("mnist", "fashion-mnist", "cifar10")
+_NO_ROOT = ("digits", "faces", *_ROOT_FROM_ENVIRONMENT)
+_OWN = '"module:NAME"'
+
+Columns = dict[str, Annotated[list[Any], Field(strict=False)]]
+
+
+class DataTable(Table):
+    """[data]: the records and how the agents share them."""
+
+    belongs: ClassVar[Mapping[str, tuple[str, str | tuple[str, ...]]]] = {
+        "concentration": ("partition", "dirichlet"),
+        "shards": ("partition", "shards"),
+        "features": ("name", "libsvm"),
+        "test": ("name", ("libsvm", *_TABLES)),
+        "columns": ("name", _TABLES),
+        "target": ("name", (*_TABLES, "npy")),
+        "outside": ("name", _TABLES),
+        "separator": ("name", "csv"),
+        "cache": ("name", _TABLES),
+        "classes": ("name", (*_TABLES, *_ARRAYS, _OWN)),
+        "outputs": ("name", (*_TABLES, *_ARRAYS, _OWN)),
+        "options": ("name", _OWN),
+    }
+    name: str
+    """A data set, csv, parquet, npz, npy, or your own as "module:NAME"; nothing is downloaded."""
+    root: str | None = None
+    """Where its files are; for mnist, fashion-mnist and cifar10 the environment's OVERHEAR_DATA."""
+    agents: Count = 10
+    """Number of agents, A."""
+    partition: Literal["iid", "dirichlet", "shards"] = "iid"
+    """How the records are dealt to the agents."""
+    concentration: Positive = 0.5
+    """Of the Dirichlet distribution; small means that few agents hold most of a class."""
+    shards: Count = 2
+    """Shards for each agent."""
+    features: Count | None = None
+    """Public number of features of a libsvm file."""
+    test: str | None = None
+    """Test file; of a libsvm file by default its name with `.t`, of a table of the same columns."""
+    columns: Columns | None = None
+    """Public ranges and categories of a table's columns, such as {age = [0, 120]}."""
+    target: str | None = None
+    """The column that is predicted; of npy the file of the labels."""
+    outside: Literal["refuse", "clamp"] = "refuse"
+    """What happens to a value outside of its column's range."""
+    separator: Annotated[str, Field(pattern=r"^[^\n\r\"]$")] = ","
+    """Between the cells of a csv file."""
+    cache: str | None = None
+    """Folder of converted tables; by default one beside a table of more than 32 MiB."""
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """Public number of classes; without it the labels tell it, and it counts as public."""
+    outputs: Count | None = None
+    """Numbers to predict of a record, in place of classes."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Of your own function: every other key of the table is one of these."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_options(cls, values: Any) -> Any:
+        """Put the keys that are nobody's aside, where a function of the user may take them."""
+        if not isinstance(values, Mapping) or not is_own(str(values.get("name", ""))):
+            return values
+        known = cls.model_fields
+        own = {key: value for key, value in values.items() if key not in known}
+        kept = {key: value for key, value in values.items() if key in known}
+        given = kept.get("options", {})
+        return {**kept, "options": {**given, **own}} if isinstance(given, Mapping) else kept
+
+    def _idle(self, key: str) -> bool:
+        if self.belongs[key][0] == "name" and is_own(self.name):
+            return _OWN not in self._homes(key)
+        return super()._idle(key)
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Self:
+        if not is_own(self.name) and self.name not in DATA_NAMES:
+            raise InputError(
+                f"name={self.name!r} must be one of {', '.join(DATA_NAMES)} or "
+                f"{_OWN}{did_you_mean(self.name, DATA_NAMES)}"
+            )
+        if is_own(self.name) and self.root is not None:
+            raise InputError(
+                f"root={self.root!r} has no effect with name={self.name!r}; hand a path to your "
+                "function by another key, or leave it out"
+            )
+        if self.classes and self.outputs:
+            raise InputError(f"classes={self.classes} and outputs={self.outputs}: give one of them")
+        if self.outputs and self.partition != "iid":
+            raise InputError(
+                f"partition={self.partition!r} deals by class, and numbers to predict have none; "
+                'use "iid"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _find_root(self) -> Self:
+        if self.root is None and self.name in _ROOT_FROM_ENVIRONMENT:
+            return self.model_copy(update={"root": os.environ.get(_ENVIRONMENT_ROOT) or None})
+        if self.root is None and self.name not in _NO_ROOT and not is_own(self.name):
+            raise InputError(f"root is missing; data {self.name!r} is read from a path of yours")
+        if self.name == "libsvm" and self.features is None:
+            raise InputError("features is missing; the number of features is a public choice")
+        if self.name == "npy" and self.target is None:
+            raise InputError("target is missing; name the npy file of the labels")
+        return self
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        if self.name not in _TABLES:
+            return self
+        if not self.columns:
+            from ...training.data.tables.table import undeclared
+
+            raise undeclared(
+                Path(self.root or ""), form=self.name, separator=self.separator, target=self.target
+            )
+        if self.target is None:
+            raise InputError("target is missing; name the column that is predicted")
+        of_target = self.columns.get(self.target, [])
+        if self.classes and of_target:
+            raise InputError(
+                f"classes={self.classes} has no effect beside the declared labels of "
+                f"{self.target!r}; leave it out"
+            )
+        self.declared()
+        return self
+
+    @property
+    def reads_classes(self) -> bool:
+        """Whether the number of classes is to be told by the labels."""
+        if self.classes or self.outputs or self.name in _BUNDLED:
+            return False
+        return self.name not in _TABLES or self.declared().classes is None
+
+    def declared(self) -> Any:
+        """The declaration of a table's columns.
+
+        Raises:
+            ValueError: a column is declared by what is no range and no list of categories.
+        """
+        from ...training.data.tables.columns import declared
+
+        return declared(
+            self.columns or {},
+            target=self.target or "",
+            outputs=self.outputs or 0,
+            clamp=self.outside == "clamp",
+        )
+
+    def entries(self) -> dict[str, object]:
+        """See `Table.entries`; options stand as keys of their own."""
+        found = super().entries()
+        options = found.pop("options", {})
+        return {**found, **options} if isinstance(options, dict) else found

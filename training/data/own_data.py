@@ -1,0 +1,244 @@
+"""Data of one's own: what a function of the user returns, as a data set.
+
+=======================================================  ===========================================
+Value                                                    Becomes
+=======================================================  ===========================================
+``(X, y)`` or ``(X, y, X_test, y_test)``                 tensors in memory
+a torch data set with a length, or a pair train, test    a store that asks for a batch's records
+`overhear.training.Dataset`                              itself
+=======================================================  ===========================================
+
+Nothing is normalised: a mean of private records would be a release. Inputs become float32 as they
+are, so scale them by public constants. Without a test part of its own a set gives up a fifth of its
+records, the same ones every time; of records that are not in memory at most 10,000.
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...privacy.errors import InputError, InputTypeError
+from ..own.names import own_object
+from .arrays import checked_inputs, checked_targets, classes_of
+from .dataset import Dataset
+from .dataset_store import DatasetStore, is_map_style
+from .store import Shard, Store, TensorStore
+
+__all__ = ["dataset_of", "dataset_of_stores", "own_dataset"]
+
+_SPLIT_SEED = 20_000
+_MOST_HELD_OUT = 10_000  # records that are brought into memory to test with
+_FORMS = (
+    "arrays (X, y) or (X, y, X_test, y_test), a torch data set with a length or a pair of them, or "
+    "an overhear.training.Dataset"
+)
+
+
+def own_dataset(
+    name: str, options: dict[str, Any], *, classes: int | None = None, outputs: int = 0
+) -> Dataset:
+    """The data set that "module:NAME" of a run file stands for.
+
+    Args:
+        name: of a function, which is called with the options, or of a data set.
+        options: keys of [data] that are the function's own.
+        classes: public number of classes.
+        outputs: numbers to predict of a record, 0 of labels.
+
+    Raises:
+        ValueError: there is no such name, the function does not take these options or fails, or
+            what it returns is refused by `dataset_of`.
+    """
+    found = own_object(name, key="[data] name")
+    if callable(found) and not isinstance(found, Dataset):
+        _check_options(found, name, options)
+        try:
+            found = found(**options)
+        except InputError:
+            raise
+        except Exception as error:  # the user's own code
+            words = " ".join(f"{type(error).__name__}: {error}".split())
+            raise InputError(f"[data] name={name!r}: calling it raised {words}") from error
+    elif options:
+        raise InputError(
+            f"[data] {next(iter(options))} is unknown, and {name!r} is no function that could take "
+            "it; leave it out"
+        )
+    return dataset_of(found, name=name, classes=classes, outputs=outputs)
+
+
+def _check_options(function: Any, name: str, options: dict[str, Any]) -> None:
+    try:
+        taken = signature(function).parameters
+    except (TypeError, ValueError):  # of built-in functions
+        return
+    if any(one.kind is Parameter.VAR_KEYWORD for one in taken.values()):
+        return
+    named = {
+        key: one
+        for key, one in taken.items()
+        if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    }
+    for key in options:
+        if key not in named:
+            known = ", ".join(named) or "nothing"
+            raise InputError(f"[data] {key} is unknown, and {name!r} takes {known}; leave it out")
+    for key, one in named.items():
+        if one.default is Parameter.empty and key not in options:
+            raise InputError(f"[data] {key} is missing; {name!r} needs it")
+
+
+def dataset_of(
+    value: object, *, name: str, classes: int | None = None, outputs: int = 0
+) -> Dataset:
+    """A data set from whatever form the records have.
+
+    Args:
+        value: arrays, torch data sets or a `Dataset`; see the table at the head of this module.
+        name: what reports call it.
+        classes: public number of classes. Without it the labels tell it, which `Dataset.notes`
+            says: a record that is the only one of the last class would show by it.
+        outputs: numbers to predict of a record, 0 of labels.
+
+    Raises:
+        ValueError: what is no such value, or what no model can be trained on.
+
+    Examples:
+        >>> X, y = np.eye(10), np.arange(10) % 2
+        >>> data = dataset_of((X, y), name="mine")
+        >>> tuple(data.inputs.shape), data.classes
+        ((8, 10), 2)
+        >>> data.notes
+        ("the number of classes of 'mine', 2, is taken from its labels and counted as public",)
+    """
+    if outputs and classes:
+        raise InputError(f"classes={classes} and outputs={outputs}: give one of them")
+    if isinstance(value, Dataset):
+        return _agreeing(value, classes=classes, outputs=outputs)
+    parts: list[object] = list(value) if isinstance(value, (tuple, list)) else [value]
+    if len(parts) in (1, 2) and all(_is_torch(part) for part in parts):
+        stores: list[Store] = [_dataset_store(part, name=name, outputs=outputs) for part in parts]
+    elif isinstance(value, (tuple, list)) and len(parts) in (2, 4):
+        stores = _of_arrays(parts, name=name, classes=classes, outputs=outputs)
+    else:
+        found = type(value).__name__
+        found += f" of {len(parts)}" if isinstance(value, (tuple, list)) else ""
+        raise InputTypeError(f"{name!r} gives a {found}; it must give {_FORMS}")
+    test = stores[1] if len(stores) > 1 else None
+    return dataset_of_stores(stores[0], test, name=name, classes=classes, outputs=outputs)
+
+
+def _is_torch(value: object) -> bool:
+    array = isinstance(value, Tensor) or hasattr(value, "__array__")
+    return is_map_style(value) and not array and not isinstance(value, (list, tuple, str, dict))
+
+
+def _dataset_store(value: object, *, name: str, outputs: int) -> Store:
+    return DatasetStore(value, name=name, regression=bool(outputs))
+
+
+def _of_arrays(parts: list[object], *, name: str, classes: int | None, outputs: int) -> list[Store]:
+    stores = list[Store]()
+    for suffix, inputs, targets in zip(("", "_test"), parts[::2], parts[1::2], strict=False):
+        x = checked_inputs(inputs, f"{name!r}: X{suffix}")
+        y = checked_targets(
+            targets, f"{name!r}: y{suffix}", rows=len(x), classes=classes, outputs=outputs
+        )
+        stores.append(TensorStore(x, y))
+    return stores
+
+
+def _agreeing(data: Dataset, *, classes: int | None, outputs: int) -> Dataset:
+    if classes is not None and classes != data.classes:
+        raise InputError(
+            f"[data] classes={classes}, and the data set {data.name!r} has {data.classes}; leave "
+            "it out"
+        )
+    if outputs != data.outputs:
+        raise InputError(
+            f"[data] outputs={outputs}, and the data set {data.name!r} has {data.outputs}; set it "
+            "to that"
+        )
+    return data
+
+
+def dataset_of_stores(
+    train: Store,
+    test: Store | None,
+    *,
+    name: str,
+    classes: int | None = None,
+    outputs: int = 0,
+) -> Dataset:
+    """A data set whose records are in stores; those to test with are brought into memory.
+
+    Args:
+        train: the training records, or all of them.
+        test: those to test with; by default a fifth of the others.
+        name: what reports call it.
+        classes: public number of classes; None where the labels tell it.
+        outputs: numbers to predict of a record, 0 of labels.
+
+    Raises:
+        ValueError: labels that are no such classes, or too few records.
+    """
+    if test is None:
+        train, test = _hold_out(name, train)
+    elif test.record_shape != train.record_shape:
+        raise InputError(
+            f"{name!r}: test records have shape {test.record_shape} and training records "
+            f"{train.record_shape}; they must be equal"
+        )
+    notes: tuple[str, ...] = ()
+    if not outputs:
+        for part, what in ((train, "y"), (test, "y_test")):
+            checked_targets(
+                part.targets, f"{name!r}: {what}", rows=part.size, classes=classes, outputs=0
+            )
+        if classes is None:
+            classes = classes_of(torch.cat([train.targets, test.targets]), f"{name!r}: y")
+            notes = (
+                f"the number of classes of {name!r}, {classes}, is taken from its labels and "
+                "counted as public",
+            )
+    held_out = test.take(torch.arange(test.size))
+    in_memory = train.take(torch.arange(train.size)) if _in_memory(train) else None
+    return Dataset(
+        name=name,
+        inputs=torch.empty(train.size, *train.record_shape, device="meta")
+        if in_memory is None
+        else in_memory.inputs,
+        targets=train.targets if in_memory is None else in_memory.targets,
+        test_inputs=held_out.inputs,
+        test_targets=held_out.targets,
+        classes=classes or 0,
+        outputs=outputs,
+        mean=(0.0,),
+        std=(1.0,),
+        image=False,
+        store=train if in_memory is None else None,
+        notes=notes,
+    )
+
+
+def _in_memory(store: Store) -> bool:
+    return isinstance(store, TensorStore) or (isinstance(store, Shard) and store.in_memory)
+
+
+def _hold_out(name: str, records: Store) -> tuple[Store, Store]:
+    """A fifth of the records, chosen by their number alone."""
+    if records.size < 5:
+        raise InputError(
+            f"{name!r} holds {records.size} records, too few to hold a fifth out for testing"
+        )
+    count = records.size // 5
+    if not _in_memory(records):
+        count = min(count, _MOST_HELD_OUT)
+    order = np.random.default_rng(_SPLIT_SEED).permutation(records.size)
+    test, train = (torch.from_numpy(np.sort(part)) for part in (order[:count], order[count:]))
+    return Shard(records, train), Shard(records, test)

@@ -1,0 +1,307 @@
+"""Records that need not be in memory.
+
+A store gives the records of some positions, and what an agent holds is a list of its rows.
+
+=================  ==============================  ====================================
+Store              Where the records are           What is in memory
+=================  ==============================  ====================================
+`TensorStore`      in tensors                      all of them
+`MappedStore`      in a .npy file, mapped          the labels, and a batch while it runs
+`DatasetStore`     in a torch data set of yours    the labels, and a batch while it runs
+=================  ==============================  ====================================
+
+A batch is drawn by positions alone, so that who reads a store sees which records take part in a
+round: a store belongs to the agent that it serves, as the records do.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...privacy.bounded import check_memory
+from ...privacy.errors import InputError
+from .examples import Examples
+
+__all__ = [
+    "Followed",
+    "Held",
+    "MappedStore",
+    "Shard",
+    "Store",
+    "TensorStore",
+    "blocks",
+    "followed_by",
+    "mapped",
+]
+
+_BLOCK = 4096  # records at once, where all are gone through
+# What a read of one row can bring into memory: Linux maps 16 pages around the one that is asked.
+_PER_ROW = 16 * mmap.PAGESIZE
+_MOST_MAPPED = 32 << 20  # bytes of pages before they are let go
+
+
+class Store(Protocol):
+    """Records by position, and the labels of all of them."""
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        ...
+
+    @property
+    def targets(self) -> Tensor:
+        """(N,) int64 labels, or (N,) or (N, K) float32 targets, in memory."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """N, the number of records."""
+        ...
+
+    def take(self, positions: Tensor) -> Examples:
+        """The records at positions (B,) in [0, N), float32 copies on the host."""
+        ...
+
+
+class Held(Store, Protocol):
+    """What one agent holds: `Examples` in memory, or rows of a store."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """(n, *shape), all of them, in memory."""
+        ...
+
+
+class TensorStore:
+    """Records in two tensors.
+
+    Args:
+        inputs: (N, *shape).
+        targets: (N,) or (N, K).
+
+    >>> store = TensorStore(torch.eye(3), torch.tensor([0, 1, 1]))
+    >>> store.take(torch.tensor([2, 0])).targets.tolist()
+    [1, 0]
+    """
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self._inputs, self.targets = inputs, targets
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return tuple(self._inputs.shape[1:])
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return len(self.targets)
+
+    def take(self, positions: Tensor) -> Examples:
+        """See `Store.take`."""
+        return Examples(self._inputs[positions], self.targets[positions])
+
+
+class MappedStore:
+    """Records in a .npy file that is mapped read-only; pages are let go as batches are done.
+
+    Args:
+        path: (N, *shape) numbers; those of a batch become float32.
+        targets: (N,) or (N, K), in memory.
+
+    Raises:
+        ValueError: the file is no such array, or holds another number of records than targets.
+    """
+
+    def __init__(self, path: Path, targets: Tensor) -> None:
+        self.path, self.targets = path, targets
+        self._rows = mapped(path)
+        self._touched = 0
+        if len(self._rows) != len(targets):
+            raise InputError(
+                f"{path} holds {len(self._rows)} records and there are {len(targets)} targets; "
+                "give each record one"
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process maps the file anew."""
+        return MappedStore, (self.path, self.targets)
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return self._rows.shape[1:]
+
+    @property
+    def size(self) -> int:
+        """N."""
+        return len(self._rows)
+
+    def take(self, positions: Tensor) -> Examples:
+        """See `Store.take`."""
+        found = self._rows[positions.numpy()]  # a copy
+        rows = torch.from_numpy(np.asarray(found, dtype=np.float32, order="C"))
+        self._touched += len(positions) * max(_PER_ROW, rows[:1].nbytes)
+        if self._touched >= _MOST_MAPPED:
+            self._let_go()
+        return Examples(rows, self.targets[positions])
+
+    def _let_go(self) -> None:
+        """Take the pages out of this process; the system keeps what it has room for."""
+        self._touched = 0
+        held = self._rows.base
+        while held is not None and not isinstance(held, mmap.mmap):
+            held = getattr(held, "base", None) if isinstance(held, np.ndarray) else held.obj
+        if isinstance(held, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            held.madvise(mmap.MADV_DONTNEED)
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, mapped read-only.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: it is no .npy file, or holds objects.
+    """
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise InputError(f"cannot map {path}: {error}") from error
+
+
+class Shard:
+    """The rows of a store that one agent holds.
+
+    Args:
+        store: where the records are.
+        rows: (n,) int64 positions in it.
+
+    >>> shard = Shard(TensorStore(torch.eye(3), torch.tensor([0, 1, 1])), torch.tensor([1, 2]))
+    >>> shard.size, shard.take(torch.tensor([1])).inputs.tolist()
+    (2, [[0.0, 0.0, 1.0]])
+    """
+
+    def __init__(self, store: Store, rows: Tensor) -> None:
+        self.store, self.rows = store, rows
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the store holds all of its records in memory."""
+        return isinstance(self.store, TensorStore)
+
+    @property
+    def size(self) -> int:
+        """How many records."""
+        return len(self.rows)
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return self.store.record_shape
+
+    @property
+    def targets(self) -> Tensor:
+        """(n,) or (n, K), a copy."""
+        return self.store.targets[self.rows]
+
+    @property
+    def inputs(self) -> Tensor:
+        """(n, *shape), all of them: a copy in memory.
+
+        Raises:
+            ValueError: they are more than the memory that is free.
+        """
+        _check_room(self)
+        return torch.cat([block.inputs for block in blocks(self)])
+
+    def take(self, positions: Tensor) -> Examples:
+        """See `Store.take`."""
+        return self.store.take(self.rows[positions])
+
+    def all(self) -> Examples:
+        """All of them, in memory; refused as `inputs` is."""
+        return Examples(self.inputs, self.targets)
+
+
+class Followed:
+    """What an agent holds, and some records in memory behind it.
+
+    Args:
+        first: what it holds.
+        more: what follows; of the same shape.
+    """
+
+    def __init__(self, first: Held, more: Examples) -> None:
+        self._first, self._more = first, more
+
+    @property
+    def size(self) -> int:
+        """How many records."""
+        return self._first.size + self._more.size
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return self._first.record_shape
+
+    @property
+    def targets(self) -> Tensor:
+        """All targets."""
+        return torch.cat([self._first.targets, self._more.targets])
+
+    @property
+    def inputs(self) -> Tensor:
+        """All inputs, a copy in memory."""
+        return torch.cat([self._first.inputs, self._more.inputs])
+
+    def take(self, positions: Tensor) -> Examples:
+        """See `Store.take`; the records of the first come first where positions ascend."""
+        behind = positions >= self._first.size
+        parts = (
+            self._first.take(positions[~behind]),
+            self._more.take(positions[behind] - self._first.size),
+        )
+        order = torch.cat([(~behind).nonzero()[:, 0], behind.nonzero()[:, 0]]).argsort()
+        inputs, targets = (torch.cat(both)[order] for both in zip(*parts, strict=True))
+        return Examples(inputs, targets)
+
+
+def followed_by(held: Held, more: Examples) -> Held:
+    """What an agent holds with some more records behind it; nothing that is not in memory is read.
+
+    >>> one = Examples(torch.ones(1, 2), torch.tensor([1]))
+    >>> followed_by(one, one).size
+    2
+    """
+    if isinstance(held, Examples):
+        return Examples(
+            torch.cat([held.inputs, more.inputs.to(held.inputs)]),
+            torch.cat([held.targets, more.targets.to(held.targets)]),
+        )
+    return Followed(held, Examples(more.inputs.cpu(), more.targets.cpu()))
+
+
+def blocks(records: Store, *, size: int = _BLOCK) -> Iterator[Examples]:
+    """All records in their order, some thousand at a time; at least one block, perhaps empty."""
+    for start in range(0, max(records.size, 1), size):
+        yield records.take(torch.arange(start, min(start + size, records.size)))
+
+
+def _check_room(shard: Shard) -> None:
+    numbers = shard.size * int(np.prod(shard.record_shape, dtype=np.int64))
+    if not shard.in_memory:
+        check_memory(
+            f"all {shard.size} records of an agent at once, which this asks for,",
+            4 * numbers,
+            "give the agents fewer records",
+        )

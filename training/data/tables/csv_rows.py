@@ -1,0 +1,167 @@
+"""Rows of a csv file, some thousand at a time, in memory that no file can raise.
+
+The text is UTF-8, with or without a byte-order mark; its first line names the columns. A row ends
+with its line unless a quoted cell holds the end of it. Spaces around a cell are not part of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from ....privacy.errors import InputError
+
+__all__ = ["Block", "check_header", "csv_blocks", "csv_header"]
+
+_LONGEST_LINE = 1 << 20  # characters
+_ROWS = 4096  # at once
+
+
+class Block(NamedTuple):
+    """Some rows by column.
+
+    Attributes:
+        cells: by column, in the order asked for.
+        places: of each row, in words.
+    """
+
+    cells: Sequence[Sequence[str | float | int | bool | None]]
+    places: Sequence[str]
+
+
+def csv_header(path: Path, *, separator: str) -> list[str]:
+    """The names of the columns, from the first line alone.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: the file is empty or no such text, or a name comes twice or is empty.
+    """
+    with _opened(path) as file:
+        _, header = _started(path, file, separator=separator)
+    return header
+
+
+def csv_blocks(path: Path, names: Sequence[str], *, separator: str) -> Iterator[Block]:
+    """The cells of some columns.
+
+    Args:
+        path: the file.
+        names: of the columns.
+        separator: between cells, one character.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: the file is no such text, or lacks a column; a row has more or fewer cells than
+            there are columns.
+    """
+    with _opened(path) as file:
+        rows, header = _started(path, file, separator=separator)
+        check_header(path, header, names)
+        at = [header.index(name) for name in names]
+        for block in iter(lambda: list(islice(_whole(path, rows, len(header)), _ROWS)), []):
+            every = list(zip(*(row for row, _ in block), strict=True))
+            yield Block(
+                cells=[[cell.strip() for cell in every[place]] for place in at],
+                places=[f"line {line}" for _, line in block],
+            )
+
+
+def check_header(path: Path, header: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse a table that lacks one of the columns asked for.
+
+    Raises:
+        ValueError: it does.
+    """
+    for name in names:
+        if name not in header:
+            close = difflib.get_close_matches(name, header, n=1)
+            has = ", ".join(map(repr, header[:20])) + (" and more" if len(header) > 20 else "")
+            raise InputError(
+                f"{path} has no column {name!r}"
+                + (f"; did you mean {close[0]!r}?" if close else "")
+                + f"; its first line names {has}; if these are no names, put a line of names first"
+            )
+
+
+class _Rows:
+    """What the parser gives, with the line that it is at."""
+
+    def __init__(self, path: Path, file: IO[str], *, separator: str) -> None:
+        self._path = path
+        self._reader = csv.reader(_lines(path, file), delimiter=separator, strict=True)
+
+    @property
+    def line(self) -> int:
+        return self._reader.line_num
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        try:
+            return next(self._reader)
+        except csv.Error as error:
+            raise InputError(
+                f"{self._path} line {self.line}: {error}; a cell with quotes in it is written in "
+                "quotes, and each of its own twice"
+            ) from error
+        except UnicodeDecodeError as error:
+            wide = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+            raise InputError(
+                f"{self._path} is not UTF-8 after line {self.line}"
+                f"{', it looks like UTF-16' if wide else ''}; write it anew, as by iconv -t utf-8"
+            ) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    if not path.is_file():
+        raise FileNotFoundError(f"no csv file at {path.absolute()}; set root to the file itself")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield file
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+    number = 0
+    while line := file.readline(_LONGEST_LINE):
+        number += 1
+        if len(line) == _LONGEST_LINE and not line.endswith("\n"):
+            raise InputError(
+                f"{path} line {number} is longer than {_LONGEST_LINE} characters; is it a csv file?"
+            )
+        yield line
+
+
+def _started(path: Path, file: IO[str], *, separator: str) -> tuple[_Rows, list[str]]:
+    rows = _Rows(path, file, separator=separator)
+    header = [name.strip() for name in next(rows, [])]
+    if not any(header):
+        raise InputError(f"{path} is empty; its first line must name the columns")
+    if len(header) == 1:
+        other = next((one for one in (";", "\t", ",", "|") if one in header[0]), None)
+        if other is not None:
+            raise InputError(
+                f"{path} has one column, {header[0][:80]!r}; set separator = "
+                f'"{other.encode("unicode_escape").decode()}"'
+            )
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path} has {header.count(twice)} columns {twice!r}; name each once")
+    return rows, header
+
+
+def _whole(path: Path, rows: _Rows, width: int) -> Iterator[tuple[list[str], int]]:
+    """Rows of the right number of cells, with their lines; empty lines are passed over."""
+    for row in rows:
+        if len(row) == width:
+            yield row, rows.line
+        elif row:
+            raise InputError(
+                f"{path} line {rows.line} has {len(row)} cells, and there are {width} columns; "
+                "quote a cell that holds the separator"
+            )

@@ -1,0 +1,51 @@
+"""A table of declared columns as a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..dataset import Dataset
+from ..own_data import dataset_of_stores
+from .columns import Declared
+from .table import read_table
+
+__all__ = ["table_dataset"]
+
+
+def table_dataset(
+    path: Path,
+    declaration: Declared,
+    *,
+    form: str,
+    separator: str = ",",
+    test: Path | None = None,
+    cache: Path | None = None,
+    classes: int | None = None,
+) -> Dataset:
+    """The records of a table, and those of another one to test with.
+
+    Args:
+        path: the file.
+        declaration: of its columns.
+        form: "csv" or "parquet".
+        separator: of a csv file.
+        test: another file of the same columns; by default a fifth of the records is held out.
+        cache: folder of converted files; by default one beside a large table.
+        classes: public number of classes, where the labels are not declared.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: `read_table` refuses a file, or labels are no such classes.
+    """
+    stores = [
+        read_table(one, declaration, form=form, separator=separator, cache=cache)
+        for one in (path, test)
+        if one is not None
+    ]
+    return dataset_of_stores(
+        stores[0],
+        stores[1] if test is not None else None,
+        name=path.name,
+        classes=declaration.classes or classes,
+        outputs=1 if declaration.target.regression else 0,
+    )

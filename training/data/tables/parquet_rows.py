@@ -1,0 +1,97 @@
+"""Rows of a parquet file, some thousand at a time; needs pyarrow, the extra ``table``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ....privacy.errors import InputError
+from .csv_rows import Block, check_header
+
+__all__ = ["parquet_blocks", "parquet_header"]
+
+_ROWS = 4096  # at once
+
+
+def parquet_header(path: Path) -> list[str]:
+    """The names of the columns.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: it is no parquet file, a name comes twice, or pyarrow is not installed.
+    """
+    return _header(path, _opened(path))
+
+
+def parquet_blocks(path: Path, names: Sequence[str]) -> Iterator[Block]:
+    """The cells of some columns; a null is a missing cell.
+
+    Args:
+        path: the file.
+        names: of the columns.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        ValueError: it is no parquet file or is damaged, lacks a column, or a column holds neither
+            numbers nor text; or pyarrow is not installed.
+    """
+    file = _opened(path)
+    check_header(path, _header(path, file), names)
+    row = 1
+    for batch in _batches(path, file, names):
+        cells = [_cells(path, name, batch.column(name)) for name in names]
+        count = len(cells[0])
+        yield Block(cells=cells, places=[f"row {row + i}" for i in range(count)])
+        row += count
+
+
+def _batches(path: Path, file: Any, names: Sequence[str]) -> Iterator[Any]:
+    try:
+        # One column may be packed so that a batch is small on disk and large in memory: few rows.
+        yield from file.iter_batches(batch_size=_ROWS, columns=list(names), use_threads=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {_first_line(error)}; fetch it again") from error
+
+
+def _cells(path: Path, name: str, column: Any) -> list[Any]:
+    cells = [one.strip() if isinstance(one, str) else one for one in column.to_pylist()]
+    odd = next(
+        (one for one in cells if not isinstance(one, (str, int, float, bool, type(None)))), None
+    )
+    if odd is not None:
+        raise InputError(
+            f"{path} column {name!r} holds {type(odd).__name__}; it must hold numbers or text"
+        )
+    return cells
+
+
+def _header(path: Path, file: Any) -> list[str]:
+    names = [str(name) for name in file.schema_arrow.names]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path} has {names.count(twice)} columns {twice!r}; name each once")
+    return names
+
+
+def _opened(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no parquet file at {path.absolute()}; set root to the file itself"
+        )
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(
+            f'parquet needs pyarrow, which is not installed; pip install "overhear[table]", or '
+            f"write {path.name} as csv"
+        ) from error
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:  # pyarrow's own errors are of these
+        raise InputError(f"{path} is no parquet file: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")

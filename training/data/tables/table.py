@@ -1,0 +1,177 @@
+"""A table of declared columns as records: in memory, or converted once into a file that is mapped.
+
+A file of more than 32 MiB, or of any size where a folder for it is named, is converted row by row::
+
+    CACHE/NAME-DIGEST.npy           (N, width) float32, mapped read-only
+    CACHE/NAME-DIGEST-targets.npy   (N,)
+
+The digest is of the table's bytes and of what is declared of it, so that another table, or another
+declaration, never meets a conversion that is not its own. The files hold the records as they are:
+they are readable by their owner alone, lie beside the table unless a folder is named, and may be
+removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ....privacy.errors import InputError
+from ..store import MappedStore, Store, TensorStore
+from .columns import BadCell, Declared, skeleton
+from .csv_rows import Block, csv_blocks, csv_header
+from .parquet_rows import parquet_blocks, parquet_header
+
+__all__ = ["FORMATS", "header_of", "read_table", "undeclared"]
+
+FORMATS = ("csv", "parquet")
+
+_IN_MEMORY = 32 << 20  # bytes of a file that is not converted
+_CACHE = ".overhear-cache"
+_VERSION = 1  # of what is written, part of the digest
+_DIGITS = 24  # of the digest, in the files' names
+_READ = 1 << 20
+
+
+def header_of(path: Path, *, form: str, separator: str) -> list[str]:
+    """The names of a table's columns; see `csv_header` and `parquet_header`."""
+    return csv_header(path, separator=separator) if form == "csv" else parquet_header(path)
+
+
+def undeclared(path: Path, *, form: str, separator: str, target: str | None) -> InputError:
+    """The refusal of a table without a declaration, with one to paste."""
+    what = "columns is missing" if target else "columns and target are missing"
+    what += "; nothing is read off the data, so declare a public range or list for each column"
+    if not path.is_file():
+        return InputError(f'{what}, such as columns = {{age = [0, 120], sex = ["f", "m"]}}')
+    names = header_of(path, form=form, separator=separator)
+    return InputError(f"{what}: {skeleton(names, target=target)}")
+
+
+def read_table(
+    path: Path, declaration: Declared, *, form: str, separator: str = ",", cache: Path | None = None
+) -> Store:
+    """The records of a table.
+
+    Args:
+        path: the file.
+        declaration: of its columns.
+        form: "csv" or "parquet".
+        separator: of a csv file.
+        cache: folder of the converted file; by default one beside the table, for large ones.
+
+    Raises:
+        FileNotFoundError: there is no table.
+        ValueError: a cell is refused, which is named by its place and value, or the table is.
+        OSError: the folder cannot be written.
+    """
+    names = [*declaration.columns, declaration.target.name]
+
+    def blocks() -> Iterator[Block]:
+        if form == "csv":
+            return csv_blocks(path, names, separator=separator)
+        return parquet_blocks(path, names)
+
+    table = _Table(path, declaration, blocks)
+    if cache is None and (not path.is_file() or path.stat().st_size <= _IN_MEMORY):
+        return _in_memory(table)
+    digest = hashlib.sha256(f"{_VERSION} {form} {separator!r} {declaration!r} ".encode())
+    with path.open("rb") as file:
+        while block := file.read(_READ):
+            digest.update(block)
+    folder = path.parent / _CACHE if cache is None else cache
+    inputs = folder / f"{path.stem}-{digest.hexdigest()[:_DIGITS]}.npy"
+    targets = inputs.with_name(f"{inputs.stem}-targets.npy")
+    if not (inputs.is_file() and targets.is_file()):
+        _convert(table, inputs, targets)
+    return MappedStore(inputs, torch.from_numpy(np.load(targets, allow_pickle=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    path: Path
+    declaration: Declared
+    blocks: Callable[[], Iterator[Block]]
+
+    def records(self) -> Iterator[tuple[NDArray[np.float32], NDArray[Any]]]:
+        """Inputs (B, width) and targets (B,) of every block.
+
+        Raises:
+            ValueError: a cell is refused.
+        """
+        clamp = self.declaration.clamp
+        columns = [*self.declaration.columns.items()]
+        target = self.declaration.target
+        names = [*self.declaration.columns, target.name]
+        empty = True
+        for block in self.blocks():
+            empty = False
+            parts = list[NDArray[np.float32]]()
+            try:
+                for (_, column), cells in zip(columns, block.cells, strict=False):
+                    parts.append(column.encode(cells, clamp=clamp))
+                aims = target.encode(block.cells[-1], clamp=clamp)
+            except BadCell as error:
+                place, name = block.places[error.place], names[len(parts)]
+                raise InputError(f"{self.path} {place}, column {name!r}: {error.why}") from None
+            yield np.concatenate(parts, axis=1), aims
+        if empty:
+            raise InputError(f"{self.path} has a line of names and no rows")
+
+
+def _in_memory(table: _Table) -> Store:
+    found = list(table.records())
+    inputs, targets = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return TensorStore(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+def _convert(table: _Table, inputs: Path, targets: Path) -> None:
+    """Write both files whole, or neither; they are readable by their owner alone."""
+    folder = inputs.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as made:
+            parts = Path(made) / "inputs", Path(made) / "targets"
+            with parts[0].open("wb") as rows, parts[1].open("wb") as aims:
+                _write(table, rows, aims)
+            for part, whole in zip(parts, (inputs, targets), strict=True):
+                part.chmod(0o600)
+                part.replace(whole)
+    except FileNotFoundError:
+        raise  # of the table
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot hold the converted table ({error.strerror}); set [data] cache to a "
+            "folder that you can write"
+        ) from error
+
+
+def _write(table: _Table, rows: BinaryIO, aims: BinaryIO) -> None:
+    width, count, kind = table.declaration.width, 0, np.dtype(np.int64)
+    for file, shape in ((rows, (0, width)), (aims, (0,))):
+        _write_header(file, shape, np.dtype(np.float32))
+    for inputs, targets in table.records():
+        rows.write(np.ascontiguousarray(inputs).tobytes())
+        aims.write(targets.tobytes())
+        count, kind = count + len(targets), targets.dtype
+    # NumPy leaves room in a header for the number of rows, so that it can be written last.
+    for file, shape, dtype in (
+        (rows, (count, width), np.dtype(np.float32)),
+        (aims, (count,), kind),
+    ):
+        file.seek(0)
+        _write_header(file, shape, dtype)
+
+
+def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    descr = np.lib.format.dtype_to_descr(dtype)
+    held = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, held)

@@ -1,0 +1,213 @@
+"""Losses of a network's outputs, one number for each example, and the task of learning by one.
+
+=================  ========================================  ==========================
+Name               Of outputs o and a target t               Target
+=================  ========================================  ==========================
+``cross-entropy``  -log softmax(o)[t]                        label
+``squared``        sum over outputs of (o - t)^2             numbers
+``absolute``       sum over outputs of |o - t|               numbers
+"module:NAME"      f(o, t), your own                         either
+=================  ========================================  ==========================
+
+A function of your own takes the outputs (B, K) and the targets (B,) or (B, K) of B examples, of one
+output (B,) and (B,), and returns (B,). No property of a loss enters an epsilon: each example's
+gradient is clipped, whatever it is of, so any loss is accounted for that treats the examples one by
+one. That is so by construction, as each is differentiated alone; `check_loss` refuses one that
+would be another loss for a batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
+
+from ...privacy.errors import InputError, InputTypeError
+from ..own.names import own_object
+from .parameters import flatten, unflatten, validate_model
+
+__all__ = ["LOSS_NAMES", "Loss", "NetworkLoss", "check_loss", "loss_named", "predictions"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+_PROBED = 4  # examples
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+def _squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().reshape(len(targets), -1).sum(1)
+
+
+def _absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).abs().reshape(len(targets), -1).sum(1)
+
+
+_LOSSES: Mapping[str, Loss] = {
+    "cross-entropy": _cross_entropy,
+    "squared": _squared,
+    "absolute": _absolute,
+}
+LOSS_NAMES = tuple(_LOSSES)
+
+
+def predictions(outputs: Tensor) -> Tensor:
+    """What a network predicts of numbers: (B, K), of one output (B,).
+
+    >>> predictions(torch.zeros(3, 1)).shape
+    torch.Size([3])
+    """
+    return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+
+def loss_named(name: str, *, classes: int, outputs: int) -> Loss:
+    """A loss by its name, found to fit what a network returns.
+
+    Args:
+        name: one of `LOSS_NAMES`, or "module:NAME".
+        classes: number of logits; 0 of a regression.
+        outputs: numbers that a regression predicts; 0 of classes.
+
+    Raises:
+        ValueError: the name is unknown, or `check_loss` refuses the function.
+        TypeError: the name is of no function.
+
+    >>> loss_named("squared", classes=0, outputs=1)(torch.tensor([3.0]), torch.tensor([1.0]))
+    tensor([4.])
+    """
+    if name in _LOSSES:
+        return _LOSSES[name]
+    found = own_object(name, key="[model] loss")
+    if not callable(found):
+        raise InputTypeError(
+            f"[model] loss={name!r} is {type(found).__name__}; it must be a function (outputs, "
+            "targets) -> one number for each example"
+        )
+    check_loss(found, name, classes=classes, outputs=outputs)
+    return found
+
+
+def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
+    """Refuse what is not one number for each example, by itself.
+
+    Args:
+        loss: the function.
+        name: what it is called, in a refusal.
+        classes: number of logits; 0 of a regression.
+        outputs: numbers that a regression predicts; 0 of classes.
+
+    Raises:
+        ValueError: it raises an error, returns another shape, is not the same for examples together
+            and one by one or when it is asked again, or has no gradient.
+    """
+    head = f"[model] loss={name!r}"
+    draw = torch.Generator().manual_seed(0)
+    made = torch.randn(_PROBED, classes or outputs, generator=draw)
+    if outputs:
+        made = predictions(made)
+        targets = torch.randn(made.shape, generator=draw)
+    else:
+        targets = torch.arange(_PROBED) % classes
+    together = _called(loss, made, targets, head)
+    shape = tuple(together.shape)
+    if shape != (_PROBED,):
+        remedy = ', as by reduction="none"' if not shape else ""
+        raise InputError(
+            f"{head} returns shape {shape} for {_PROBED} examples with outputs "
+            f"{tuple(made.shape)}; it must return ({_PROBED},), one number for each{remedy}"
+        )
+    again = _called(loss, made, targets, head)
+    if not torch.equal(together, again):
+        raise InputError(f"{head} differs from call to call; it must draw nothing at random")
+    alone = torch.cat(
+        [_called(loss, made[i : i + 1], targets[i : i + 1], head) for i in range(_PROBED)]
+    )
+    if not torch.allclose(together, alone, rtol=1e-4, atol=1e-5):
+        raise InputError(
+            f"{head} gives other numbers for {_PROBED} examples together than one by one; it must "
+            "treat the examples of a batch separately"
+        )
+
+    def of_one(output: Tensor, target: Tensor) -> Tensor:
+        return loss(output[None], target[None])[0]
+
+    try:
+        slopes = torch.func.vmap(torch.func.grad(of_one))(made, targets)
+    except (RuntimeError, TypeError, ValueError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{head} cannot be differentiated example by example: {words}; write it with functions "
+            "of torch, and torch.where in place of if"
+        ) from error
+    if not bool(slopes.isfinite().all()) or not bool(slopes.any()):
+        raise InputError(f"{head} has no gradient that is finite and not zero; nothing is learned")
+
+
+def _called(loss: Loss, outputs: Tensor, targets: Tensor, head: str) -> Tensor:
+    try:
+        found = loss(outputs.clone(), targets.clone())
+    except Exception as error:  # the user's own code
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(
+            f"{head} raises {words} for outputs {tuple(outputs.shape)} and targets "
+            f"{tuple(targets.shape)}"
+        ) from error
+    if not isinstance(found, Tensor):
+        raise InputTypeError(f"{head} returns {type(found).__name__}; it must return a tensor")
+    return found
+
+
+class NetworkLoss:
+    """The task of learning a network by a loss of its outputs.
+
+    Args:
+        model: network from inputs (B, *shape) to outputs (B, K); copied.
+        per_example: the loss.
+        regression: whether targets are numbers, and one output is (B,).
+
+    Raises:
+        ValueError: `validate_model` refuses the model.
+
+    Examples:
+        >>> task = NetworkLoss(
+        ...     nn.Linear(2, 1), loss_named("squared", classes=0, outputs=1), regression=True
+        ... )
+        >>> point = torch.tensor([1.0, 1.0, 0.5])
+        >>> float(task.loss(point, torch.tensor([1.0, 2.0]), torch.tensor(3.0)))
+        0.25
+    """
+
+    def __init__(self, model: nn.Module, per_example: Loss, *, regression: bool) -> None:
+        validate_model(model)
+        self.per_example, self.regression = per_example, regression
+        self._model = copy.deepcopy(model).requires_grad_(False)
+        self._size = sum(p.numel() for p in model.parameters())
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """(D,)."""
+        return (self._size,)
+
+    def initial(self) -> Tensor:
+        """The network's parameters."""
+        return flatten(self._model)
+
+    def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
+        """See `Task.loss`."""
+        parameters = unflatten(self._model, point)
+        batch = inputs.unsqueeze(0).clone()  # which a forward may overwrite
+        with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
+            outputs = torch.func.functional_call(self._model, parameters, (batch,))
+        if self.regression:
+            outputs = predictions(outputs)
+        return self.per_example(outputs, target.unsqueeze(0))[0]
+
+    def project(self, value: Tensor) -> Tensor:
+        """Every value is feasible."""
+        return value
