@@ -67,17 +67,18 @@ def test_a_table_of_metrics_for_pandas(run):
 def test_a_run_is_audited_reported_and_checked(tmp_path):
     run = oh.train(RUN, tmp_path / "run")
     assert run.audit_result is None
-    found = run.audit(canaries=200)
-    assert found.verdict == run.audit_result.verdict == "consistent"
-    assert found.found.canaries == 200
-    assert found.passed
+    found = run.audit(canaries=20)
+    assert found.verdict == run.audit_result.verdict == "not measured"
+    assert found.found.canaries == 20
+    assert not found.passed  # too few canaries to say anything
+    assert all(one.passed for one in found.found.checks)
     assert "eavesdropper" in repr(found)
     page = run.report()
     assert page.path == tmp_path / "run" / "report.html"
     assert page.text.startswith("<!doctype html>")
     assert 'sandbox=""' in page._repr_html_()
     assert "<script" not in page._repr_html_()
-    assert oh.report(run, "json").to_json()["audit"]["canaries"] == 200
+    assert oh.report(run, "json").to_json()["audit"]["canaries"] == 20
     checked = run.check(POLICY)
     assert checked.passed
     assert bool(checked)
