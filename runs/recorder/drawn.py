@@ -35,7 +35,7 @@ class DrawnBatch:
     positions: NDArray[np.int64]
     records: int
     rate: float
-    name: str = "0"
+    name: str | None = None
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

@@ -6,7 +6,7 @@
     batch/i/j  (B,)     positions in the batch of vector j of `of`
     records/i/j (1,)    how many records the batch was drawn from
     point/i/j  (D',)    where the gradients of vector j were taken
-    noise/i/j  (D,)     source j of `noise` before its weight, where the recorder drew it
+    noise/i/j  (D,)     source j of `noise` as it is in the sum, where the recorder drew it
     salt       (32,)    random bytes, so that the digest in the log does not tell guesses apart
 
 All of it is private: whoever has it knows who was in a batch and what hides them. Files are for
@@ -16,7 +16,6 @@ their owner alone.
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class Kept:
         batches: (B,) positions of a vector's batch.
         records: that the batch was drawn from.
         points: (D',) of a vector's gradients.
-        noise: (D,) of a source, as it was drawn.
+        noise: (D,) of a source, with its weight.
     """
 
     value: Tensor
@@ -148,8 +147,3 @@ def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
         points=found["point"],
         noise=found["noise"],
     )
-
-
-def owner_only(path: Path) -> bool:
-    """Whether nobody but its owner may read a file; where a system has no such bits, True."""
-    return os.name == "nt" or path.stat().st_mode & 0o077 == 0

@@ -21,6 +21,7 @@ def labelled(
     header: Header,
     *,
     sender: int,
+    round: int,
     drawn: Sequence[DrawnBatch],
     positions: Sequence[NDArray[np.int64] | None] | None,
 ) -> dict[str, Any]:
@@ -30,6 +31,7 @@ def labelled(
         entry: the line as the caller gives it; `of` may be missing.
         header: of the log.
         sender: whose release it is.
+        round: the number of its round.
         drawn: the batches of the round so far.
         positions: of each vector, where they are given.
 
@@ -50,7 +52,7 @@ def labelled(
     for place, vector in enumerate(of):
         mine = [one for one in drawn if one.owner == vector.get("owner")]
         given = positions[place] if positions is not None and place < len(positions) else None
-        if not mine or vector.get("round") is not None:
+        if not mine or vector.get("round", round) != round:
             marked.append(dict(vector))
             continue
         marked.append(_marked(dict(vector), _which(vector, mine, given), header))
@@ -108,9 +110,9 @@ def _marked(vector: dict[str, Any], one: DrawnBatch, header: Header) -> dict[str
 
 
 class Said:
-    """What earlier lines say of rounds, batches, vectors and sources, which later ones may not deny.
+    """What earlier lines say of rounds, batches, vectors and sources.
 
-    A reader refuses a log that contradicts itself, so such a line is refused before it is written.
+    A reader refuses a log that contradicts itself, so a line that would is never written.
     """
 
     def __init__(self) -> None:
