@@ -23,7 +23,7 @@ from ...privacy.ledger_lines import LONGEST_LINE, Chain, round_number
 from ...privacy.releases.fields import check_keys, party, shown
 from ...privacy.releases.lines import SCHEMA, SERVER, Header, read_header
 from ...privacy.releases.log import ReleaseLog, read_log
-from .keeping import kept_folder
+from .conformance.keeping import kept_folder
 from .recorder import Recorder
 
 __all__ = ["System", "record"]

@@ -22,14 +22,14 @@ from ...privacy.releases.fields import SERVER, check_size, number, party, shown
 from ...privacy.releases.lines import Header, read_release
 from ...privacy.releases.log import ReleaseLog, party_name, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from .conformance.keeping import keep
+from .conformance.vectors import each_of, positions_of, vector_of
 from .drawn import Drawn
-from .keeping import keep
 from .labels import Said, labelled
 from .transcribe import transcribed
-from .vectors import each_of, positions_of, vector_of
 
 if TYPE_CHECKING:
-    from .conformance import Conformance
+    from .conformance.outcome import Conformance
 
 __all__ = ["Recorder"]
 
@@ -272,8 +272,8 @@ class Recorder:
         rounds: Sequence[int] | int | None = None,
         **how: Any,
     ) -> Conformance:
-        """Hold what was kept of this log against its lines; see `conformance.conformance`."""
-        from .conformance import conformance
+        """Hold what was kept of this log against its lines; see `conformance`."""
+        from .conformance.conformance import conformance
 
         return conformance(self.path, gradients=gradients, rounds=rounds, **how)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release
+from .conformance.keeping import Kept
+from .conformance.vectors import each_of, vector_of
 from .drawn import Drawn
-from .keeping import Kept
-from .vectors import each_of, vector_of
 
 __all__ = ["transcribed"]
 

@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...privacy.bounded import check_safetensors, read_bounded
-from ...privacy.durable import write_durably
-from ...privacy.errors import InputError
+from ....privacy.bounded import check_safetensors, read_bounded
+from ....privacy.durable import write_durably
+from ....privacy.errors import InputError
 
 __all__ = ["Kept", "keep", "kept_folder", "read_kept"]
 
@@ -102,7 +102,7 @@ def _file(folder: Path, round: int, digest: str) -> Path:
     return folder / f"round-{round}-{digest[:32]}.safetensors"
 
 
-def read_kept(log: Path, digest: str, *, round: int) -> Kept:
+def read_kept(log: Path, digest: str, round: int) -> Kept:
     """Read the transcript that a line names.
 
     Raises:

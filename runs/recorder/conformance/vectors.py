@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...privacy.errors import InputError, InputTypeError
-from ...privacy.releases.fields import shown
-from ...training.models.parameters import flatten
+from ....privacy.errors import InputError, InputTypeError
+from ....privacy.releases.fields import shown
+from ....training.models.parameters import flatten
 
 __all__ = ["each_of", "positions_of", "vector_of"]
 
