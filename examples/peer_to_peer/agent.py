@@ -3,8 +3,9 @@
     python agent.py AGENT PORT,PORT,... LEDGER_FOLDER
 
 Each round an agent clips the gradients of a Poisson batch, adds noise, takes a step and sends the
-model to all others; the next round starts from the mean of what was sent. overhear has three
-lines: `record`, `ledger.batch`, `ledger.release`. Noise, gossip and gradients are the example's.
+model to all others; the next round starts from the mean of what was sent. overhear has four
+lines: `record`, `ledger.batch`, `ledger.noise`, `ledger.release`. Gossip and gradients are the
+example's own.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def data(agent: int) -> tuple[Tensor, Tensor]:
 
 
 def gradients(point: Tensor, positions: np.ndarray, agent: int) -> Tensor:
-    """(B, D) of the squared error, scaled so that about half are longer than 1."""
+    """(B, D) of the squared error, scaled so that many are longer than 1."""
     x, y = (of[torch.from_numpy(positions)] for of in data(agent))
-    return (x @ point - y)[:, None] * x / (5 * D**0.5)
+    return (x @ point - y)[:, None] * x / (2 * D**0.5)
 
 
 def clipped_sum(each: Tensor) -> Tensor:
@@ -61,7 +62,6 @@ def train(
 ) -> None:
     """Train as one of the agents; `exchange` sends a model and returns everybody's."""
     model = START
-    own = np.random.default_rng()  # noise of one's own, of the system's entropy
     with record(
         folder / f"agent-{agent}.jsonl",
         agent=agent,
@@ -73,7 +73,7 @@ def train(
         for t in range(1, rounds + 1):
             batch = ledger.batch(RECORDS)
             g = clipped_sum(gradients(model, batch, agent))
-            g = g + torch.from_numpy(own.normal(0.0, NOISE_STD, D))
+            g = g + ledger.noise(D, NOISE_STD, like=g)
             value = model - STEP * g
             others = [k for k in range(agents) if k != agent]
             ledger.release(

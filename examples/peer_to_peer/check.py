@@ -17,7 +17,7 @@ from overhear.runs.recorder.conformance.conformance import conformance
 from overhear.runs.recorder.conformance.exact_checks import Released
 
 
-def start_of(round: int, agent: int, released: Sequence[Released]) -> Tensor | None:
+def start_of(round: int, _agent: int, released: Sequence[Released]) -> Tensor | None:
     """Where a round starts: the mean of what was sent in the round before."""
     last = [one for one in released if one.round == round - 1]
     return mixed([one.value for one in sorted(last, key=lambda one: one.sender)]) if last else None

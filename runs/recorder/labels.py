@@ -23,6 +23,7 @@ def labelled(
     sender: int,
     round: int,
     drawn: Sequence[DrawnBatch],
+    said: Said,
     positions: Sequence[NDArray[np.int64] | None] | None,
 ) -> dict[str, Any]:
     """A release's line with the batches that were drawn for its round.
@@ -33,6 +34,7 @@ def labelled(
         sender: whose release it is.
         round: the number of its round.
         drawn: the batches of the round so far.
+        said: by earlier lines.
         positions: of each vector, where they are given.
 
     Returns:
@@ -43,7 +45,7 @@ def labelled(
     """
     of = entry.get("of")
     if of is None:
-        if sender == header.agents or not any(one.owner == sender for one in drawn):
+        if not any(one.owner == sender for one in drawn):
             return entry
         of = [{"owner": sender}]
     elif not isinstance(of, Sequence) or not all(isinstance(one, Mapping) for one in of):
@@ -52,7 +54,10 @@ def labelled(
     for place, vector in enumerate(of):
         mine = [one for one in drawn if one.owner == vector.get("owner")]
         given = positions[place] if positions is not None and place < len(positions) else None
-        if not mine or vector.get("round", round) != round:
+        if vector.get("round", round) != round:
+            marked.append(said.carried_on(dict(vector)))
+            continue
+        if not mine:
             marked.append(dict(vector))
             continue
         marked.append(_marked(dict(vector), _which(vector, mine, given), header))
@@ -140,9 +145,23 @@ class Said:
             for (who, at, batch, name), clip in self._clips.items()
         }
 
-    def knows(self, release: Release) -> None:
-        """Take in who knows the sources of an earlier release."""
+    def take_in(self, release: Release, *, round: int) -> None:
+        """Take in a release of an earlier session: its named vectors and sources."""
         self._knowers.update({one.id: one.known_to for one in release.noise if one.id is not None})
+        for vector in release.of:
+            if vector.vector is not None:
+                at = round if vector.round is None else vector.round
+                key = vector.owner, at, vector.batch
+                self._rates[key] = vector.rate
+                self._clips[*key, vector.vector] = vector.clip
+
+    def carried_on(self, vector: dict[str, Any]) -> dict[str, Any]:
+        """A vector of an earlier round, with the rate that its batch was drawn at."""
+        key = vector.get("owner"), vector.get("round"), str(vector.get("batch", 0))
+        rate = next((of for at, of in self._rates.items() if at == key), None)
+        if rate is None or "rate" in vector or "sampler" in vector:
+            return vector
+        return {**vector, "rate": rate, **({"sampler": "poisson"} if rate < 1 else {})}
 
     def check(self, release: Release, *, round: int) -> None:
         """Refuse a release that contradicts an earlier line, and take it in.
@@ -180,4 +199,4 @@ class Said:
                 )
         self._rates, self._clips = rates, clips
         self._sent |= {(release.sender, release.kind, to) for to in ends}
-        self.knows(release)
+        self._knowers.update({one.id: one.known_to for one in release.noise if one.id is not None})

@@ -63,9 +63,9 @@ class Recorder:
         self._round, self._place, self._open = -1, 0, True
         self._goes_on = before is not None
         self._adapter: _Adapter | None = None
-        for releases in before.rounds.values() if before else ():
+        for played, releases in before.rounds.items() if before else ():
             for release in releases:
-                self._said.knows(release)
+                self._said.take_in(release, round=played.round)
 
     @property
     def path(self) -> Path:
@@ -187,8 +187,9 @@ class Recorder:
             check_size(scale, "scale")
             if scale == 0:
                 raise InputError("scale=0 leaves nothing of the sum; declare of=[] and noise=0")
-            places = None if of is None else len(of)
-            batches = self._batches(batch, 1 if places is None else places)
+            if of is not None and (isinstance(of, str | Mapping) or not isinstance(of, Sequence)):
+                raise InputError(f"of={shown(of)} must be a list of vectors")
+            batches = self._batches(batch, 1 if of is None else len(of))
             entry: dict[str, Any] = {
                 "from": SERVER if who == self._header.agents else who,
                 "to": _plain(to),
@@ -202,6 +203,7 @@ class Recorder:
                 sender=who,
                 round=at,
                 drawn=self._drawn.batches,
+                said=self._said,
                 positions=None if batch is None else batches,
             )
             release = read_release(entry, self._header, round=at)

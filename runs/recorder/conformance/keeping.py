@@ -83,7 +83,10 @@ def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
     """
     from safetensors.torch import save
 
-    tensors = {f"value/{place}": kept.value, f"scale/{place}": torch.tensor([kept.scale]).double()}
+    tensors = {
+        f"value/{place}": kept.value,
+        f"scale/{place}": torch.tensor([kept.scale], dtype=torch.float64),
+    }
     if kept.known is not None:
         tensors[f"known/{place}"] = kept.known
     for name, parts in (("batch", kept.batches), ("point", kept.points), ("noise", kept.noise)):
