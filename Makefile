@@ -65,7 +65,7 @@ test-wheel: wheel
 	rm -rf build/wheel-tests && mkdir -p build/wheel-tests
 	cp -r tests pyproject.toml build/wheel-tests/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
-	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" tests/test_*.py tests/commands tests/reports $(PYTEST_ARGS); status=$$?; \
+	cd build/wheel-tests && ../../$(BIN)/python -m pytest -n 2 --dist loadscope -q -m "not slow" tests/test_*.py tests/interface tests/commands tests/reports $(PYTEST_ARGS); status=$$?; \
 	cd ../.. && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . ; exit $$status
 
 clean:

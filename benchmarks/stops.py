@@ -45,7 +45,7 @@ noise_multiplier = 1.5
 delta = 1e-4
 [training]
 rounds = 40
-sampling_rate = 0.1
+sampling_rate = 0.02
 checkpoint_every = 7
 evaluate_every = 5
 evaluation_noise_seed = 3
@@ -53,8 +53,8 @@ layout = "loop"
 [intercept]
 rounds = [2, 29]
 [attack]
-rounds = [2]
-presets = ["idlg", "matched"]
+rounds = [2, 29]
+presets = ["idlg"]
 scenarios = ["view"]
 restarts = 1
 images = 1
@@ -147,6 +147,8 @@ class Bench:
             sent.append((moment + 0.2, which, to))
         ended = run(self._command(kind, out), place, ranks=ranks, sent=sent)
         self._told(kind, ended, which)
+        if ended.codes[0] == 0:  # the first of its kind was slower: it had to load everything
+            self.seconds[kind] = ended.seconds
         if kind in TRAINING:
             self._released(kind, out, place, repeats=twice)
             self._resumed(kind, out, place, repeats=twice)

@@ -1,4 +1,4 @@
-"""The program `overhear`: a Ctrl-C while the command line loads ends it without a traceback."""
+"""The program `overhear`: it listens to signals first, and loads the command line then."""
 
 import signal
 import sys
@@ -7,9 +7,15 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code; a signal while it loads stops it, too."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback before it listens, nor after
+    from .terminal.signals import until_stopped
+
+    return until_stopped(_load_and_run)
+
+
+def _load_and_run() -> int:
     from .cli import main as run
 
     return run()

@@ -10,18 +10,28 @@ inside the command, so that help costs nothing.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # for torchrun: the program, which hears signals before all this loads
+    import runpy
+
+    runpy.run_module("overhear.commands", run_name="__main__")
+
+import contextvars
 import functools
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ..runs.stop import Interrupted, tell
+from ..privacy.errors import InputError
+from ..runs.stop import Interrupted
 from .prepare.budget import budget
+from .prepare.new import new
 from .prepare.plan import plan
+from .read.account import account
 from .read.check import check
 from .read.compare import compare
 from .read.report import report
@@ -32,7 +42,9 @@ from .run.audit import audit
 from .run.demo import demo
 from .run.invert import invert
 from .run.train import train
-from .terminal.signals import listening
+from .terminal.completion import words_of_bash
+from .terminal.log import Log, current_log, logging
+from .terminal.signals import until_stopped
 
 __all__ = ["app", "main"]
 
@@ -48,7 +60,6 @@ app = typer.Typer(
     help="What each adversary can learn about one record from what a decentralized run sends.",
     epilog=_EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # "[privacy]" in a help text is a table, not markup
     pretty_exceptions_enable=False,
 )
@@ -56,7 +67,15 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def overhear(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress, only results and sentences.")
+    ] = False,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Add lines of progress to FILE, with time stamps."),
+    ] = None,
 ) -> None:
     """What each adversary can learn about one record from what a decentralized run sends."""
     if version:
@@ -64,19 +83,25 @@ def overhear(
 
         print(f"overhear {version_of('overhear')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        raise InputError("give a command; `overhear --help` lists them")
+    log = current_log()
+    log.begin(quiet=quiet, path=log_file)
+    log.outline(f"overhear {context.invoked_subcommand}")
 
 
 def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
     """The command, where code that exits on its own account ends in a crash.
 
     A command ends by returning or by typer.Exit. Any other exit comes from code that it runs, such
-    as a model of the user's, and an exit code of 0 would read as a policy that is met.
+    as a model of the user's, and an exit code of 0 would read as a policy that is met. It runs in a
+    context of its own, so that what its options trust is trusted no longer than it runs.
     """
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
         try:
-            command(*arguments, **options)
+            contextvars.copy_context().run(command, *arguments, **options)
         except SystemExit as leave:
             raise RuntimeError(f"the command was left by {leave!r} before its end") from leave
 
@@ -84,7 +109,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 
 
 for command in (
-    *(budget, plan),
+    *(new, budget, plan, account),
     *(train, attack, invert, audit),
     *(report, check, compare, total, schema),
     demo,
@@ -98,16 +123,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; by default those of the process.
     """
-    with listening() as stop:
-        try:
-            code = _run(arguments)
-            stop.finish()
-        except Interrupted as stopped:
-            tell(str(stopped))
-            return stopped.code
-        if stop.signal and code == 0 and not stop.quiet:
-            tell("the signal came when the work was done, so nothing was stopped")
+    with words_of_bash(os.environ), logging() as log:
+        code = until_stopped(lambda: _logged(arguments, log))
+        log.outline(f"ended with exit code {code}")
         return code
+
+
+def _logged(arguments: Sequence[str] | None, log: Log) -> int:
+    try:
+        return _run(arguments)
+    except Interrupted as stopped:
+        log.line(str(stopped))
+        raise
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -136,6 +163,7 @@ def _told(error: Exception) -> int:
     from ..runs.errors import STATED, ContradictedProof, as_stated, sentence
 
     error = as_stated(error)
+    current_log().line(f"error: {sentence(error)}")
     if isinstance(error, ContradictedProof):
         print(f"error: {error}", file=sys.stderr)
         return CONTRADICTED
@@ -145,7 +173,3 @@ def _told(error: Exception) -> int:
     if bad_input:
         print(f"error: {sentence(error)}", file=sys.stderr)
     return BAD_INPUT if bad_input else CRASH
-
-
-if __name__ == "__main__":  # for torchrun and for machines where scripts are not on the path
-    sys.exit(main())

@@ -12,13 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal as signals
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["Interrupted", "Stop", "end_at_once", "naming", "tell"]
+__all__ = ["SIGNALS", "Interrupted", "Stop", "naming", "tell"]
+
+SIGNALS = tuple(
+    getattr(signals, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signals, name)
+)
+"""The signals that ask a command to stop."""
 
 
 class Interrupted(BaseException):
@@ -67,15 +73,6 @@ def naming(command: str, *, run_file: Path) -> Iterator[None]:
         raise Interrupted(f"{stopped}: {command}", signal=stopped.signal) from None
 
 
-def end_at_once(stopped: Interrupted) -> NoReturn:
-    """End this process wherever it is, and say so."""
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stderr.isatty():
-            tell("\x1b[?25h")  # a bar of progress has hidden the cursor
-    tell(str(stopped))
-    os._exit(stopped.code)
-
-
 class Stop:
     """Whether a command was asked to stop, and whether it may end where it is.
 
@@ -99,7 +96,7 @@ class Stop:
     def __init__(self) -> None:
         self.signal = 0
         self.quiet = False
-        self.at_once: Callable[[Interrupted], object] = end_at_once
+        self.at_once: Callable[[Interrupted], object] = self._end_process
         self._depth, self._raised, self._note = 0, False, "nothing was written"
         self._noting = threading.Lock()
 
@@ -136,6 +133,10 @@ class Stop:
         """
         self._raised = True
         return Interrupted(words, signal=signal or self.signal)
+
+    def lose(self) -> None:
+        """The end that was raised went where Python ignores it, such as into a finalizer."""
+        self._raised = False
 
     @property
     def is_held(self) -> bool:
@@ -179,3 +180,12 @@ class Stop:
         """End the process from another thread than its own, wherever that is."""
         with self._noting:
             self.at_once(self.ended(f"ended at once; {self._note}"))
+
+    def _end_process(self, stopped: Interrupted) -> NoReturn:
+        """End this process wherever it is, and say so."""
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stderr.isatty():
+                tell("\x1b[?25h")  # a bar of progress has hidden the cursor
+        if not self.quiet:
+            tell(str(stopped))
+        os._exit(stopped.code)

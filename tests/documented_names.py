@@ -7,8 +7,11 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+import overhear
+
 PACKAGES = ("privacy", "attacks")  # shown is what these export; of the others what is chosen here
 CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
+    "overhear": {"overhear": tuple(name for name in overhear.__all__ if name[0] != "_")},
     "training": {
         "overhear.training": (),  # all that it exports
         "overhear.training.engine.ranks": ("Ranks", "MissingRank"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ORDER = ("privacy", "training", "attacks", "runs", "reports", "commands")
+ORDER = ("privacy", "training", "attacks", "runs", "reports", "interface", "commands", "testing")
 CHECKOUT = (ROOT / "privacy").is_dir()
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="needs the checkout's files")
 
@@ -74,7 +74,11 @@ def test_every_subpackage_is_listed():
         for part in ORDER
         for init in (ROOT / part).rglob("__init__.py")
     }
-    assert listed == found
+    assert listed == {"overhear"} | found
+
+
+def test_the_root_holds_the_package_and_the_program_alone():
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
 FILES = {

@@ -135,6 +135,8 @@ def differences(page: Path) -> list[str]:
             wrong.append(f"{where}: prints\n{printed}")
         elif block.kind == "toml" and (name := re.match(r"# ([\w-]+\.toml)\n", block.text)):
             Path(name[1]).write_text(block.text, encoding="utf-8")
+        elif block.kind == "jsonl" and (name := re.match(r"# ([\w-]+\.jsonl)\n", block.text)):
+            Path(name[1]).write_text(block.text[name.end() :], encoding="utf-8")
         elif block.kind == "console":
             for command, got, wanted in console(block.text):
                 if not same(wanted, got):

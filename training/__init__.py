@@ -1,6 +1,7 @@
 """Training: a round's operations, the algorithms, what they cost, and the engine."""
 
-from .accounts.account import Account, account
+from .accounts.account import account
+from .accounts.result import Account
 from .algorithms import ALGORITHMS, Algorithm, Form, bind
 from .data.dataset import Examples
 from .data.load import DATASET_NAMES, Dataset, load_dataset, partition, poisson_batch

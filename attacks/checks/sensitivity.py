@@ -151,7 +151,7 @@ def _check(
     reach = ""
     if chosen.reach is not None:
         reach = " (gradients of {:.2g} to {:.3g} times the bound)".format(*chosen.reach)
-    most = "nothing has a bound"
+    most = "no made one moves what has a bound"
     if share:
         most = f"the largest influence of a made one is {share:.3f} of its bound"
     words = (

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from ...privacy.adversary import Adversary, parse_adversary
 from ...privacy.errors import InputError
-from ...training.algorithms import ALGORITHMS, Form, bind
+from ...training.algorithms import Form, bind
 from ...training.data.dataset import Examples
 from ...training.engine.engine import Engine, Setting
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded
 from ...training.engine.transcript import Transcript
+from ...training.own.algorithms import algorithm_named
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace, trace
 from ..watching.on_host import on_host
@@ -219,7 +220,7 @@ def replay(trial: Trial, planted: Examples, *, traces: AlgorithmTrace | None = N
 
 def _bound(trial: Trial) -> Any:
     return bind(
-        ALGORITHMS[trial.algorithm],
+        algorithm_named(trial.algorithm),
         trial.settings,
         form=trial.form,
         learning_rate=trial.learning_rate,

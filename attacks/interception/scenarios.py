@@ -18,7 +18,8 @@ import torch
 
 from ...privacy.adversary import Sees
 from ...privacy.errors import InputError
-from ...training.algorithms import ALGORITHMS
+from ...training.own.algorithms import algorithm_named
+from ...training.own.names import is_own
 from ..problem.observation import Observation
 from .estimate import Estimate, estimate
 from .momentum import intercept_momentum
@@ -36,8 +37,9 @@ class Scenario(enum.StrEnum):
 
 
 def scenarios_of(algorithm: str) -> tuple[Scenario, ...]:
-    """The scenarios of an algorithm; every one has the view."""
-    return (*map(Scenario, ALGORITHMS[algorithm].single_gradients), Scenario.VIEW)
+    """The scenarios of an algorithm; every one has the view, and one of the user's nothing else."""
+    single = () if is_own(algorithm) else algorithm_named(algorithm).single_gradients
+    return (*map(Scenario, single), Scenario.VIEW)
 
 
 def intercept(replay: Replay, *, scenario: Scenario) -> Estimate:
@@ -131,7 +133,7 @@ def _momentum(replay: Replay, round: int) -> Observation:
     trial = replay.trial
     return intercept_momentum(
         replay.transcript,
-        algorithm=ALGORITHMS[trial.algorithm],
+        algorithm=algorithm_named(trial.algorithm),
         graph=trial.setting.graph,
         settings=trial.settings,
         form=trial.form,

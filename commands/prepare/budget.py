@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -59,17 +58,10 @@ def budget(
     sampling rate is the answer. One Gaussian release a round, of a sum of gradients clipped to the
     clip norm. For what the agents of a run really send, see `overhear plan`.
     """
-    from ...privacy.accounting import accountant as accounting
-    from ...privacy.accounting import limits
+    from ...interface.budget import budget as found_budget
     from ...privacy.errors import InputError
 
-    answers = {
-        "epsilon": accounting.epsilon,
-        "noise_multiplier": accounting.noise_multiplier,
-        "rounds": limits.max_rounds,
-        "sampling_rate": limits.max_sampling_rate,
-    }
-    given: dict[str, Any] = {
+    given = {
         "epsilon": epsilon,
         "noise_multiplier": noise_multiplier,
         "rounds": rounds,
@@ -81,50 +73,36 @@ def budget(
             "give --epsilon, --noise-multiplier, --rounds and --sampling-rate, all but one of "
             f"them: {len(missing)} are missing"
         )
-    (asked,) = missing
-    known = {name: value for name, value in given.items() if name != asked}
-    how = {"delta": delta, "adjacency": adjacency.value, "accountant": accountant.value}
-    given[asked] = answers[asked](**known, **how)  # type: ignore[operator] # by keyword
-    kind = accounting.Accountant(accountant.value).kind
+    found = found_budget(
+        delta=delta,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        sampling_rate=sampling_rate,
+        adjacency=adjacency.value,
+        accountant=accountant.value,
+    )
     opinion = None
     if explain:
         from ...privacy.reference.second_opinion import second_opinion
         from ...runs.plan.second_opinions import described
 
-        asked_of = (given["noise_multiplier"], given["sampling_rate"])
-        found = second_opinion(
-            {asked_of: given["rounds"]},
-            ours=given["epsilon"],
+        other = second_opinion(
+            {(found.noise_multiplier, found.sampling_rate): found.rounds},
+            ours=found.epsilon,
             delta=delta,
             adjacency=adjacency.value,
         )
-        opinion = described(found)
+        opinion = described(other)
     if json:
+        figures = {name: getattr(found, name) for name in (*given, "delta")}
+        how = {"adjacency": adjacency.value, "accountant": accountant.value}
         asked_too = {} if opinion is None else {"second_opinion": opinion.dump()}
-        print_json({**given, **how, "computed": asked, "kind": kind, **asked_too})
+        kind = found.accountant.kind
+        print_json({**figures, **how, "computed": found.computed, "kind": kind, **asked_too})
         return
-    said = {"adjacency": adjacency.value, "accountant": f"{accountant.value}: {kind}"}
-    _show_budget({**given, "delta": delta}, asked, how=said)
+    print(found)
     if opinion is not None:
         from ...runs.plan.second_opinions import bracket_words
 
         print(f"second opinion   {opinion.by}: {bracket_words(opinion)}")
-
-
-def _show_budget(found: Mapping[str, Any], asked: str, *, how: Mapping[str, str]) -> None:
-    from ...runs.numbers import bound, small
-
-    rate = f"{found['sampling_rate']:g}"
-    if asked == "sampling_rate":  # a largest one is never rounded up
-        from decimal import ROUND_FLOOR, Context, Decimal
-
-        rate = f"{float(Context(prec=6, rounding=ROUND_FLOOR).plus(Decimal(found[asked]))):g}"
-    least = "the least" if asked in ("epsilon", "noise_multiplier") else "the largest"
-    noise = bound(found["noise_multiplier"], 5)
-    print(f"noise multiplier {noise}  (noise on the sum / clip norm)")
-    at = f"at delta {small(found['delta'])}"
-    print(f"epsilon          {bound(found['epsilon'], 4)} {at}, for one record")
-    print(f"adjacency        {how['adjacency']}")
-    print(f"rounds           {found['rounds']}, each a Poisson batch at rate {rate}")
-    print(f"accountant       {how['accountant']}")
-    print(f"computed         {asked.replace('_', ' ')}, {least} for the rest")

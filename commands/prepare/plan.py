@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal import completion
+from ..terminal.options import TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
@@ -29,7 +31,12 @@ def plan(
     run: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="table.key=value",
+            help="Override a key; may be repeated.",
+            autocompletion=completion.overrides,
+        ),
     ] = None,
     sweeps: Annotated[
         list[str] | None,
@@ -37,6 +44,7 @@ def plan(
             "--sweep",
             metavar="table.key=a,b,c",
             help="Plan every combination, as one table; may be repeated.",
+            autocompletion=completion.sweeps,
         ),
     ] = None,
     markdown: Annotated[
@@ -57,6 +65,7 @@ def plan(
         Path | None,
         typer.Option(metavar="DIR", help="With --check, the folder that train would write."),
     ] = None,
+    trust_code: TrustCode = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -71,7 +80,9 @@ def plan(
     from ...runs.plan.plan import make_plan
     from ...runs.plan.second_opinions import contradiction, with_opinions
     from ...runs.run_file.run_file import load_run_file
+    from ...runs.stop import tell
 
+    trust(trust_code)
     if every_agent and (sweeps or not json):
         raise InputError("--every-agent adds to the JSON of one plan; give --json, and no --sweep")
     if sweeps and (strict or check):
@@ -86,7 +97,7 @@ def plan(
     from ...reports.judgement.advice import advise
     from ..terminal.tables import second_opinions
 
-    config, ready = load_run_file(run, overrides or ()), None
+    config, ready = load_run_file(run, overrides or (), notice=tell), None
     told, begun = make_console(stderr=True), process_time()
 
     def notice(text: str) -> None:

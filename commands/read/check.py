@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..terminal.options import TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
 if TYPE_CHECKING:
     from ...reports.judgement.gate import Decision
+    from ...reports.judgement.policy import Policy
 
 __all__ = ["check"]
 
@@ -20,6 +22,7 @@ def check(
     *,
     policy: Annotated[Path, typer.Option(metavar="POLICY.toml", help="What the run must satisfy.")],
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML too.")] = None,
+    trust_code: TrustCode = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -44,12 +47,8 @@ def check(
 
         unfinished(junit, suite=str(folder))
     wanted = load_policy(policy)
-    from ...reports.document.checked_run import read_checked_run
-    from ...reports.judgement.gate import decide
-    from ...reports.judgement.remedies import limit_fixes
-
-    run = read_checked_run(folder)
-    decision = decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent))
+    trust(trust_code, pins=wanted.code.allow)
+    decision = _decided(folder, wanted)
     if junit is not None:
         from ...reports.document.junit import write_junit
 
@@ -59,6 +58,22 @@ def check(
     else:
         _show(decision, folder, policy)
     raise typer.Exit(decision.exit_code)
+
+
+def _decided(folder: Path, wanted: Policy) -> Decision:
+    """The decision on a run, or on logs of releases."""
+    from ...privacy.releases.log import holds_logs
+
+    if holds_logs(folder):
+        from ...reports.declared.declared import check_declared
+
+        return check_declared(folder, wanted)
+    from ...reports.document.checked_run import read_checked_run
+    from ...reports.judgement.gate import decide
+    from ...reports.judgement.remedies import limit_fixes
+
+    run = read_checked_run(folder)
+    return decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent))
 
 
 def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]:

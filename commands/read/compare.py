@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ..terminal.options import TrustCode, trust
+
 __all__ = ["compare"]
 
 
@@ -28,6 +30,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Runs side by side: epsilon by adversary, accuracy, attack scores, measured bounds.
 
@@ -46,6 +49,7 @@ def compare(
                 )
     from ...reports.compare.compare import compare_runs
 
+    trust(trust_code)
     found = compare_runs(folders)
     if format is ComparisonFormat.JSON:
         text = found.to_json()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.options import Folder
+from ..terminal.options import Folder, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import print_json
 
@@ -38,15 +38,28 @@ def report(
             metavar="DIR", help="Another run on the same records, to be counted too; repeatable."
         ),
     ] = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write privacy.json and report.html into the folder of a run, or print the same figures.
+
+    Of a folder with logs of releases it writes declared.json and a page of what was declared.
 
     Exit code 4: another library puts an epsilon above the one that is stated.
     """
     from ...privacy.errors import InputError
+    from ...privacy.releases.log import holds_logs
     from ...runs.errors import ContradictedProof
     from ...runs.plan.second_opinions import contradiction
 
+    if holds_logs(folder):
+        if show_records or total:
+            raise InputError(
+                f"{folder} holds logs of releases and no run: --show-records and --total have no "
+                "effect on it; leave them out"
+            )
+        _report_declared(folder, format)
+        return
+    trust(trust_code)
     if format is FormatName.HTML:
         from ...reports.document.collect import report_run
 
@@ -70,3 +83,17 @@ def report(
         print(report_markdown(found), end="")
     if said := contradiction(found.second_opinion):
         raise ContradictedProof(said)
+
+
+def _report_declared(folder: Path, format: FormatName) -> None:
+    from ...reports.declared.declared import DELTA, declared_report
+    from ...reports.declared.page import declared_markdown, write_declared
+
+    if format is FormatName.HTML:
+        print(write_declared(folder))
+        return
+    found = declared_report([folder], delta=DELTA)
+    if format is FormatName.JSON:
+        print_json(found.dump())
+    else:
+        print(declared_markdown(found), end="")

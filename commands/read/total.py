@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.options import Json
+from ..terminal.options import Json, TrustCode, trust
 from ..terminal.terminal import make_console, print_json, say
 
 __all__ = ["total"]
@@ -26,6 +26,7 @@ def total(
             "--assume-same-records", help="Count runs on different records as on the same."
         ),
     ] = False,
+    trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
     """What several runs on the same records cost together, for every adversary.
@@ -35,6 +36,7 @@ def total(
     """
     from ...reports.total.total import total_of_runs
 
+    trust(trust_code)
     found = total_of_runs(folders, delta=delta, assume_same_records=assume_same_records)
     if json:
         print_json(found.dump())

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.options import Device, Json
+from ..terminal import completion
+from ..terminal.options import Device, Json, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
@@ -30,12 +31,20 @@ def attack(
     *,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="table.key=value", help="Of RUN.toml: override a key."),
+        typer.Option(
+            "--set",
+            metavar="table.key=value",
+            help="Of RUN.toml: override a key.",
+            autocompletion=completion.overrides,
+        ),
     ] = None,
     sweeps: Annotated[
         list[str] | None,
         typer.Option(
-            "--sweep", metavar="table.key=a,b,c", help="Of RUN.toml: train and attack all of them."
+            "--sweep",
+            metavar="table.key=a,b,c",
+            help="Of RUN.toml: train and attack all of them.",
+            autocompletion=completion.sweeps,
         ),
     ] = None,
     markdown: Annotated[
@@ -49,6 +58,7 @@ def attack(
         Path | None, typer.Option(metavar="DIR", help="Of RUN.toml: folder for its runs.")
     ] = None,
     device: Device = None,
+    trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
     """Try to rebuild records from what was intercepted, beside three references.
@@ -58,6 +68,7 @@ def attack(
     """
     from ...privacy.errors import InputError
 
+    trust(trust_code)
     shown = None if convention is None else convention.value
     if target.suffix != ".toml":
         if overrides or sweeps or markdown or out is not None:

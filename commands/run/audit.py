@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..terminal.options import Device
+from ..terminal import completion
+from ..terminal.options import Device, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
@@ -26,7 +27,10 @@ def audit(
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="table.key=value", help="Override a key; of DIR, of [audit]."
+            "--set",
+            metavar="table.key=value",
+            help="Override a key; of DIR, of [audit].",
+            autocompletion=completion.overrides,
         ),
     ] = None,
     again: Annotated[
@@ -62,6 +66,7 @@ def audit(
         bool, typer.Option("--show-records", help="Of --membership: list those worst off.")
     ] = False,
     device: Device = None,
+    trust_code: TrustCode = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -75,6 +80,7 @@ def audit(
     """
     from ...privacy.errors import InputError
 
+    trust(trust_code)
     given = {"references": references, "games": games, "records": records, "minutes": minutes}
     asked = {name: value for name, value in (given | {"runs": runs}).items() if value is not None}
     if last_model:
@@ -94,6 +100,7 @@ def audit(
     from ...runs.audit.audit import audit_config, audit_folder, raise_contradiction
     from ...runs.errors import ContradictedProof
     from ...runs.run_file.run_file import load_run_file
+    from ...runs.stop import tell
     from ..terminal.progress import audit_progress
 
     if asked or show_records:
@@ -107,7 +114,7 @@ def audit(
     stop.note(NOTHING_KEPT)
     with audit_progress(make_console(stderr=True)) as progress:
         if target.suffix == ".toml":
-            config = load_run_file(target, overrides or ())
+            config = load_run_file(target, overrides or (), notice=tell)
             found = audit_config(config, device=device, progress=progress)
             stop.finish()
             found, untraced = _traced(target, config, found)

@@ -100,7 +100,9 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
     tables = tomllib.loads(RUN)
     tables["training"]["device"] = device
     config = RunFile.model_validate(tables)
-    claim(out)
+    stop, kept = stop_of_command(), out / RUN_FILE
+    with stop.held():
+        claim(out)
     console.print(
         "Ten agents on a ring train on digits with DPDL. Somebody reads the links. "
         f"Target: epsilon {config.privacy.epsilon:g} at delta {config.privacy.delta:g} "
@@ -110,18 +112,24 @@ def _run_demo(out: Path, console: Console, *, device: str = "auto") -> None:
     )
     limit = None if config.privacy is None else config.privacy.epsilon
     delta = None if config.privacy is None else config.privacy.delta
-    stop, kept = stop_of_command(), out / RUN_FILE
     with (
         naming(f"`overhear train {kept} --out {out} --resume`", run_file=kept),
         train_progress(console, limit=limit, delta=delta) as progress,
     ):
         summary = train_run(config, out, progress=progress, stop=stop)
-    stop.go_on()
-    with attack_progress(console) as progress:
+    rest = f"`overhear audit {out}`, then `overhear report {out}`"
+    with (
+        naming(f"`overhear attack {out}`, {rest}", run_file=kept),
+        attack_progress(console) as progress,
+    ):
+        stop.note("the run is trained, and not attacked yet")
+        stop.go_on()
         result = attack_run(out, progress=progress, stop=stop)
-    stop.go_on()
-    with audit_progress(console) as progress:
+    with naming(rest, run_file=kept), audit_progress(console) as progress:
+        stop.note("the run is trained and attacked, and not audited yet")
+        stop.go_on()
         audited = audit_folder(out, progress=progress, stop=stop)
+    stop.note(f"{out} holds the run, the attack and the audit; `overhear report {out}` goes on")
     page = report_run(out)
     accuracy = summary.metrics.consensus_accuracy
     console.print(adversary_table([row.dump() for row in summary.adversaries]))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..terminal import completion
 from ..terminal.options import Json
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
@@ -61,7 +62,10 @@ def invert(
     truth: Annotated[
         Path | None, typer.Option(metavar="FILE", help="To score against: likewise.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="The attack; else matched.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="The attack; else matched.", autocompletion=completion.presets),
+    ] = None,
     restarts: Annotated[int | None, typer.Option(help="Number of starts.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the starts; else 0.")] = None,
     device: Annotated[

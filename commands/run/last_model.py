@@ -46,13 +46,16 @@ def run_last_model(
     from ...runs.errors import ContradictedProof
     from ...runs.evidence.last_model import read_last_model
     from ...runs.run_file.run_file import load_run_file
+    from ...runs.stop import tell
     from ..terminal.progress import audit_progress
 
     stop = stop_of_command()
     stop.note(NOTHING_KEPT)
     with audit_progress(make_console(stderr=True)) as progress:
         if target.suffix == ".toml":
-            found = audit_last_model(load_run_file(target, overrides), wanted, progress=progress)
+            found = audit_last_model(
+                load_run_file(target, overrides, notice=tell), wanted, progress=progress
+            )
             stop.finish()
             if out is not None:
                 found.write(out)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..terminal.options import Json, Overrides, RunPath
+from ..terminal.log import current_log
+from ..terminal.options import Json, Overrides, RunPath, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
 
@@ -38,6 +39,7 @@ def train(
             metavar="SECONDS", min=1, max=86400, help="That a process may keep the others waiting."
         ),
     ] = 60.0,
+    trust_code: TrustCode = False,
     json: Json = False,
 ) -> None:
     """Train, keep the ledger, and record the intercepted rounds.
@@ -48,13 +50,18 @@ def train(
     from ...runs.folder.launch import hold_on, launch
     from ...runs.hosts.place import Place
 
+    trust(trust_code)
     stop = stop_of_command()
     place = Place.of_environment()
     if place is None and ranks is not None and ranks > 1:
         given = ["--out", str(out), *(f"--set={override}" for override in overrides or ())]
-        given += ["--resume"] * resume + ["--json"] * json + [f"--rank-timeout={rank_timeout}"]
+        given += ["--resume"] * resume + ["--json"] * json
+        given += ["--trust-code"] * trust_code + [f"--rank-timeout={rank_timeout}"]
         code = launch(
-            ["train", *given, "--", str(run)], ranks=ranks, timeout=rank_timeout, stop=stop
+            [*current_log().options, "train", *given, "--", str(run)],
+            ranks=ranks,
+            timeout=rank_timeout,
+            stop=stop,
         )
         raise typer.Exit(code)
     from ...runs.freed_memory import keep_freed_memory
@@ -85,9 +92,11 @@ def _train(
     from ...runs.audit.trail import keep_trail
     from ...runs.folder.run import train_run
     from ...runs.run_file.run_file import load_run_file
+    from ...runs.stop import tell
     from ..terminal.progress import train_progress
 
-    config = load_run_file(run, overrides)
+    first = group is None or group.place.rank == 0
+    config = load_run_file(run, overrides, notice=tell if first else None)
     if group is not None:
         from ...runs.folder.ranks import take_device
         from ...runs.folder.run import join_run

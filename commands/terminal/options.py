@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Device", "Folder", "Json", "Overrides", "RunPath"]
+from .completion import overrides
+
+__all__ = ["Device", "Folder", "Json", "Overrides", "RunPath", "TrustCode", "trust"]
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file.")]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")]
@@ -18,5 +21,27 @@ Device = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="table.key=value", help="Override a key; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="table.key=value",
+        help="Override a key; may be repeated.",
+        autocompletion=overrides,
+    ),
 ]
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code that DIR names; read DIR/sources first."),
+]
+
+
+def trust(code: bool, *, pins: Mapping[str, str] | None = None) -> None:
+    """Run code that folders name, until the command ends.
+
+    Args:
+        code: any of it.
+        pins: SHA-256 by path of what is run all the same.
+    """
+    if code or pins:
+        from ...runs.own.trust import vouch
+
+        vouch(pins=None if code else pins)

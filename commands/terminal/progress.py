@@ -1,4 +1,4 @@
-"""How a command tells how far it is: a bar on a terminal, plain lines elsewhere.
+"""How a command tells how far it is: a bar on a terminal, plain lines elsewhere and in a log.
 
 A terminal or a pipe that is gone ends no run: how far it is then is told to nobody.
 """
@@ -6,13 +6,14 @@ A terminal or a pipe that is gone ends no run: how far it is then is told to nob
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ...runs.numbers import bound, small
+from .log import Remaining, current_log
 
 __all__ = [
     "AttackProgress",
@@ -72,26 +73,50 @@ def attack_progress(console: Console) -> Iterator[AttackProgress]:
 @contextmanager
 def audit_progress(console: Console) -> Iterator[AttackProgress]:
     """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
-    shown: dict[tuple[str, int], int] = {}
-    with _steps(console, "audit") as show:
+    with _steps(console, "audit", tenths=True) as show:
+        yield show
+
+
+@contextmanager
+def _steps(console: Console, what: str, *, tenths: bool = False) -> Iterator[AttackProgress]:
+    """Steps on the console, unless it is to be quiet, and in the log.
+
+    Args:
+        console: of standard error.
+        what: the name of the work.
+        tenths: whether lines are ten of each text and total, and not one of each step.
+    """
+    log, remaining = current_log(), dict[int, Remaining]()
+    told: dict[tuple[str, int], int] = {}
+
+    def is_due(done: int, total: int, text: str) -> bool:
+        if not text:
+            return False
+        tenth = 10 * done // max(total, 1)
+        due = not tenths or told.get((text, total)) != tenth
+        told[text, total] = tenth
+        return due
+
+    with _shown(console, what) if not log.quiet else nullcontext() as show:
 
         def step(done: int, total: int, text: str, /) -> None:
-            tenth = 10 * done // max(total, 1)
-            if console.is_terminal or shown.get((text, total)) != tenth:
-                shown[text, total] = tenth
+            left = remaining.setdefault(total, Remaining()).words(done, total)
+            due = is_due(done, total, text)
+            if due:
+                log.line(f"{what} {done}/{total}: {text}{left}")
+            if show is not None and (due or console.is_terminal):
                 show(done, total, text)
 
         yield step
 
 
 @contextmanager
-def _steps(console: Console, what: str) -> Iterator[AttackProgress]:
+def _shown(console: Console, what: str) -> Iterator[AttackProgress]:
     if not console.is_terminal:
 
         def line(done: int, total: int, text: str, /) -> None:
-            if text:
-                with suppress(OSError):
-                    console.print(f"{what} {done}/{total}: {text}", markup=False, highlight=False)
+            with suppress(OSError):
+                console.print(f"{what} {done}/{total}: {text}", markup=False, highlight=False)
 
         yield line
         return

@@ -6,6 +6,10 @@ wait of minutes for another rank.
 
 Some callers send one signal twice: a terminal tells all processes of a command and `torchrun`
 tells its ranks once more, as `timeout` does. So what follows the first at once is no second.
+
+A rank that `launch` has started says nothing of a stop before it has met the others, since the
+process that started it does. It begins with these signals blocked: what comes before it listens
+waits for it.
 """
 
 from __future__ import annotations
@@ -13,20 +17,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from ...runs.hosts.names import LIFELINE
-from ...runs.stop import Stop
+from ...runs.stop import SIGNALS, Interrupted, Stop, tell
 
-__all__ = ["SIGNALS", "listening", "stop_of_command"]
+__all__ = ["stop_of_command", "until_stopped"]
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
 _SAME = 0.15  # seconds in which a signal is the first one once more; longer of ranks,
 _SAME_OF = {"TORCHELASTIC_RUN_ID": 1.5, LIFELINE: 0.5}  # known by their environment
 _PATIENCE = 3.0  # seconds in which a command that may end where it is begins to do so by itself
@@ -40,13 +42,42 @@ def stop_of_command() -> Stop:
     return _current.get() or Stop()
 
 
+def until_stopped(command: Callable[[], int]) -> int:
+    """Run a command; its exit code, or that of the signal that stopped it, with a sentence.
+
+    Args:
+        command: returns its exit code. Within another that is run so, it is a part of that one.
+
+    >>> until_stopped(lambda: 3)
+    3
+    """
+    if _current.get() is not None:
+        return command()
+    with _listening() as stop:
+        try:
+            stop.go_on()
+            code = command()
+            stop.finish()
+        except Interrupted as stopped:
+            if not stop.quiet:
+                tell(str(stopped))
+            return stopped.code
+        if stop.signal and code == 0 and not stop.quiet:
+            tell("the signal came when the work was done, so nothing was stopped")
+        return code
+
+
 @contextmanager
-def listening() -> Iterator[Stop]:
+def _listening() -> Iterator[Stop]:
     """Hear the signals of the process as long as a command runs; then all is as it was before.
+
+    What comes before the command runs is kept for it, as if it were held.
 
     Only the main thread can hear them, and what is ignored, as under `nohup`, stays so.
     """
-    stop = Stop()
+    stop, launched = Stop(), os.environ.get(LIFELINE) == "1"
+    stop.quiet = launched  # until it has met the others
+    stop.finish()
     told = _current.set(stop)
     try:
         if threading.current_thread() is not threading.main_thread():
@@ -58,14 +89,26 @@ def listening() -> Iterator[Stop]:
         near.setblocking(False)
         thread = threading.Thread(target=_listen, args=(far, stop, mine), daemon=True)
         before = signal.set_wakeup_fd(near.fileno(), warn_on_full_buffer=False)
+        ignored = sys.unraisablehook
+
+        def ignore(found: sys.UnraisableHookArgs) -> None:
+            if isinstance(found.exc_value, Interrupted):
+                stop.lose()  # so the thread ends what does not end by itself
+            else:
+                ignored(found)
+
+        sys.unraisablehook = ignore
         thread.start()
         try:
             for number in mine:
                 signal.signal(number, lambda number, _: stop.ask(number))
+            if launched and hasattr(signal, "pthread_sigmask"):
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             yield stop
         finally:
             for number in mine:
                 signal.signal(number, heard[number])
+            sys.unraisablehook = ignored
             signal.set_wakeup_fd(before)
             near.close()  # ends the thread
             thread.join()

@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, NamedTuple
 from ..bounded import check_size
 from ..errors import InputError
 from ..ledger_lines import LONGEST_LINE, Chain, damaged, is_complete_object, parsed, round_number
-from .lines import Header, Release, read_header, read_release
+from .lines import SCHEMA, Header, Release, read_header, read_release
 
-__all__ = ["Played", "ReleaseLog", "party_name", "read_log"]
+__all__ = ["Played", "ReleaseLog", "holds_logs", "party_name", "read_log"]
 
 _MOST_BYTES = 4 << 30
 _MOST_RELEASES = 5_000_000
@@ -54,13 +54,17 @@ class ReleaseLog:
 
 
 def read_log(
-    paths: Path | Sequence[Path], *, absent: Mapping[int, Sequence[int]] | None = None
+    paths: Path | Sequence[Path],
+    *,
+    absent: Mapping[int, Sequence[int]] | None = None,
+    partial: bool = False,
 ) -> ReleaseLog:
     """Read a log, a folder of logs or several, and join them.
 
     Args:
         paths: files, or a folder whose *.jsonl files are those of one system.
         absent: by agent the rounds in which it released nothing, as is publicly known.
+        partial: whether logs of some agents alone will do; a warning says whose are missing.
 
     Raises:
         FileNotFoundError: a path is not there.
@@ -72,14 +76,19 @@ def read_log(
     first = every[0]
     for one in every[1:]:
         _check_same_system(first, one)
-    if len(every) > 1:
-        _check_joined(every, absent or {})
+    warnings = list[str]()
+    if len(every) > 1 or first.header.agent is not None:
+        warnings += _check_joined(every, absent or {}, partial=partial)
+    elif absent:
+        raise InputError(
+            f"absent={sorted(absent)} has no effect on {files[0]}, which holds everybody's "
+            "releases; leave it out"
+        )
     rounds: dict[Played, list[Release]] = {}
     for one in every:
         for played, releases in one.rounds.items():
             rounds.setdefault(played, []).extend(releases)
     unsampled = sum(release.unsampled for of in rounds.values() for release in of)
-    warnings = []
     if unsampled:
         warnings.append(
             f'{unsampled} releases name a rate below 1 without sampler = "poisson"; they count '
@@ -99,6 +108,16 @@ def read_log(
         warnings=tuple(warnings),
         paths=tuple(files),
     )
+
+
+def holds_logs(folder: Path) -> bool:
+    """Whether a folder holds logs of releases, and is not that of a run."""
+    if not folder.is_dir() or (folder / "run.toml").exists():
+        return False
+    for path in sorted(folder.glob(_PATTERN))[:1]:
+        with path.open("rb") as file:
+            return f'"{SCHEMA}"'.encode() in file.read(1 << 10)
+    return False
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
@@ -292,8 +311,14 @@ def party_name(party: int, header: Header) -> str:
     return "the server" if party == header.agents else f"agent {party}"
 
 
-def _check_joined(every: Sequence[_File], absent: Mapping[int, Sequence[int]]) -> None:
-    """Refuse files that do not make one system: a party twice, or one that says nothing."""
+def _check_joined(
+    every: Sequence[_File], absent: Mapping[int, Sequence[int]], *, partial: bool
+) -> list[str]:
+    """Refuse files that do not make one system: a party twice, or one that says nothing.
+
+    Returns:
+        What is missing of a part of a system, in a sentence.
+    """
     header, parties = every[0].header, [one.header.agent for one in every]
     for one in every:
         if one.header.agent is None:
@@ -307,7 +332,12 @@ def _check_joined(every: Sequence[_File], absent: Mapping[int, Sequence[int]]) -
                 f"{one.path}: two files are of {party_name(one.header.agent or 0, header)}; "
                 "give each party's log once"
             )
+    if unknown := [agent for agent in absent if not 0 <= agent < header.agents]:
+        raise InputError(f"absent agent {unknown[0]} must lie in 0..{header.agents - 1}")
     missing = sorted(set(range(header.agents)) - set(parties) - set(absent))
+    if missing and partial:
+        few = ", ".join(map(str, missing[:5])) + ", ..." * (len(missing) > 5)
+        return [f"no releases of agents {few} are counted: their logs are not here"]
     if missing:
         raise InputError(
             f"no log of agent {missing[0]} of {header.agents} is given; add its file, or say in "
@@ -336,6 +366,7 @@ def _check_joined(every: Sequence[_File], absent: Mapping[int, Sequence[int]]) -
                     f"agent {party} is said to be absent in round {number}, and {one.path} has a "
                     "release of it"
                 )
+    return []
 
 
 def _check_same_system(first: _File, other: _File) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 from ..errors import UnsupportedView
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    from scipy.sparse import csc_array, csr_array
 
 __all__ = ["CUT", "ROUNDING", "Factors", "factor"]
 
@@ -44,12 +44,13 @@ class Factors(NamedTuple):
     """A view after elimination.
 
     `whitened` rows carry unit noise of their own, `clean` rows none, each made of the messages in
-    `sources`; `doubtful` holds what of the clean rows is neither rounding nor surely more.
+    `sources`; `doubtful` holds what of the clean rows is neither rounding nor surely more. They
+    lie column by column, since a victim's columns are what is asked of them.
     """
 
-    whitened: csr_array
-    clean: csr_array
-    doubtful: csr_array
+    whitened: csc_array
+    clean: csc_array
+    doubtful: csc_array
     sources: list[tuple[int, ...]]
 
 
@@ -168,7 +169,7 @@ class _Elimination:
 
     def factors(self) -> Factors:
         """What was made, and of rows without noise which entries are surely more than rounding."""
-        from scipy.sparse import csr_array, vstack
+        from scipy.sparse import csc_array, csr_array, vstack
 
         none = csr_array((0, self.A.shape[1]))
         held = csr_array(vstack([none, *(rows for rows, _ in self._clean)]))
@@ -177,7 +178,8 @@ class _Elimination:
         perhaps = csr_array(held * (abs(held) > against * ROUNDING))
         doubtful = csr_array(perhaps - sure)
         doubtful.eliminate_zeros()
-        return Factors(csr_array(vstack([none, *self._white])), sure, doubtful, self._sources)
+        white = csc_array(vstack([none, *self._white]))
+        return Factors(white, csc_array(sure), csc_array(doubtful), self._sources)
 
     def _entries_of(self, single: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The only source of each of some rows, and its coefficient."""

@@ -87,7 +87,7 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
         FileNotFoundError: no run is in the folder.
         ValueError: its files were changed, do not belong together, or cannot be read.
     """
-    config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
     check_sums(folder)
     _check_closed(folder)
     read_evidence(folder / run_folder.ATTACK, Attack)

@@ -16,7 +16,7 @@ from ...runs.evidence.schema import Attack, Audit
 from ...runs.plan.plan import Plan
 from ...runs.plan.schema import SecondOpinion
 from ...runs.run_file.run_file import RunFile
-from ...training.algorithms import ALGORITHMS
+from ...training.own.algorithms import algorithm_named, known_algorithm
 from ..schema import Remedy as Fix
 from ..schema import Report
 from ..standing import standing
@@ -236,7 +236,7 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
     limit = plan.target.epsilon
-    algorithm = ALGORITHMS[config.algorithm.name]
+    algorithm = algorithm_named(config.algorithm.name)
     return Facts(
         claims=tuple(
             Claim(
@@ -289,7 +289,7 @@ def facts_of_report(
         victim: the only agent whose records the figures are for.
     """
     run, plan, ledger = report.run, report.plan, report.ledger
-    algorithm = ALGORITHMS.get(run.algorithm)
+    algorithm = known_algorithm(run.algorithm)
     limit = plan.target.epsilon
     return Facts(
         claims=tuple(

@@ -3,6 +3,7 @@
     schema = 1
     [[limits]]   an adversary, its epsilon and delta, unit and adjacency; one table for each limit
     [evidence]   the audit, the attacks, the second opinion and the complete run that are asked for
+    [code]       the SHA-256 of files of the user's own that may be run
 
 Unknown keys are refused: a misspelt limit must not pass for no limit.
 """
@@ -23,10 +24,11 @@ from ...runs.run_file.tables import PresetName, Table
 from ...runs.run_file.toml import read_toml
 from ..plain_text import plain
 
-__all__ = ["Evidence", "Limit", "Policy", "load_policy", "policy_schema"]
+__all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-UnitName = Literal["record", "agent"]
+UnitName = Literal["record", "agent", "client"]
+DeclaredName = Literal["checked", "trusted"]
 AdjacencyName = Literal["add-or-remove-one", "replace-one"]
 _ANY_NETWORK = 10**9  # the policy does not know how many agents there are
 _OUTSIDERS = ("eavesdropper", "final-models", "single-message", WORST_NEIGHBOUR, ALL_OTHERS)
@@ -77,6 +79,11 @@ class Evidence(Table):
     """Most members that any attack may find at 1 % false positives, its interval included."""
     second_opinion: bool = False
     """Whether dp-accounting must confirm the figure of every adversary that has a limit."""
+    declared: DeclaredName | None = None
+    """Whether figures of declared releases pass: those that kept releases agree with, or all.
+
+    By default none do. It says nothing of runs of overhear's own engine.
+    """
     complete_run: bool = True
     """Whether the ledger must hold every planned round, and no torn line."""
 
@@ -90,6 +97,13 @@ class Evidence(Table):
     def wants_membership(self) -> bool:
         """Whether membership must have been inferred."""
         return self.membership or self.membership_tpr_at_1_percent is not None
+
+
+class Code(Table):
+    """[code]: which code of the user's own may be run to compute a run's figures anew."""
+
+    allow: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default_factory=dict)
+    """SHA-256 of each file, by its path; of an installed module by its name."""
 
 
 class Policy(Table):
@@ -108,6 +122,8 @@ class Policy(Table):
     """What must hold of the figures; a policy without a limit would pass everything."""
     evidence: Evidence = Evidence()
     """What must stand beside them."""
+    code: Code = Code()
+    """Code of run folders that is trusted."""
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -145,16 +161,19 @@ def policy_schema() -> dict[str, Any]:
     return {"$schema": DIALECT, **found, "description": "What a run of overhear must satisfy."}
 
 
-_TABLES: dict[str, type[Table]] = {"limits": Limit, "evidence": Evidence}
+_TABLES: dict[str, type[Table]] = {"limits": Limit, "evidence": Evidence, "code": Code}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "unit": get_args(UnitName),
     "adjacency": get_args(AdjacencyName),
     "attack_presets": get_args(PresetName),
+    "declared": get_args(DeclaredName),
 }
 _DEMANDS = {
     "schema": "be 1, the only version of the format",
     "limits": "be tables; write each as [[limits]]",
     "evidence": "be a table; write it as [evidence]",
+    "code": "be a table; write it as [code]",
+    "allow": 'be SHA-256 by path, such as {"mine.py" = "4f2a..."}, each of 64 digits 0-9 and a-f',
     "adversary": "be a string",
     "epsilon": "be a finite number greater than 0",
     "delta": "be a number in (0, 1)",
@@ -165,6 +184,7 @@ _DEMANDS = {
     "audit_ideal": "be a number in (0, 1)",
     "attack_presets": f"be a list of {', '.join(_CHOICES['attack_presets'])}",
     "complete_run": "be true or false",
+    "declared": f"be one of {', '.join(_CHOICES['declared'])}",
     "membership": "be true or false",
     "membership_tpr_at_1_percent": "be a number in (0, 1]",
     "second_opinion": "be true or false",
@@ -178,8 +198,8 @@ def _sentence(details: ErrorDetails) -> str:
     place, key = "", table
     if table == "limits" and len(loc) > 2:
         place, key = f"[[limits]] number {int(loc[1]) + 1}: ", str(loc[2])
-    elif table == "evidence" and len(loc) > 1:
-        place, key = "[evidence] ", str(loc[1])
+    elif table in ("evidence", "code") and len(loc) > 1:
+        place, key = f"[{table}] ", str(loc[1])
     if kind == "value_error":
         return f"{place}{stated(details)}"
     if kind == "extra_forbidden":
@@ -197,5 +217,5 @@ def _unknown(key: str, *, table: str | None) -> str:
     homes = [name for name, of in _TABLES.items() if key in of.model_fields]
     remedy = did_you_mean(key, fields)
     if homes and not remedy:
-        remedy = f"; it belongs under {'[[limits]]' if homes[0] == 'limits' else '[evidence]'}"
+        remedy = f"; it belongs under {'[[limits]]' if homes[0] == 'limits' else f'[{homes[0]}]'}"
     return f"{plain(key)} is unknown{remedy or '; known keys: ' + ', '.join(fields)}"

@@ -72,7 +72,7 @@ def attack_run(
     """
     stop = stop or Stop()
     # What is attacked, and what the proof says of it: all that can be refused, before any work.
-    config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
     if (folder / run_folder.ATTACK).exists():
         raise FileExistsError(
             f"{folder / run_folder.ATTACK} exists; attack another run, or move "
@@ -126,8 +126,8 @@ def attack_run(
 
 def _goes_on(folder: Path, done: int, points: int) -> str:
     return (
-        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; the "
-        "same command goes on with the others"
+        f"{done} of {points} points of the attack are kept in {folder / run_folder.ATTACKS}; given "
+        "again, it goes on with the others"
     )
 
 

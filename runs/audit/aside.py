@@ -8,8 +8,9 @@ from ...privacy.durable import write_durably
 from ..described import Described
 from ..folder import folder as run_folder
 from ..folder.sums import write_sums
+from ..stop import Stop
 
-__all__ = ["NOTHING_KEPT", "aside_name", "keep"]
+__all__ = ["NOTHING_KEPT", "aside_name", "finish", "keep"]
 
 NOTHING_KEPT = "nothing of this audit is kept, and nothing was changed; start it again"
 """What is said of an audit that is stopped: half of one is no evidence."""
@@ -25,6 +26,19 @@ def aside_name(held: Path) -> str:
     while (held.parent / f"{held.stem}-{count}.json").exists():
         count += 1
     return f"{held.stem}-{count}.json"
+
+
+def finish(stop: Stop, held: Path) -> None:
+    """Hold what follows, the audit being done, and say no more that nothing of it is kept.
+
+    >>> stop = Stop()
+    >>> stop.at_once = print
+    >>> finish(stop, Path("audit.json"))
+    >>> stop.end_now()
+    ended at once; the audit was done, and is in audit.json unless that was just being written
+    """
+    stop.note(f"the audit was done, and is in {held} unless that was just being written")
+    stop.finish()
 
 
 def keep(found: Described, held: Path, aside: str | None) -> None:

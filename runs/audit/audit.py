@@ -27,7 +27,7 @@ from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.tables import PrivacyTable
 from ..stop import Stop
-from .aside import NOTHING_KEPT, aside_name, keep
+from .aside import NOTHING_KEPT, aside_name, finish, keep
 from .folder_checks import folder_checks
 from .game import game_of
 from .written import audit_of
@@ -71,7 +71,7 @@ def audit_folder(
     stray = [text for text in overrides if not text.startswith("audit.")]
     if stray:
         raise InputError(f"--set {stray[0]}: of a run that is over, [audit] alone can be changed")
-    config = load_run_file(path, overrides)
+    config = load_run_file(path, overrides, of_folder=True)
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
@@ -104,7 +104,7 @@ def audit_folder(
             "earlier": earlier,
         }
     )
-    stop.finish()
+    finish(stop, held)
     keep(found, held, earlier[-1].file if earlier else None)
     raise_contradiction(found)
     return found

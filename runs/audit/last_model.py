@@ -33,7 +33,7 @@ from ..run_file.build import build, statement_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
-from .aside import NOTHING_KEPT, aside_name, keep
+from .aside import NOTHING_KEPT, aside_name, finish, keep
 from .audit import check_auditable
 from .membership import proof_of
 
@@ -105,7 +105,7 @@ def audit_last_model_of_folder(
     stop = stop or Stop()
     stop.note(NOTHING_KEPT)
     path = run_folder.require(folder, run_folder.RUN)
-    config = load_run_file(path)
+    config = load_run_file(path, of_folder=True)
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     header = header_of(read_released(folder))
@@ -127,7 +127,7 @@ def audit_last_model_of_folder(
         verdict = "suspicious"
     update = {"run_file": run_folder.digest(path), "earlier": earlier, "verdict": verdict}
     found = found.model_copy(update=update)
-    stop.finish()
+    finish(stop, held)
     keep(found, held, earlier[-1].file if earlier else None)
     raise_last_model(found)
     return found

@@ -30,7 +30,7 @@ from ..run_file.build import Built, build, parts_of, statement_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
-from .aside import NOTHING_KEPT, aside_name, keep
+from .aside import NOTHING_KEPT, aside_name, finish, keep
 from .membership_told import Proof, exposed, told
 
 __all__ = ["Wanted", "audit_membership", "proof_of", "raise_membership"]
@@ -108,7 +108,7 @@ def audit_membership(
     asked, stop = wanted or Wanted(), stop or Stop()
     stop.note(NOTHING_KEPT)
     path = run_folder.require(folder, run_folder.RUN)
-    config = load_run_file(path)
+    config = load_run_file(path, of_folder=True)
     check_sums(folder)
     run_folder.require(folder, run_folder.LEDGER)
     if not run_folder.has_ended(folder):
@@ -150,7 +150,7 @@ def audit_membership(
         update={"run_file": run_folder.digest(path), "earlier": earlier}
         | ({"exposed": exposed(found, pool)} if asked.show_records else {})
     )
-    stop.finish()
+    finish(stop, held)
     keep(said, held, earlier[-1].file if earlier else None)
     raise_membership(said)
     return said

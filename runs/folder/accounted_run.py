@@ -64,7 +64,7 @@ def read_run(folder: Path) -> AccountedRun:
         FileNotFoundError: no run is in it, or one that released nothing.
         ValueError: its files were changed, do not belong together, or cannot be read.
     """
-    config = load_run_file(run_folder.require(folder, run_folder.RUN))
+    config = load_run_file(run_folder.require(folder, run_folder.RUN), of_folder=True)
     check_sums(folder)
     spent = _spent(folder)
     check_records_file(folder, header_of(spent))

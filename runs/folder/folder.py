@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from ...privacy.bounded import check_size
 from ...privacy.durable import PART, sync_folder
@@ -188,6 +189,21 @@ def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
     if seeded:
         said += " and draws other noise from the seed, so its models are not those of one device"
     return f"{said}."
+
+
+def tell_layout(folder: Path, layout: str, *, ranks: int) -> None:
+    """Complete the environment of a run by what its rounds have settled."""
+    told = read_environment(folder / ENVIRONMENT)
+    told.model_copy(update={"layout": layout, "ranks": ranks}).write(folder / ENVIRONMENT)
+
+
+@contextmanager
+def metrics_file(folder: Path) -> Iterator[TextIO]:
+    """metrics.jsonl of a run, open for more lines."""
+    (folder / CHECKPOINTS).mkdir(exist_ok=True)
+    with (folder / METRICS).open("a", encoding="utf-8") as lines:
+        sync_folder(folder)
+        yield lines
 
 
 def digest(path: Path, *, most: int = 1 << 62) -> str:

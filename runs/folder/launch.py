@@ -5,6 +5,9 @@ told by their environment which of the ranks they are, in the way of torchrun. T
 that the parent keeps on a port of 127.0.0.1, open before any of them starts, and exchange rows over
 the loopback alone, because these are not encrypted.
 
+The parent says why all end where it is asked to stop before the ranks have met: they are silent by
+then, however many of them are asked, too. Who claims the key `FAILED_FIRST` first says it.
+
 No child outlives its parent: each holds the end of a pipe that the system closes with the parent,
 and Linux kills it then, even one that hangs.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import math
 import os
 import signal
@@ -21,12 +25,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..hosts.interface import interface_names
-from ..hosts.names import AGENT_STORE, CAME, CLOSED, LIFELINE, STORE_PREFIX
-from ..stop import Stop, tell
+from ..hosts.names import (
+    AGENT_STORE,
+    CAME,
+    CLOSED,
+    FAILED_FIRST,
+    LIFELINE,
+    SAID,
+    STORE_PREFIX,
+)
+from ..stop import SIGNALS, Stop, tell
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
@@ -69,23 +81,17 @@ def launch(
     Returns:
         The exit code of the ranks; 2 if signals ended them all.
     """
-    stop = stop or Stop()
-    stop.quiet = True  # rank 0 says what there is to say
+    stop, twice = stop or Stop(), threading.Event()
     stop.finish()  # from here on the ranks are asked
+    stop.quiet = True  # and say what there is to say
+    stop.at_once = lambda _: twice.set()
     children: list[subprocess.Popen[bytes]] = []
-    store: TCPStore | None = None
     try:
         with socket.create_server(("127.0.0.1", 0), backlog=max(128, ranks)) as server:
             _start(children, arguments, ranks=ranks, port=server.getsockname()[1])
-            store = _store_at(server)  # referred to as long as the children are there
+            meeting = _Meeting(_store_at(server), ranks)
         patience = min(timeout + _GRACE, _STOPPED + _GRACE)
-        return _watch(
-            children,
-            closed=lambda: _is_closed(store),
-            met=lambda: _have_met(store, ranks),
-            patience=patience,
-            stop=stop,
-        )
+        return _watch(children, meeting=meeting, patience=patience, stop=stop, twice=twice)
     finally:
         for child in children:
             child.kill()
@@ -112,15 +118,45 @@ def _store_at(server: socket.socket) -> TCPStore:
     )
 
 
-def _is_closed(store: TCPStore | None) -> bool:
-    """Whether rank 0 has closed the folder."""
-    return store is not None and bool(store.check([f"{STORE_PREFIX}/{CLOSED}"]))
+class _Meeting:
+    """What the ranks tell at their store, which is there as long as this is."""
+
+    def __init__(self, store: TCPStore, ranks: int) -> None:
+        self._store, self._ranks = store, ranks
+
+    def _has(self, *keys: str) -> bool:
+        return bool(self._store.check([f"{STORE_PREFIX}/{key}" for key in keys]))
+
+    def is_closed(self) -> bool:
+        """Whether rank 0 has closed the folder."""
+        return self._has(CLOSED)
+
+    def has_met(self) -> bool:
+        """Whether all ranks have come, before which none releases anything."""
+        return self._has(*(f"{CAME}/{rank}" for rank in range(self._ranks)))
+
+    def is_told(self) -> bool:
+        """Whether a rank has said why all end."""
+        return self._has(SAID)
+
+    def claim(self, code: int) -> tuple[bool, int]:
+        """End all ranks with an exit code: whether none was first, and the code of who was."""
+        mine = json.dumps([-1, code])
+        held = self._store.compare_set(f"{STORE_PREFIX}/{FAILED_FIRST}", "", mine).decode()
+        return held == mine, int(json.loads(held)[1])
 
 
-def _have_met(store: TCPStore | None, ranks: int) -> bool:
-    """Whether all ranks have come to the store, before which none releases anything."""
-    here = [f"{STORE_PREFIX}/{CAME}/{rank}" for rank in range(ranks)]
-    return store is not None and bool(store.check(here))
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let a child that is started here begin with these signals blocked, until it hears them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(
@@ -129,14 +165,14 @@ def _start(
     """Add the children one by one, so that those that run are known when one cannot be started."""
     common = _environment(ranks, port=port)
     for rank in range(ranks):
-        children.append(
-            subprocess.Popen(  # noqa: S603 # our own command line
+        with _signals_blocked():
+            child = subprocess.Popen(  # noqa: S603 # our own command line
                 [sys.executable, "-m", "overhear.commands", *arguments],
                 env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the parent, which tells all ranks
             )
-        )
+        children.append(child)
 
 
 def _environment(ranks: int, *, port: int) -> dict[str, str]:
@@ -160,23 +196,25 @@ def _environment(ranks: int, *, port: int) -> dict[str, str]:
 def _watch(
     children: Sequence[subprocess.Popen[bytes]],
     *,
-    closed: Callable[[], bool],
-    met: Callable[[], bool],
+    meeting: _Meeting,
     patience: float,
     stop: Stop,
+    twice: threading.Event,
 ) -> int:
     """Wait for all: once a signal has ended one, until the others miss it; else only shortly.
 
     One that is stopped is given up after `_STOPPED` seconds, however long the others would wait.
     A run whose folder is closed is finished, whichever rank was lost afterwards. Asked to stop, all
-    ranks are asked, once they hear it; asked twice, they have `_GRACE` seconds.
+    ranks are asked, once they hear it; asked twice, they have `_GRACE` seconds. Before they have
+    met, all end where one was stopped.
     """
-    left, until, asked, twice = list(children), math.inf, False, threading.Event()
-    stop.at_once = lambda _: twice.set()
+    left, until, asked = list(children), math.inf, False
     seen_running = {child.pid: time.monotonic() for child in children}
     while left and time.monotonic() < until:
-        if stop.signal and not asked and not met():
-            return _end_all(children, met=met, stop=stop)
+        ended = [child for child in left if child.poll() is not None]
+        number = stop.signal or max(map(_stopped_by, ended), default=0)
+        if number and not asked and not meeting.has_met():
+            return _end_all(children, number, meeting=meeting)
         if stop.signal and (twice.is_set() or not asked):
             asked = True
             for child in left:
@@ -188,7 +226,7 @@ def _watch(
                 seen_running[child.pid] = time.monotonic()
             elif time.monotonic() - seen_running[child.pid] > _STOPPED:
                 until = 0.0
-        for child in [child for child in left if child.poll() is not None]:
+        for child in ended:
             left.remove(child)
             until = min(until, time.monotonic() + (patience if child.returncode < 0 else _GRACE))
         time.sleep(_POLL)
@@ -196,15 +234,15 @@ def _watch(
     if codes[0] == 0:  # rank 0 has closed the folder
         return 0
     first_is_lost = codes[0] is None or codes[0] < 0
-    if first_is_lost and closed():  # what rank 0 says of itself is another matter
+    if first_is_lost and meeting.is_closed():  # what rank 0 says of itself is another matter
         print("rank 0 was lost after the end; the run is finished", file=sys.stderr)
         return 0
     said = [code for code in codes if code is not None and code > 0]
     if said:
         return said[0]
-    ended = [(rank, code) for rank, code in enumerate(codes) if code is not None and code < 0]
+    killed = [(rank, code) for rank, code in enumerate(codes) if code is not None and code < 0]
     silent = [(rank, code) for rank, code in enumerate(codes) if code is None]
-    rank, code = (ended or silent)[0]
+    rank, code = (killed or silent)[0]
     stopped = [number for number, child in enumerate(children) if _is_stopped(child)]
     why = "does not answer" if code is None else f"was ended by signal {-code}"
     if stopped:
@@ -217,16 +255,26 @@ def _watch(
     return 128 + stop.signal if asked else _FAILED
 
 
-def _end_all(
-    children: Sequence[subprocess.Popen[bytes]], *, met: Callable[[], bool], stop: Stop
-) -> int:
-    """End ranks that may not hear signals yet, and say what they have released by then."""
+def _stopped_by(child: subprocess.Popen[bytes]) -> int:
+    """The signal that stopped a child that has ended, whether it listened or not; 0 if none did."""
+    codes = {code: number for number in SIGNALS for code in (-number, 128 + number)}
+    return int(codes.get(child.returncode, 0))
+
+
+def _end_all(children: Sequence[subprocess.Popen[bytes]], number: int, *, meeting: _Meeting) -> int:
+    """End ranks that have not met, and say what was released, unless a rank says why all end."""
+    mine, code = meeting.claim(128 + number)
+    until = time.monotonic() + _GRACE
+    while not mine and not meeting.is_told() and time.monotonic() < until:
+        time.sleep(_POLL)
     for child in children:
         child.kill()
         child.wait()
-    released = "what was released is in the ledger: continue with --resume where there is one"
-    tell(f"stopped; {released if met() else 'nothing was released; give the command again'}")
-    return 128 + stop.signal
+    if mine or not meeting.is_told():
+        kept = "what was released is in the ledger: continue with --resume where there is one"
+        nothing = "nothing was released; give the command again"
+        tell(f"stopped; {kept if meeting.has_met() else nothing}")
+    return code
 
 
 def _is_stopped(child: subprocess.Popen[bytes]) -> bool:

@@ -55,10 +55,12 @@ from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, as_stated, sentence
-from ..hosts.meeting import FAILED_FIRST, connect, hosts_of, introduce, store_of
-from ..hosts.names import CLOSED
+from ..hosts.meeting import connect, hosts_of, introduce, store_of
+from ..hosts.names import CLOSED, FAILED_FIRST, SAID
 from ..hosts.place import Place
-from ..hosts.same_run import check_same_facts, digest_of_module, program_facts
+from ..hosts.same_run import check_same_facts, program_facts
+from ..own.sources import digest_of_sources
+from ..own.tables import names_of
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
@@ -73,7 +75,6 @@ _REACHING = 180.0  # seconds, at the least, in which the host of rank 0 must kee
 _CONNECTING = 30.0  # seconds, at the least, in which ranks that have all come connect
 _HEARING = 5.0  # seconds in which a store answers, and all ranks have asked it why one failed
 _POLL, _PRECEDENCE = 0.1, 0.5  # of these rank 0 has the second to say why it ends at once
-_SAID = "said"  # where the store has the exit code once the rank that failed first has said why
 
 
 def take_device(name: str, place: Place) -> None:
@@ -103,7 +104,7 @@ def facts_of(config: RunFile, built: Built, plan: Plan) -> dict[str, str]:
     return {
         "run file": config.to_toml(),
         "noise multiplier": repr(float(plan.noise_multiplier)),
-        "code of the model": digest_of_module(config.model.name.partition(":")[0]),
+        "code of yours": digest_of_sources(names_of(config)),
         "initial model": hashlib.sha256(model.numpy().tobytes()).hexdigest(),
         "records": records.hexdigest(),
         "graph": edges.hexdigest(),
@@ -304,7 +305,7 @@ class Group:
     def _part(self, said: int | None) -> None:
         """Let the others end, too, once this rank has said why; with their store here, end last."""
         if said is not None:
-            self._store.set(_SAID, str(said))
+            self._store.set(SAID, str(said))
         self._store.set(f"heard/{self.place.rank}", "")
         while self.place.keeps_store and not self._store.check(
             [f"heard/{rank}" for rank in range(self.place.size)]
@@ -325,8 +326,8 @@ class Group:
         until = self._finished if self.place.rank else self._met
         with contextlib.suppress(RuntimeError):  # nobody keeps the store any more
             while not until.wait(_POLL):
-                if self._store.check([_SAID]):
-                    code = int(self._store.get(_SAID))
+                if self._store.check([SAID]):
+                    code = int(self._store.get(SAID))
                     self._part(None)
                     os._exit(code)
 
@@ -358,12 +359,12 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
         ConnectionError: the ranks do not meet.
     """
     stop = stop or Stop()
-    stop.quiet = place.rank > 0
     group = Group(place, store_of(place, limit=max(timeout, _REACHING)), timeout=timeout)
     watching = threading.Thread(target=group.end_with_another, daemon=True)
     watching.start()
     stop.at_once = group.end_at_once
     try:
+        stop.quiet = place.rank > 0
         group.meet()
         yield group
         group.finish()

@@ -123,6 +123,8 @@ class LedgerHeader(Described):
     noise_multiplier: NotNegative
     sampling_rate: Fraction
     planned_rounds: Count
+    sources: str | None = None
+    """SHA-256 of sources.json; None where the run file names nothing of the user's own."""
     noise_test_rate: Fraction | None = None
     """At which false-alarm rate noise is tested while it trains, each time that the run goes on;
     None where it is not."""

@@ -13,9 +13,10 @@ from pathlib import Path
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent, read_ledger
 from ...training.exposure.guarantees import run_epsilon
+from ..own.sources import SOURCES
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile
-from .folder import CHECKPOINTS, LEDGER, METRICS, TRANSCRIPT
+from .folder import CHECKPOINTS, LEDGER, METRICS, TRANSCRIPT, digest
 from .records import read_metrics
 
 __all__ = ["epsilon_so_far", "price_of_loss", "read_released"]
@@ -32,6 +33,7 @@ def read_released(folder: Path) -> Spent:
         ValueError: it is damaged, or another file shows a round or a resumption that it lacks.
     """
     spent = read_ledger(folder / LEDGER)
+    _check_sources_file(folder, spent)
     for path, number in _shown(folder):
         if number > spent.last_announced:
             raise InputError(
@@ -50,6 +52,16 @@ def read_released(folder: Path) -> Spent:
                 "as it was written"
             )
     return spent
+
+
+def _check_sources_file(folder: Path, spent: Spent) -> None:
+    """Refuse a sources.json that is not the one of the ledger, or that it does not know of."""
+    named, path = spent.header.get("sources"), folder / SOURCES
+    held = digest(path) if path.is_file() else None
+    if held != named:
+        raise InputError(
+            f"{path} is not the file that the ledger names; put it back as it was written"
+        )
 
 
 def _shown(folder: Path) -> Iterator[tuple[Path, int]]:

@@ -18,13 +18,12 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
 
-from ...privacy.durable import sync_folder, write_durably
+from ...privacy.durable import write_durably
 from ...privacy.ledger import Ledger
 from ...training.data.dataset import Examples
 from ...training.engine.checkpoint import Checkpoint, save_checkpoint
@@ -34,13 +33,15 @@ from ...training.engine.messages import Gathered
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.transcript import Transcript
 from ...training.models.evaluation import Metrics, evaluate
+from ..own.sources import SOURCES, check_at_end, write_sources
+from ..own.tables import names_of
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.run_file import RunFile
 from ..stop import Stop, tell
 from . import folder as run_folder
 from .ranks import Group, Start
-from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary, read_environment
+from .records import ExposureFacts, LedgerHeader, MetricsLine, TrainSummary
 from .released import epsilon_so_far, price_of_loss
 from .rounds_kept import forget_states, layout_of, save_transcript, snapshot_rounds
 from .same_records import write_records
@@ -176,6 +177,7 @@ def first_session(session: Session) -> TrainSummary:
     run_folder.environment(str(built.setting.device)).write(out / run_folder.ENVIRONMENT)
     algorithm, run = session.config.algorithm, secrets.token_hex(16)
     write_records(out / run_folder.RECORDS, built.setting.shards)
+    write_sources(out, names_of(session.config))
     header = LedgerHeader(
         run=run,
         run_file=run_folder.digest(out / run_folder.RUN),
@@ -190,6 +192,8 @@ def first_session(session: Session) -> TrainSummary:
         noise_test_rate=noise_test_rate(plan),
         exposures={name: ExposureFacts.of(one) for name, one in plan.exposures.items()},
     )
+    if (sources := out / SOURCES).is_file():
+        header = header.model_copy(update={"sources": run_folder.digest(sources)})
     ledger = Ledger(out / run_folder.LEDGER, header.dump())
     try:
         return run_session(replace(session, run=run), ledger=ledger, start=None)
@@ -208,6 +212,7 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
     if session.group is not None:
         session.group.share_start(Start(session.last, start))
     last = _rounds(session, ledger=ledger, start=start)
+    check_at_end(session.out, names_of(session.config))
     _prune(session, newest=0)
     write_sums(session.out)
     if session.group is not None:
@@ -251,7 +256,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
     releases = [{"kind": kind} for kind in session.plan.message_kinds]
     every, rounds = config.training.evaluate_every, config.training.rounds
     test = Examples(built.data.test_inputs, built.data.test_targets)
-    with nullcontext() if ledger is None else _metrics_file(out) as lines:
+    with nullcontext() if ledger is None else run_folder.metrics_file(out) as lines:
         while True:
             at = engine.round
             if _is_kept(session, at) or at % config.training.checkpoint_every == 0:
@@ -273,7 +278,7 @@ def _rounds(session: Session, *, ledger: Ledger | None, start: Checkpoint | None
                 noise.meet()
                 if ledger is not None:
                     ledger.conclude(noise.known())
-                    _tell_layout(session, engine, ranks=ranks)
+                    run_folder.tell_layout(out, engine.layout, ranks=ranks)
                 stop.finish()
                 return metrics
             if signal := _announce(session, ledger, at + 1, releases, noise, kept=kept):
@@ -327,14 +332,6 @@ def _leave(
         ledger.conclude(noise.known())
 
 
-@contextmanager
-def _metrics_file(out: Path) -> Iterator[TextIO]:
-    (out / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
-    with (out / run_folder.METRICS).open("a", encoding="utf-8") as lines:
-        sync_folder(out)
-        yield lines
-
-
 def engine_of(
     session: Session, *, layout: str, transcript: Transcript, noise: TestedNoise | None = None
 ) -> Engine:
@@ -358,13 +355,6 @@ def engine_of(
         scripts=session.plan.scripts,
         noise_tests=None if noise is None else noise.tests,
     )
-
-
-def _tell_layout(session: Session, engine: Engine, *, ranks: int) -> None:
-    """Complete the facts of the environment by what the rounds have settled."""
-    path = session.out / run_folder.ENVIRONMENT
-    told = read_environment(path)
-    told.model_copy(update={"layout": engine.layout, "ranks": ranks}).write(path)
 
 
 def _victim(config: RunFile) -> int:

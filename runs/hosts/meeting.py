@@ -29,14 +29,11 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ...privacy.errors import InputError
 from .interface import GLOO, address_towards, choose_interface
-from .names import CAME, STORE_PREFIX
+from .names import CAME, FAILED_FIRST, STORE_PREFIX
 from .place import Place
 from .same_run import check_same_facts
 
-__all__ = ["FAILED_FIRST", "Guest", "connect", "hosts_of", "introduce", "store_of"]
-
-FAILED_FIRST = "first"
-"""Where the store has which rank failed first, and its exit code."""
+__all__ = ["Guest", "connect", "hosts_of", "introduce", "store_of"]
 
 _POLL = 0.1
 _PATIENT = 15.0  # seconds of silence while others do not come

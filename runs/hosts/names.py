@@ -1,6 +1,6 @@
 """Names that ranks share with who starts them: variables of the environment, keys of a store."""
 
-__all__ = ["AGENT_STORE", "CAME", "CLOSED", "LIFELINE", "STORE_PREFIX"]
+__all__ = ["AGENT_STORE", "CAME", "CLOSED", "FAILED_FIRST", "LIFELINE", "SAID", "STORE_PREFIX"]
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """The variable that is "True" where who started the ranks keeps their store."""
@@ -13,3 +13,9 @@ STORE_PREFIX = "overhear"
 
 CAME, CLOSED = "came", "closed"
 """The keys of each rank that has come, and of a run that is finished."""
+
+FAILED_FIRST = "first"
+"""The key of which rank failed first, -1 for who started the ranks, and its exit code, as JSON."""
+
+SAID = "said"
+"""The key of this exit code, once it has been said why."""

@@ -9,15 +9,17 @@ from pydantic import JsonValue
 
 from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.published.claim import PublishedClaim
-from ...training.accounts.account import Account, account_of
+from ...training.accounts.account import account_of
+from ...training.accounts.result import Account
 from ...training.accounts.subject import Subject
 from ...training.accounts.warnings import warnings_of
-from ...training.algorithms import ALGORITHMS, Form
+from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
+from ...training.own.algorithms import algorithm_named
+from ...training.presentation.rows import row_of
 from ...training.tracing.scripts import Scripts
-from ..described import status_word
 from ..run_file.build import (
     clip_norm_of,
     data_of,
@@ -103,22 +105,7 @@ def _claimed(claim: PublishedClaim) -> PublishedBound:
 
 def planned_adversary(stated: Guarantee) -> PlannedAdversary:
     """The row of a statement."""
-    return PlannedAdversary(
-        name=stated.adversary,
-        victim=stated.victim,
-        worst_adversary=stated.worst_adversary,
-        joint_sensitivity=stated.joint_sensitivity,
-        effective_noise_multiplier=stated.effective_noise_multiplier,
-        mu_per_round=stated.mu_per_round,
-        epsilon=stated.epsilon,
-        delta=stated.delta,
-        unit="record",
-        adjacency=stated.adjacency.value,
-        sampling=str(stated.sampling),
-        status=status_word(stated.status),
-        bound=str(stated.bound),
-        because=stated.because,
-    )
+    return PlannedAdversary(**row_of(stated))
 
 
 def make_plan(
@@ -148,14 +135,14 @@ def make_plan(
             step's noise does not keep its proportion to what is clipped.
     """
     graph, p = graph or graph_of(config), config.privacy
-    needs_records = ALGORITHMS[config.algorithm.name].needs_records
+    needs_records = algorithm_named(config.algorithm.name).needs_records
     data = data_of(config) if needs_records or config.training.sampling_rate is None else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
     statement, encrypted = statement_of(config), config.graph.links == "encrypted"
     found = account_of(
         Subject(
-            algorithm=ALGORITHMS[config.algorithm.name],
+            algorithm=algorithm_named(config.algorithm.name),
             settings=config.algorithm.settings(),
             form=Form(config.algorithm.form),
             graph=graph,
@@ -243,7 +230,7 @@ def _published_bound(
     exposures: Mapping[str, JointSensitivity],
 ) -> PublishedClaim | None:
     """What the algorithm's own paper claims."""
-    bound = ALGORITHMS[config.algorithm.name].published_bound
+    bound = algorithm_named(config.algorithm.name).published_bound
     if bound is None or config.privacy is None:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)

@@ -15,7 +15,7 @@ from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
-from ...training.algorithms import ALGORITHMS, Algorithm, Form, bind
+from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
 from ...training.data.dataset import Examples
 from ...training.data.load import Dataset, load_dataset, partition
@@ -25,6 +25,7 @@ from ...training.graphs.graph import Topology
 from ...training.graphs.topologies import build_graph
 from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import ClassWeights, Task
+from ...training.own.algorithms import algorithm_named
 from .device import find_device
 from .run_file import RunFile
 
@@ -154,7 +155,7 @@ def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
     layout = config.training.layout
     if layout not in BY_LAYER:
         return
-    if isinstance(reason := with_layers(model, inputs[:1], named=False), str):
+    if isinstance(reason := with_layers(model, inputs[:1]), str):
         raise InputError(
             f"[training] layout={layout!r} takes examples together, and nothing shows that they do "
             f'not mix in this model: {reason}; use layout = "vmap", or leave it out'
@@ -203,7 +204,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             task=_task(config, model, classes=data.classes),
             repeats=config.training.evaluation_noise_seed is not None,
         ),
-        algorithm=ALGORITHMS[config.algorithm.name],
+        algorithm=algorithm_named(config.algorithm.name),
         form=Form(config.algorithm.form),
         settings=config.algorithm.settings(),
         batch_size=max(rate * records_of(config, data), math.ulp(1.0)),

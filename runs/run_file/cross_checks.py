@@ -25,13 +25,13 @@ def resolved_privacy(
 
     Args:
         privacy: as read.
-        algorithm: its name, in the registry.
+        algorithm: its name.
         agents: how many there are.
         links: clear or encrypted.
     """
-    from ...training.algorithms import ALGORITHMS
+    from ...training.own.algorithms import algorithm_named
 
-    private = ALGORITHMS[algorithm].private
+    private = algorithm_named(algorithm).private
     if privacy is None:
         missing = "[privacy] is missing; give epsilon or noise_multiplier, and delta"
         return None, [f"{missing}: {algorithm} is private"] if private else []
@@ -66,8 +66,9 @@ def resolved_privacy(
 def resolved_model(model: ModelTable, *, algorithm: str) -> tuple[ModelTable, list[str]]:
     """[model] with its task, by default what the algorithm is for."""
     from ...training.algorithms import ALGORITHMS
+    from ...training.own.algorithms import algorithm_named
 
-    has_dual = ALGORITHMS[algorithm].blocks > 1
+    has_dual = algorithm_named(algorithm).blocks > 1
     wanted = "class-weights" if has_dual else "classification"
     if model.task in (None, wanted):
         return model.model_copy(update={"task": wanted}), []
@@ -110,7 +111,7 @@ def resolved_attack(
     Args:
         attack: as read.
         intercept: with its rounds and victims.
-        algorithm: its name, in the registry.
+        algorithm: its name.
         agents: how many there are.
         rounds: of the run.
     """

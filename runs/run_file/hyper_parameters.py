@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.errors import InputError
@@ -25,13 +26,9 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
     >>> read_settings("dpdl", {"momentum": 0.5}).alpha
     0.1
     """
-    from ...training.algorithms import ALGORITHMS
+    from ...training.own.algorithms import algorithm_named
 
-    if name not in ALGORITHMS:
-        raise InputError(
-            f"name={name!r} must be one of {', '.join(ALGORITHMS)}{did_you_mean(name, ALGORITHMS)}"
-        )
-    settings = ALGORITHMS[name].settings
+    settings = algorithm_named(name).settings
     known = [field.name for field in fields(settings)]
     for key in values:
         if key not in known:
@@ -39,8 +36,16 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
             own = f"its hyper-parameters are {', '.join(known)}" if known else "it has none"
             raise InputError(f"{key} is unknown to {name}{remedy or '; ' + own}")
     try:
+        adapter: TypeAdapter[Any] = TypeAdapter(settings)
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, TypeError) as error:
+        first = str(error).partition("\n")[0].rstrip(".")
+        raise InputError(
+            f"the hyper-parameters of {name} cannot be read ({first}); make them numbers, strings, "
+            "truth values or names of an enum"
+        ) from None
+    try:
         # JSON, because strict validation reads an enum from its string only there.
-        return TypeAdapter(settings).validate_json(json.dumps(dict(values)), strict=True)
+        return adapter.validate_json(json.dumps(dict(values)), strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         if details["type"] == "value_error":  # the dataclass's own words

@@ -16,7 +16,7 @@ relative to the working directory, as on the command line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +25,8 @@ from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ..own.tables import with_names
+from ..own.trust import ask, check_after, check_before, is_of_folder
 from .cross_checks import (
     audit_problems,
     resolved_attack,
@@ -48,7 +50,7 @@ from .tables import (
 )
 from .toml import merge_overrides, read_toml, write_toml
 
-__all__ = ["RunFile", "load_run_file", "run_file_schema"]
+__all__ = ["RunFile", "load_run_file", "read_tables", "run_file_schema"]
 
 
 class RunFile(Table):
@@ -124,13 +126,25 @@ class RunFile(Table):
         )
 
 
-def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
+def load_run_file(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    of_folder: bool = False,
+    notice: Callable[[str], None] | None = None,
+) -> RunFile:
     """Read, override, check and resolve a run file.
+
+    What it names as "module:NAME" is imported, which runs it: of a run file as it stands; of the
+    run.toml of a folder where somebody vouches for it (`trusting`), and if it is the code that
+    trained the run.
 
     Args:
         path: the TOML file.
         overrides: "table.key=value", the value as in TOML (a bare word is a string). One that
             gives epsilon or noise_multiplier, sampling_rate or batch_size replaces the other.
+        of_folder: whether it is the run.toml of a run; one beside a ledger is.
+        notice: told beforehand which files of the user run.
 
     Raises:
         FileNotFoundError: no such file.
@@ -145,15 +159,55 @@ def load_run_file(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
     except InputError as error:
         raise InputError(f"{path} {error}") from error
     merge_overrides(values, overrides)
+    if not of_folder and not is_of_folder(path):
+        ask(values, notice)
+        return _validated(values, where=str(path))
+    held = check_before(path.parent, values)
+    ask(values, notice)
+    found = _validated(values, where=str(path))
+    check_after(path.parent, values, held)
+    return found
+
+
+def read_tables(
+    values: Mapping[str, object], overrides: Sequence[str] = (), *, where: str = "dict"
+) -> RunFile:
+    """Check and resolve the tables of a run file that Python holds.
+
+    Wherever a run file takes "module:NAME" the object itself may stand: a function, a class, an
+    `Algorithm`, or data. It is then named "object:module.NAME@sha256"; `to_toml` says so too.
+
+    Args:
+        values: keys by table; left as they are.
+        overrides: as `load_run_file` takes them.
+        where: what sentences about them begin with.
+
+    Raises:
+        ValueError: with one sentence for each problem.
+
+    >>> read_tables({
+    ...     "data": {"name": "digits"}, "model": {"name": "mlp"}, "algorithm": {"name": "dpdl"},
+    ...     "privacy": {"epsilon": 4.0, "delta": 1e-5}, "training": {"rounds": 9},
+    ... })  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    overhear...InputError: dict: [training] give sampling_rate or batch_size, exactly one of ...
+    """
+    named = with_names(values)
+    ask(named)
+    merge_overrides(named, overrides)
+    return _validated(named, where=where)
+
+
+def _validated(values: Mapping[str, object], *, where: str) -> RunFile:
     try:
         return RunFile.model_validate(values)
     except ValidationError as error:
         found, more = sentences(error, run_file_schema(algorithms=False))
         if len(found) == 1:
-            raise InputError(f"{path}: {found[0]}") from None
+            raise InputError(f"{where}: {found[0]}") from None
         lines = "".join(f"\n  {sentence}" for sentence in found)
         lines += f"\n  and {more} more" if more else ""
-        raise InputError(f"{path} has {len(found) + more} problems:{lines}") from None
+        raise InputError(f"{where} has {len(found) + more} problems:{lines}") from None
 
 
 def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:

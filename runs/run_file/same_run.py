@@ -22,7 +22,7 @@ def check_same(config: RunFile, path: Path) -> None:
     Raises:
         ValueError: it is another one.
     """
-    kept = load_run_file(path)
+    kept = load_run_file(path, of_folder=True)
     where = config.training.model_copy(update={"device": kept.training.device})
     config = config.model_copy(update={"training": where})
     if config == kept:

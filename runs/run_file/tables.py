@@ -177,7 +177,7 @@ class ModelTable(Table):
         "penalty_steepness": ("task", "class-weights"),
     }
     name: str
-    """linear, mlp, lenet, sigmoid-lenet, cnn, conv4, resnet18, or your own as "module:function"."""
+    """linear, mlp, lenet, sigmoid-lenet, cnn, conv4, resnet18, or your own as "module:NAME"."""
     task: Literal["classification", "class-weights"] | None = None
     """What is learned; by default class-weights if the algorithm is a min-max one."""
     strength: NotNegative = 1.0
@@ -192,7 +192,7 @@ class ModelTable(Table):
         if self.name not in MODEL_NAMES and ":" not in self.name:
             raise InputError(
                 f"name={self.name!r} must be one of {', '.join(MODEL_NAMES)} or "
-                f'"module:function"{did_you_mean(self.name, MODEL_NAMES)}'
+                f'"module:NAME"{did_you_mean(self.name, MODEL_NAMES)}'
             )
         return self
 
@@ -202,14 +202,20 @@ class AlgorithmTable(Table):
 
     model_config = ConfigDict(extra="allow")
     name: str
-    """Name in the registry of algorithms."""
+    """Name in the registry of algorithms, or your own as "module:NAME"."""
     form: Literal["repaired", "published"] = "repaired"
     """Repaired so that its privacy can be proven, or as published; no effect where these agree."""
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:
+        from ...training.own.names import is_own
         from .hyper_parameters import settings_entries
 
+        if is_own(self.name) and "form" in self.model_fields_set:
+            raise InputError(
+                f"form={self.form!r} has no effect on an algorithm of your own; leave it out, and "
+                "write what differs as a hyper-parameter"
+            )
         return self.model_copy(update=settings_entries(self.settings()))
 
     def settings(self) -> Any:
@@ -224,9 +230,11 @@ class AlgorithmTable(Table):
 
     def entries(self) -> dict[str, object]:
         """Name, form and every hyper-parameter, given or default."""
+        from ...training.own.names import is_own
         from .hyper_parameters import settings_entries
 
-        return {"name": self.name, "form": self.form, **settings_entries(self.settings())}
+        form = {} if is_own(self.name) else {"form": self.form}
+        return {"name": self.name, **form, **settings_entries(self.settings())}
 
 
 class PrivacyTable(Table):

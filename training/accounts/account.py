@@ -8,160 +8,28 @@ here at the noise for which the figure is given, and held against a second trace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, check_multiplier
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import NOT_A_CLIENT, Guarantee, Statement, Unit
-from ..algorithms.algorithm import Algorithm, Bound, Form
-from ..exposure.guarantees import guarantee, run_epsilon
-from ..exposure.sensitivity import JointSensitivity
+from ...privacy.guarantee import NOT_A_CLIENT, Statement, Unit
+from ..algorithms.algorithm import Algorithm, Form
+from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
-from ..tracing.scripts import Scripts
 from ..tracing.trace import check_noise
-from .by_agent import epsilon_by_agent, exposures_by_agent
 from .figures import Asked, adversaries_of, figures_of
 from .price import price_of
 from .request import algorithm_of, graph_of
+from .result import Account
 from .subject import Subject
-from .table import table
 from .warnings import warnings_of
 
-__all__ = ["Account", "account", "account_of"]
+__all__ = ["account", "account_of"]
 
 _TARGET = "eavesdropper"  # whose epsilon is met where nobody is named
 _LINKS = ("clear", "encrypted")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class Account:
-    """What a run costs, for every adversary that was asked for.
-
-    Attributes:
-        statement: what every epsilon is said of.
-        noise_multiplier: of the run, as given or as it meets `epsilon_target`.
-        target: the adversary whose epsilon is met; None where the noise was given.
-        epsilon_target: its epsilon; None where the noise was given.
-        guarantees: by adversary, worst first.
-        joint_sensitivities: by adversary, as asked for; they hold at any noise.
-        message_kinds: what a round sends.
-        scripts: what a run has to follow to be what was accounted for, for `Engine`.
-        warnings: sentences for the reader.
-        subject: what is accounted for.
-        encrypted: whether nobody on a link can read it.
-    """
-
-    statement: Statement
-    noise_multiplier: float
-    target: str | None
-    epsilon_target: float | None
-    guarantees: Mapping[str, Guarantee]
-    joint_sensitivities: Mapping[str, JointSensitivity]
-    message_kinds: Sequence[str]
-    scripts: Scripts = field(repr=False)
-    warnings: Sequence[str]
-    subject: Subject = field(repr=False)
-    encrypted: bool = False
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds are accounted for."""
-        return self.subject.rounds
-
-    @property
-    def sampling_rate(self) -> float:
-        """The probability of a record to be in a batch that the step draws without a rate."""
-        return self.subject.sampling_rate
-
-    @property
-    def bound(self) -> Bound:
-        """The start and the step with every number of the account, for `Engine`.
-
-        Raises:
-            ValueError: the algorithm divides by batch_size, and none was given.
-        """
-        return self.subject.bound(self.noise_multiplier)
-
-    def __getitem__(self, adversary: str) -> Guarantee:
-        """The statement for one adversary."""
-        self._check_asked(adversary)
-        return self.guarantees[adversary]
-
-    def __iter__(self) -> Iterator[str]:
-        """The adversaries, worst first."""
-        return iter(self.guarantees)
-
-    def __len__(self) -> int:
-        """How many adversaries are accounted for."""
-        return len(self.guarantees)
-
-    def epsilon(self, adversary: str, *, rounds: int | None = None) -> float:
-        """Epsilon of the run for one adversary, or of its start and its first `rounds` rounds.
-
-        Raises:
-            ValueError: an adversary that was not asked for, or a number of rounds that is none.
-            UnsupportedView: more rounds than were traced, of rounds that differ.
-        """
-        self._check_asked(adversary)
-        return run_epsilon(
-            self.joint_sensitivities[adversary],
-            statement=self.statement,
-            noise_multiplier=self.noise_multiplier,
-            rounds=rounds,
-        )
-
-    def epsilon_by_agent(self) -> dict[str, list[float | None]]:
-        """By adversary epsilon of every agent's records, None for agents that belong to it.
-
-        The run is traced once more for it, at its own noise.
-        """
-        every = exposures_by_agent(
-            self.subject.trace(self.noise_multiplier),
-            dict(self.joint_sensitivities),
-            sampling_rate=self.sampling_rate,
-            encrypted=self.encrypted,
-        )
-        return {
-            name: epsilon_by_agent(
-                of,
-                agents=self.subject.graph.agents,
-                statement=self.statement,
-                noise_multiplier=self.noise_multiplier,
-            )
-            for name, of in every.items()
-        }
-
-    def _check_asked(self, adversary: str) -> None:
-        if adversary not in self.guarantees:
-            raise InputError(
-                f"adversary {adversary!r} is not accounted for; this account is against "
-                f"{', '.join(self.guarantees)}: name others as adversaries=[...]"
-            )
-
-    def __repr__(self) -> str:
-        """The account as a table."""
-        return table(
-            title=f"{self.subject.algorithm.name}: {_of(self.rounds, 'round')} on "
-            f"{self.subject.graph.name} of {_of(self.subject.graph.agents, 'agent')}, "
-            f"sampling rate {self.sampling_rate:g}",
-            noise=self._noise(),
-            statement=self.statement,
-            guarantees=list(self.guarantees.values()),
-            warnings=self.warnings,
-        )
-
-    def _noise(self) -> str:
-        clip_norm = self.subject.clip_norm
-        clipped = "nothing is clipped" if clip_norm is None else f"clip norm {clip_norm:g}"
-        target = (
-            ""
-            if self.epsilon_target is None
-            else f" for epsilon {self.epsilon_target:g} against {self.target}"
-        )
-        return f"noise multiplier {self.noise_multiplier:.6g}{target}, {clipped}"
 
 
 def account(  # every number that a figure depends on has a name here
@@ -196,7 +64,8 @@ def account(  # every number that a figure depends on has a name here
 
     Args:
         algorithm: an `Algorithm`, the name of a registered one, or a start `init(round, ...)`.
-        step: `step(state, round, ...)` beside a start; None otherwise.
+        step: `step(state, round, ...)` beside a start; None otherwise. Where numbers of theirs are
+            not given, the defaults of the `Algorithm` hold that their module makes of the two.
         graph: a topology, or its name and its number of agents: "ring:10".
         rounds: T, from 1.
         sampling_rate: probability of each record to be in a round's batch, in (0, 1].
@@ -351,7 +220,7 @@ def account_of(
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     target = None if epsilon is None else adversary
     return Account(
-        statement=statement,
+        said_of=statement,
         noise_multiplier=figures.noise_multiplier,
         target=target,
         epsilon_target=epsilon,
@@ -371,7 +240,3 @@ def account_of(
         subject=subject,
         encrypted=encrypted,
     )
-
-
-def _of(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

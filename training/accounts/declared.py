@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ...privacy.adversary import (
     ALL_OTHERS,
@@ -28,7 +29,12 @@ from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
 from ..exposure.guarantees import guarantee, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
-from .table import table
+from ..presentation.html import page_part
+from ..presentation.rows import as_frame
+from ..presentation.text import lines_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["DeclaredAccount", "account_of_releases"]
 
@@ -81,15 +87,32 @@ class DeclaredAccount:
 
     def __repr__(self) -> str:
         """The account as a table."""
-        header, rounds = self.log.header, len(self.log.rounds)
-        return table(
-            title=f"{header.system}: {rounds} {'round' if rounds == 1 else 'rounds'} of "
-            f"{header.agents} {'agent' if header.agents == 1 else 'agents'}, as declared",
-            noise=f"{sum(map(len, self.log.rounds.values()))} releases, each as its line says",
-            statement=self.statement,
-            guarantees=list(self.guarantees.values()),
-            warnings=self.warnings,
+        return lines_of(
+            self._head(), guarantees=list(self.guarantees.values()), warnings=self.warnings
         )
+
+    def _repr_html_(self) -> str:
+        """The account as a table of a notebook."""
+        return page_part(
+            self._head(), guarantees=list(self.guarantees.values()), warnings=self.warnings
+        )
+
+    def to_pandas(self) -> DataFrame:
+        """A row an adversary, worst first.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(list(self.guarantees.values()))
+
+    def _head(self) -> list[str]:
+        header, said, rounds = self.log.header, self.statement, len(self.log.rounds)
+        return [
+            f"{header.system}: {rounds} {'round' if rounds == 1 else 'rounds'} of "
+            f"{header.agents} {'agent' if header.agents == 1 else 'agents'}, as declared",
+            f"{sum(map(len, self.log.rounds.values()))} releases, each as its line says",
+            f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}",
+        ]
 
 
 def account_of_releases(
@@ -205,7 +228,7 @@ def _pairs(
 
 def _neighbours(views: Views, log: ReleaseLog, asked: Sequence[int]) -> list[tuple[Adversary, int]]:
     """Single agents with their victims; of agents who learn what everybody learns the first two."""
-    every = range(log.header.agents)
+    every: Sequence[int] = range(log.header.agents)
     if not log.header.public:
         plain = [k for k in every if views.alone(k)]
         # Two of them, so that there is one for each victim.

@@ -6,14 +6,15 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...privacy.errors import InputError, InputTypeError
-from ..algorithms import ALGORITHMS
 from ..algorithms.algorithm import Algorithm
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.topologies import build_graph
+from ..own.algorithms import algorithm_named
 
 __all__ = ["Chosen", "algorithm_of", "graph_of"]
 
@@ -36,7 +37,8 @@ def algorithm_of(
     """The algorithm that is meant, and its hyper-parameters.
 
     Args:
-        algorithm: an `Algorithm`, the name of a registered one, or the start of a pair.
+        algorithm: an `Algorithm`, the name of a registered one, "module:NAME", or the start of a
+            pair.
         step: of a pair; None otherwise.
         settings: hyper-parameters by name.
 
@@ -45,12 +47,7 @@ def algorithm_of(
         TypeError: something else than an algorithm, or a start without a step.
     """
     if isinstance(algorithm, str):
-        if algorithm not in ALGORITHMS:
-            raise InputError(
-                f"algorithm {algorithm!r} must be one of {', '.join(ALGORITHMS)}"
-                f"{_nearest(algorithm, ALGORITHMS)}"
-            )
-        algorithm = ALGORITHMS[algorithm]
+        algorithm = algorithm_named(algorithm)
     if isinstance(algorithm, Algorithm):
         if step is not None:
             raise InputTypeError(
@@ -114,19 +111,41 @@ def _pair(
                 "it, or divide by batch_size"
             )
     _check_known(settings, taken, whose="the step")
-    for name, parameter in taken.items():
-        if parameter.default is inspect.Parameter.empty and name not in settings:
-            remedy = (
-                f"account uses {name!r} itself, so rename it"
-                if name in _OWN_NAMES
-                else f"give {name}=..."
-            )
-            raise InputError(f"the step takes {name!r}, which has no default; {remedy}")
+    lacking = [
+        name
+        for name, parameter in taken.items()
+        if parameter.default is inspect.Parameter.empty and name not in settings
+    ]
+    if lacking and (whole := _owner(init, step)) is not None:
+        return Chosen(whole, _settings_of(whole, settings))
+    if lacking:
+        name = lacking[0]
+        remedy = (
+            f"account uses {name!r} itself, so rename it"
+            if name in _OWN_NAMES
+            else f"give {name}=..."
+        )
+        raise InputError(f"the step takes {name!r}, which has no default; {remedy}")
     kind = dataclasses.make_dataclass(
         "Settings", [(name, object) for name in settings], frozen=True, kw_only=True
     )
     name = getattr(step, "__name__", None) or type(step).__name__
     return Chosen(Algorithm(name=name, init=init, step=step, settings=kind), kind(**settings))
+
+
+def _owner(init: object, step: object) -> Algorithm | None:
+    """The one algorithm of the step's own module that is made of these two; its defaults hold."""
+    module = sys.modules.get(getattr(step, "__module__", None) or "")
+    found = (
+        [
+            value
+            for value in vars(module).values()
+            if isinstance(value, Algorithm) and value.init is init and value.step is step
+        ]
+        if module is not None
+        else []
+    )
+    return found[0] if len(found) == 1 else None
 
 
 def _settings_of(algorithm: Algorithm, settings: Mapping[str, object]) -> Any:

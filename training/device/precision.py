@@ -16,14 +16,14 @@ bound. How much longer no factor can say, so neither is offered:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
 
 from ...privacy.errors import InputError
 
-__all__ = ["full_precision"]
+__all__ = ["full_precision", "readable_precision"]
 
 # Where a setting of its own exists: CUDA's and the CPU's products and convolutions; the setting's
 # name and value there. Before torch 2.9 CUDA alone has one.
@@ -31,7 +31,10 @@ _PLACES: Sequence[tuple[str, str]] = (("cuda", "matmul"), ("cudnn", ""))
 _NAME = "allow_tf32"
 _FULL: bool | str = False
 if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-    _PLACES = (("cuda", "matmul"), ("cudnn", "conv"), ("mkldnn", "matmul"), ("mkldnn", "conv"))
+    _PLACES = (
+        *(("cuda", "matmul"), ("cudnn", "conv"), ("cudnn", "rnn")),
+        *(("mkldnn", "matmul"), ("mkldnn", "conv"), ("mkldnn", "rnn")),
+    )
     _NAME = "fp32_precision"
     _FULL = "ieee"
 
@@ -66,6 +69,35 @@ def full_precision() -> Iterator[None]:
                 f"({', '.join(str(getattr(setting, name)) for setting in settings)}), which a "
                 "clip norm would not bound; unset what forces them in the environment"
             )
+        yield
+
+
+@contextmanager
+def readable_precision() -> Iterator[None]:
+    """Let torch read its older switch of TF32 inside, as `torch.export` does; it computes nothing.
+
+    Torch raises where the switch and the settings that took its place differ, as they do in
+    `full_precision`. Settings are left as found; the switch is never written, since none could
+    tell what it was.
+
+    Examples:
+        >>> with full_precision(), readable_precision():
+        ...     torch.backends.cudnn.allow_tf32
+        True
+    """
+    if _NAME == "allow_tf32":
+        yield
+        return
+    with ExitStack() as given_back:
+        settings = [_at("cudnn", part) for part in ("conv", "rnn")]
+        for setting in settings:
+            given_back.callback(_give_back, setting, setting.fp32_precision)
+        for value in ("tf32", "ieee"):
+            for setting in settings:
+                setting.fp32_precision = value
+            with suppress(RuntimeError):
+                _ = torch.backends.cudnn.allow_tf32
+                break
         yield
 
 

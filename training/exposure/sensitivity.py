@@ -87,6 +87,4 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
 
 def cost(one: JointSensitivity) -> tuple[float, bool]:
     """What the worst victim is chosen by: the figures, and of equal ones that nothing protects."""
-    """What the worst victim is chosen by: the figures, and of equal ones that nothing protects."""
-    """What the worst victim is chosen by: the figures, and of equal ones that nothing protects."""
     return one.sum_of_squares, one.status is Status.NO_PROTECTION

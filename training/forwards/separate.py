@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..device.precision import readable_precision
 from .operations import (
     RULES,
     SIZES,
@@ -129,7 +130,7 @@ def separate(model: nn.Module, example: Tensor) -> Separate | str:
     model = copy.deepcopy(model).requires_grad_(True)
     inputs = torch.zeros_like(example).expand(_COPIES, *example.shape[1:]).contiguous()
     try:
-        with _quiet(), torch.enable_grad():
+        with _quiet(), readable_precision(), torch.enable_grad():
             program = torch.export.export(
                 model,
                 (inputs,),

@@ -2,10 +2,10 @@
 
 A layout by layer runs examples together, so it bounds what one record changes only if they do not
 meet in the network. No finite number of examples shows that of a forward that may branch on a
-whole batch; hence "auto" offers these layouts only where `unknown_forward` finds nothing, or where
-`overhear.training.forwards` finds a graph in which examples stay apart, and runs that graph. They
-serve if they also agree with the loop: the network's list of layers does not show parameters that
-are used outside their layer's call, layers that are called twice and overwritten outputs; a
+whole batch; hence these layouts serve, by name too, only where `unknown_forward` finds nothing, or
+where `overhear.training.forwards` finds a graph in which examples stay apart, and runs that graph.
+They serve if they also agree with the loop: the network's list of layers does not show parameters
+that are used outside their layer's call, layers that are called twice and overwritten outputs; a
 comparison does. Of those that serve, `choose` takes one by a rule. Layouts differ in rounding, so
 the rule reads no clock, and of a run the whole graph and the expected batch: the same run takes the
 same layout every time, and on every rank.
@@ -43,7 +43,7 @@ import torch
 from torch import Tensor, nn
 
 from ..forwards.separate import Separate, separate
-from ..models import networks
+from ..models.forward_calls import unknown_forward
 from .clipping import Examples, Pass, Span
 from .ghost import BookKeeping
 from .grouped import Grouped
@@ -54,27 +54,6 @@ from .loop_and_vmap import Kernel, Loop, OfModel
 BY_LAYER: Mapping[str, Callable[[nn.Module], Kernel]] = {
     "book-keeping": BookKeeping,
     "grouped": Grouped,
-}
-
-# Their forward treats the examples along the first dimension one by one, whatever they read.
-_SEPARATE = frozenset(
-    {
-        *(nn.Sequential, nn.Identity, nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm),
-        *(nn.Embedding, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU),
-        *(nn.SiLU, nn.Mish, nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Softplus, nn.Softsign),
-        *(nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d),
-        *(nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d),
-        nn.AdaptiveMaxPool2d,
-    }
-)
-# These do along any dimension but the first, which this attribute names.
-_ALONG = {
-    nn.Flatten: "start_dim",
-    nn.Unflatten: "dim",
-    nn.Softmax: "dim",
-    nn.LogSoftmax: "dim",
-    nn.Softmin: "dim",
-    nn.GLU: "dim",
 }
 
 # Of probes, in units of the data's largest number: there, what a batch's statistics decide changes.
@@ -103,43 +82,7 @@ class NetworkSize:
     per_example: int
 
 
-def unknown_forward(model: nn.Module) -> str | None:
-    """Why examples may meet in a network's forward, as far as is known; None where they cannot.
-
-    Known are the networks of `overhear.training.models.networks` and layers of torch by their exact
-    class, without hooks and with no method that is the layer's own.
-
-    Args:
-        model: The network.
-
-    Examples:
-        >>> unknown_forward(nn.Sequential(nn.Flatten(start_dim=0), nn.Linear(4, 2)))
-        "layer '0' (Flatten) has start_dim=0, which may be that of the examples"
-    """
-    if torch.nn.modules.module._has_any_global_hook():
-        return "all layers have hooks"
-    for name, module in model.named_modules():
-        of = type(module)
-        kind = f"layer {name!r} ({of.__name__})"
-        if of in _ALONG:
-            dim = getattr(module, _ALONG[of])
-            # -1 is the first dimension only of a single one, which no layer takes as examples.
-            if not isinstance(dim, int) or (dim < 1 and dim != -1):
-                return f"{kind} has {_ALONG[of]}={dim}, which may be that of the examples"
-        elif of not in _SEPARATE and of.__module__ != networks.__name__:
-            return f"{kind} is of a class whose forward is not known"
-        if any(callable(getattr(of, held, None)) for held in vars(module)):
-            return f"{kind} has a method of its own"
-        hooks = (
-            *(module._forward_hooks, module._forward_pre_hooks),
-            *(module._backward_hooks, module._backward_pre_hooks),
-        )
-        if any(hooks):
-            return f"{kind} has hooks"
-    return None
-
-
-def with_layers(model: nn.Module, example: Tensor, *, named: bool) -> nn.Module | str:
+def with_layers(model: nn.Module, example: Tensor) -> nn.Module | str:
     """A network as layers that have a rule, among which examples cannot meet; or why it is none.
 
     A network whose forward is known is returned itself, any other one as a checked graph
@@ -148,15 +91,13 @@ def with_layers(model: nn.Module, example: Tensor, *, named: bool) -> nn.Module 
     Args:
         model: The network.
         example: (1, *shape), of which the shape, the type and the device matter.
-        named: Whether the caller asks for a layout by layer, and takes it upon itself that examples
-            do not meet in a network whose graph does not show it.
     """
     unsupported = unsupported_layer(model)
     if unsupported is None and unknown_forward(model) is None:
         return model
     found = separate(model, example)
-    if named and isinstance(found, str):
-        return model if unsupported is None else f"{unsupported}, and {found}"
+    if isinstance(found, str) and unsupported is not None:
+        return f"{unsupported}, and {found}"
     return found
 
 

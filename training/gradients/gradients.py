@@ -77,10 +77,8 @@ class PairGradients:
             whose gradients do not vanish. Book-keeping and grouped serve if examples cannot meet in
             the network (`choice.with_layers`), every layer with parameters has a rule
             and they agree with the loop on first examples and probes; vmap serves otherwise. Of
-            the two `choice.choose` takes one, by the network, the work and the device. A
-            layout by layer that is asked for by name rests, for a network whose graph does not
-            show that examples stay apart, on the comparison alone, and that a record changes a sum
-            by at most C on the caller.
+            the two `choice.choose` takes one, by the network, the work and the device. Asked for
+            by name they are refused where they do not serve.
         device: Where to compute; the model's device by default.
         dtype: Working precision, float32 or float64; the model's by default. Products in float32
             are full ones, see `overhear.training.device.precision`.
@@ -181,7 +179,8 @@ class PairGradients:
             (E, D) in the working precision, in the order of the pairs; zeros for an empty batch.
 
         Raises:
-            ValueError: If a shape, an index, clip_norm or a coefficient is out of range.
+            ValueError: If a shape, an index, clip_norm or a coefficient is out of range, or the
+                layout that was asked for does not serve the network.
             FloatingPointError: If a sum, a gradient or its squared norm is not finite. On a device
                 other than the CPU `check` raises it, and this function only after many calls
                 without one.
@@ -306,11 +305,13 @@ class PairGradients:
         """
         example = examples.inputs[:1]
         if self._layered is None:
-            found = with_layers(self._model, example, named=self._asked != "auto")
+            found = with_layers(self._model, example)
             if isinstance(found, str):
                 if self._asked != "auto":
                     raise InputError(
-                        f"{self._asked} has no rule: {found}; use layout='vmap' or 'auto'"
+                        f"layout={self._asked!r} takes examples together, and nothing shows that "
+                        f"they do not mix in this network: {found}; use layout='vmap' or 'loop', "
+                        "which take them one by one, or 'auto'"
                     )
                 self._settled = True
                 return

@@ -1,6 +1,7 @@
 """The two general layouts of per-example gradients: one example at a time, and vmap.
 
-They take any deterministic network, and any task. `overhear.training.gradients.ghost` and
+They take any deterministic network, and any task. Random numbers are refused: their generator would
+carry from one example to the next how many there were. `overhear.training.gradients.ghost` and
 `overhear.training.gradients.grouped` are for networks of layers with a rule;
 `overhear.training.gradients.gradients` chooses.
 """
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
+from ...privacy.errors import InputError
 from ..device.memory import elements_at_once
+from ..models.forward_calls import ForwardCalls
 from ..models.parameters import unflatten
 from ..models.tasks import Task
 from .clipping import (
@@ -75,7 +78,7 @@ class OfModel:
     """The cross-entropy of a network; a piece is a parameter."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self._model, self._calls = model, ForwardCalls(model)
         self.size = sum(p.numel() for p in model.parameters())
 
     def pieces(self, flat: Tensor) -> dict[str, Tensor]:
@@ -86,7 +89,7 @@ class OfModel:
         """See `Objective.loss`."""
         inputs = x.unsqueeze(0).clone()  # which a forward may overwrite
         with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
-            logits = torch.func.functional_call(self._model, pieces, (inputs,))
+            logits = self._calls(pieces, inputs)
         return cross_entropy(logits, y.unsqueeze(0))
 
 
@@ -121,10 +124,16 @@ class Loop:
         return elements_at_once(device)
 
     def _gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        before = _generators(flat.device)
         with torch.enable_grad():
             point = flat.detach().requires_grad_()
             loss = self._objective.loss(self._objective.pieces(point), x, y)
             (gradient,) = torch.autograd.grad(loss, point)
+        if not all(map(torch.equal, before, _generators(flat.device))):
+            raise InputError(
+                "the network or task draws random numbers, which tie the gradient of a record to "
+                "the records before it; compute without them, or draw them once when it is made"
+            )
         return gradient
 
     def add(
@@ -147,6 +156,14 @@ class Loop:
                 if clip_norm is not None:
                     gradient *= clip_factors(gradient.square().sum(), clip_norm)
                 out[span.row] += gradient
+
+
+def _generators(device: torch.device) -> list[Tensor]:
+    """The states of torch's own generators that a loss on the device may draw from."""
+    states = [torch.get_rng_state()]
+    if device.type in ("cuda", "mps"):
+        states.append(torch.get_device_module(device).get_rng_state(device))
+    return states
 
 
 class Vmap:

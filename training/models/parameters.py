@@ -4,12 +4,12 @@ Every network maps inputs (B, *input_shape) to logits (B, classes); the loss is 
 They are deterministic and treat the examples of a batch separately, so that a gradient can be
 clipped per example: no dropout, no BatchNorm. The networks themselves are in `networks`.
 
-A name "module:function" calls ``function(input_shape, classes)`` of an importable module.
+A name "module:function" calls ``function(input_shape, classes)`` of a module of one's own, which
+`training.own.names` finds.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError, InputTypeError
+from ..own.names import own_object
 from .networks import NETWORKS, Shape
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def build_model(
             f"model name={name!r} is unknown; choose one of {', '.join(MODEL_NAMES)}, or name "
             'your own as "module:function"'
         )
-    builder = _import_builder(name) if own else NETWORKS[name]
+    builder = _own_builder(name) if own else NETWORKS[name]
     if not own:
         with torch.device("meta"):
             size = sum(sizes_of(builder(input_shape, classes)))
@@ -185,35 +186,14 @@ def unflatten(model: nn.Module, flat: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _import_builder(name: str) -> Callable[..., Any]:
-    module_name, _, function_name = name.partition(":")
-    if not all((*module_name.split("."), function_name)):
-        raise InputError(
-            f'model {name!r} must name "module:function", such as "my_models:build": an importable '
-            "module and a function of it"
-        )
-    try:
-        with _stated(name, f"importing {module_name!r}"):
-            module = importlib.import_module(module_name)
-    except _YourError as error:
-        if not isinstance(error.__cause__, ImportError):
-            raise
-        raise InputError(
-            f"model {name!r}: cannot import {module_name!r} ({error.__cause__}); install it or put "
-            "its folder on PYTHONPATH"
-        ) from error.__cause__
-    with _stated(name, f"looking up {function_name!r} in {module_name!r}"):
-        builder = getattr(module, function_name, None)
-    if builder is None:
-        raise InputError(
-            f'model {name!r} must name "module:function", and {module_name!r} has no '
-            f"{function_name!r}"
-        )
-    if not callable(builder):
+def _own_builder(name: str) -> Callable[..., Any]:
+    found = own_object(name, key="model")
+    if isinstance(found, nn.Module) or not callable(found):
         raise InputTypeError(
-            f"model {name!r} must name a function (input_shape, classes) -> nn.Module"
+            f"model {name!r} is {type(found).__name__}; it must name a function (input_shape, "
+            "classes) -> nn.Module, which draws fresh weights whenever it is called"
         )
-    return builder
+    return found
 
 
 class _YourError(InputError):

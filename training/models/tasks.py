@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
+from .forward_calls import ForwardCalls
 from .parameters import flatten, unflatten, validate_model
 
 
@@ -59,7 +60,11 @@ class Task(Protocol):
         ...
 
     def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
-        """Scalar loss at point (D,) of inputs (*shape) and a target (); runs under torch.func."""
+        """Scalar loss at point (D,) of inputs (*shape) and a target (); runs under torch.func.
+
+        It depends on these alone: a loss that keeps something between calls, or draws a random
+        number, lets one record change the gradients of others.
+        """
         ...
 
     def project(self, value: Tensor) -> Tensor:
@@ -110,6 +115,7 @@ class ClassWeights:
             if not 0 <= value < float("inf"):
                 raise InputError(f"{name}={value} must be a finite number >= 0")
         self._model = copy.deepcopy(model).requires_grad_(False)
+        self._calls = ForwardCalls(self._model)
         self._classes, self._strength = classes, strength
         self._penalty, self._steepness = penalty, penalty_steepness
         self._parameters = sum(p.numel() for p in model.parameters())
@@ -128,7 +134,7 @@ class ClassWeights:
         """See `Task.loss`."""
         x, y = point.split(self.dimensions)
         parameters = unflatten(self._model, x)
-        logits = torch.func.functional_call(self._model, parameters, (inputs.unsqueeze(0),))
+        logits = self._calls(parameters, inputs.unsqueeze(0))
         error = cross_entropy(logits, target.unsqueeze(0))
         every = torch.arange(self._classes, device=target.device)
         own = (y * (every == target)).sum()  # y[target], which vmap(grad) does not take

@@ -13,11 +13,7 @@ Shape letters: K intercepts, D parameters.
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,29 +121,13 @@ def _fitting(
 
 
 def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.Module:
-    with _current_folder_importable():
-        network = build_model(
-            name,
-            input_shape=facts.input_shape,
-            classes=classes,
-            generator=torch.Generator().manual_seed(seed),
-        )
+    network = build_model(
+        name,
+        input_shape=facts.input_shape,
+        classes=classes,
+        generator=torch.Generator().manual_seed(seed),
+    )
     return network.eval()
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """Finds `my_model.py` beside the caller, as `python -m` does."""
-    here = str(Path.cwd())
-    importlib.invalidate_caches()
-    added = here not in sys.path and "" not in sys.path
-    if added:
-        sys.path.append(here)
-    try:
-        yield
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
 
 
 def _load(network: nn.Module, weights: TensorFile) -> None:

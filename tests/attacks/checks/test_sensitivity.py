@@ -97,7 +97,7 @@ def test_other_graphs_pass(graph):
 def test_runs_without_noise_or_clipping_pass(how):
     found = checked(a_run("dpdl", rounds=2, **how))
     assert found.passed, found.words
-    assert ("nothing has a bound" in found.words) == ("clip_norm" in how)
+    assert ("no made one moves what has a bound" in found.words) == ("clip_norm" in how)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (0, 1, 12)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 from overhear.attacks.problem.observation import sent_gradient
 from overhear.commands.cli import main
 from overhear.commands.run.invert import invert
+from overhear.runs.attack.gradients import invert as gradients_attack
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 
@@ -88,3 +90,46 @@ def test_what_is_missing_or_belongs_to_runs_is_named(
     assert main(["invert", *arguments]) == 2
     assert words in capsys.readouterr().err
     assert not Path("found").exists()
+
+
+INVERT = ("invert", *BASIC, "--input-shape", "1,4,4", "--low", "0", "--high", "1")
+
+
+def _signals_in(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    real = getattr(gradients_attack, name)
+
+    def signalled(*given: Any, **how: Any) -> Any:
+        signal.raise_signal(number)
+        return real(*given, **how)
+
+    monkeypatch.setattr(gradients_attack, name, signalled)
+
+
+@pytest.mark.parametrize(
+    ("moment", "said"),
+    [
+        ("pose", "stopped; nothing was written\n"),
+        ("reconstruct", "stopped; the same command goes on from the last state of the search"),
+    ],
+)
+def test_a_search_that_is_stopped_is_given_again(
+    moment: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        _signals_in(patched, moment, signal.SIGINT)
+        assert main(list(INVERT)) == 130
+    shown = capfd.readouterr().err
+    assert shown.startswith(said)
+    assert shown.count("\n") == 1
+    assert main(list(INVERT)) == 0
+    assert Path("found/attack.json").is_file()
+
+
+def test_a_signal_while_the_result_is_written_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _signals_in(monkeypatch, "_save_pictures", signal.SIGTERM)
+    assert main(list(INVERT)) == 0
+    said = "the signal came when the work was done, so nothing was stopped\n"
+    assert capfd.readouterr().err == said
+    assert Path("found/attack.json").is_file()

@@ -117,7 +117,7 @@ def test_an_attack_that_is_asked_to_stop_keeps_what_is_done_and_says_so(folder: 
         if done > total // 2:
             stop.ask(2)
 
-    with pytest.raises(Interrupted, match=r"1 of 2 points .* are kept in .*; the same command"):
+    with pytest.raises(Interrupted, match=r"1 of 2 points .* are kept in .*; given again"):
         attack_run(folder, progress=ask, stop=stop)
     assert len(list(folder.glob("attacks/point-*"))) == 1
     assert not list(folder.rglob("*.part"))

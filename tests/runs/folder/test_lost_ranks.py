@@ -20,13 +20,11 @@ import torch
 from overhear.commands import cli
 from overhear.privacy import read_ledger
 from overhear.runs.folder import folder as run_folder
-from overhear.runs.folder import launch
 from overhear.runs.folder import run as running
 from overhear.runs.folder.ranks import Group
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.stop import Stop
 from overhear.training.engine.checkpoint import load_checkpoint
 from tests.runs.folder.rank_processes import Ended, started_by_hand, unchanged
 from tests.runs.folder.test_ranks import FAST, RUN, command
@@ -348,27 +346,6 @@ def test_rank_0_may_be_lost_once_it_has_closed_the_folder(run_file, tmp_path):
     assert ended.codes == [-signal.SIGKILL, 0], ended.said
     assert not ended.errors
     assert run_folder.is_finished(tmp_path / "out")
-
-
-@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("closed", [True, False])
-def test_who_started_the_ranks_tells_a_finished_run_from_one_to_resume(
-    ends, closed, monkeypatch, capsys
-):
-    monkeypatch.setattr(launch, "_STOPPED", 0.2)
-    first, second = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
-    try:
-        first.send_signal(ends)
-        told = {"closed": lambda: closed, "met": lambda: True, "stop": Stop()}
-        code = launch._watch([first, second], patience=0.2, **told)
-    finally:
-        for process in (first, second):
-            process.kill()
-            process.wait()
-    said = capsys.readouterr().err
-    assert code == (0 if closed else 2)
-    assert ("the run is finished" in said) == closed
-    assert ("--resume continues the run" in said) == (not closed)
 
 
 def plan_slowly() -> None:

@@ -9,7 +9,8 @@ import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from overhear.runs.hosts import meeting
-from overhear.runs.hosts.meeting import FAILED_FIRST, Guest, connect, introduce, store_of
+from overhear.runs.hosts.meeting import Guest, connect, introduce, store_of
+from overhear.runs.hosts.names import FAILED_FIRST
 from overhear.runs.hosts.place import Place
 from overhear.runs.hosts.same_run import program_facts
 

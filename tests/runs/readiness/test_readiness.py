@@ -91,7 +91,7 @@ REFUSED = [
     pytest.param(["model.name=own_networks:no_network"], "must be an nn.Module", id="no-module"),
     pytest.param(["model.name=own_networks:mixing"], "together than one by one", id="mixing"),
     pytest.param(["model.name=own_networks:absent"], "has no 'absent'", id="no-function"),
-    pytest.param(["model.name=nowhere_at_all:f"], "cannot import", id="no-import"),
+    pytest.param(["model.name=nowhere_at_all:f"], "no module", id="no-import"),
     pytest.param(["data.name=mnist", "data.root={folder}/absent"], "absent", id="no-folder"),
     pytest.param(
         ["data.name=libsvm", "data.root={folder}/table.csv", "data.features=3"],

@@ -96,7 +96,7 @@ def test_an_account_of_some_seconds_says_so_before_it_is_begun(
 
 STATEMENT = account(
     "dpdl", graph="ring:4", rounds=2, sampling_rate=0.1, delta=1e-5, noise_multiplier=1.0
-).statement
+).said_of
 
 
 class State(NamedTuple):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from overhear.training.device.precision import full_precision
 from overhear.training.forwards.separate import Separate, separate
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.parameters import flatten
@@ -123,3 +124,14 @@ def test_a_copy_of_a_graph_computes_the_same():
 def test_evaluation_mode_has_a_graph_too():
     model = Transformer().eval()
     assert isinstance(separate(model, torch.zeros(1, 5, dtype=torch.int64)), Separate)
+
+
+def test_a_graph_is_found_where_a_round_computes():
+    """`torch.export` reads a switch that torch refuses to read beside full products."""
+    settings = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    outside = [setting.fp32_precision for setting in settings]
+    with full_precision():
+        found = separate(Transformer(), torch.zeros(1, 5, dtype=torch.int64))
+        assert [setting.fp32_precision for setting in settings] == ["ieee", "ieee"]
+    assert isinstance(found, Separate), found
+    assert [setting.fp32_precision for setting in settings] == outside

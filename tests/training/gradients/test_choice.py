@@ -4,13 +4,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from overhear.privacy.errors import InputError
 from overhear.training.gradients import choice as layout_choice
 from overhear.training.gradients import gradients
-from overhear.training.gradients.choice import NetworkSize, choose, network_size, unknown_forward
+from overhear.training.gradients.choice import NetworkSize, choose, network_size
 from overhear.training.gradients.clipping import Examples
 from overhear.training.gradients.ghost import BookKeeping
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.gradients.grouped import Grouped
+from overhear.training.models.forward_calls import unknown_forward
 from overhear.training.models.parameters import MODEL_NAMES, build_model, flatten
 from tests.training.gradients.layout_cases import (
     FALLBACK,
@@ -62,15 +64,15 @@ def test_one_record_moves_a_sum_by_at_most_the_clip_norm(name, size, generator):
 
 
 @pytest.mark.parametrize("layout", ["book-keeping", "grouped"])
-@pytest.mark.parametrize("name", ["scaled", "centred", "softmax over examples", "hook"])
+@pytest.mark.parametrize("name", MIXING)
 @pytest.mark.parametrize("first", ["ordinary", "one", "blank"])
-def test_a_name_is_refused_where_a_probe_moves_the_gradients_of_others(layout, name, first):
+def test_a_name_is_refused_whatever_the_first_examples_show(layout, name, first):
     torch.manual_seed(2)
     model = MIXING[name]()
     x, y = torch.rand(1 if first == "one" else 4, 6), torch.tensor([0, 1, 2, 0])
     x, y = 0 * x if first == "blank" else x, y[: len(x)]
     engine = PairGradients(model, layout, dtype=torch.float64)
-    with pytest.raises(ValueError, match=f"{layout} fails: .* use layout='vmap'"):
+    with pytest.raises(InputError, match=f"layout='{layout}' takes .* use layout='vmap'"):
         engine.clipped_sums(flatten(model)[None], ([0], [0]), [(x, y)], clip_norm=1.0)
 
 

@@ -250,11 +250,11 @@ def test_mixing_and_chance_without_a_layer_are_found_by_running(monkeypatch, fun
     ("name", "message"),
     [
         ("resnet", "unknown; choose one of linear, mlp"),
-        ("no_such_module_here:build", "cannot import .*PYTHONPATH"),
+        ("no_such_module_here:build", "no module .* or installed; run the command in its folder"),
         ("math:build", "'math' has no 'build'"),
-        (":build", 'must name "module:function"'),
-        ("..:build", 'must name "module:function"'),
-        ("math:", 'must name "module:function"'),
+        (":build", 'must read "module:NAME"'),
+        ("..:build", 'must read "module:NAME"'),
+        ("math:", 'must read "module:NAME"'),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_remedy(name, message):

@@ -169,7 +169,7 @@ def test_a_shape_that_the_model_does_not_take_is_named():
     ("model", "words"),
     [
         ("my_networks:missing", "has no 'missing'"),
-        ("no_such_module_at_all:build", "cannot import 'no_such_module_at_all'"),
+        ("no_such_module_at_all:build", "no module 'no_such_module_at_all'"),
         ("no_such_network", "'no_such_network' is unknown"),
         ("my_networks:nothing", "raised TypeError"),
         ("my_networks:normed", "(BatchNorm2d) mixes the examples of a batch"),

@@ -1,0 +1,45 @@
+"""Overhear: what each adversary can learn about one record from what a decentralized run sends.
+
+Each name is imported when it is first asked for, so that `import overhear` costs nothing.
+
+>>> import overhear
+>>> overhear.budget(noise_multiplier=1, delta=1e-5, rounds=1000, sampling_rate=0.01).epsilon < 1.83
+True
+"""
+
+TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
+if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
+    from .interface.account import account
+    from .interface.budget import budget
+
+    __version__: str
+
+__all__ = ["__version__", "account", "budget"]
+
+# Each public name, and the module of `overhear.interface` that defines it.
+_STANDS_IN = {
+    "account": "account",
+    "budget": "budget",
+}
+
+if not TYPE_CHECKING:  # to a type checker an unknown name is an error
+
+    def __getattr__(name):
+        """A public name, imported when it is first asked for."""
+        from importlib import import_module
+
+        if name == "__version__":
+            from importlib.metadata import version
+
+            found = version("overhear")
+        elif name in _STANDS_IN:
+            found = getattr(import_module(f".interface.{_STANDS_IN[name]}", __name__), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    """The public names, whether or not they were imported already."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,78 @@
+"""The command `overhear new`: a commented file to start from."""
+
+from __future__ import annotations
+
+import enum
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...privacy.errors import InputError
+
+__all__ = ["What", "new", "template"]
+
+
+class What(enum.StrEnum):
+    """What a file is for."""
+
+    RUN = "run"
+    ALGORITHM = "algorithm"
+    POLICY = "policy"
+    SYSTEM = "system"
+    CI = "ci"
+
+
+_FILES = {
+    What.RUN: "run.toml",
+    What.ALGORITHM: "algorithm.py.txt",  # a template of a module is no module of ours
+    What.POLICY: "policy.toml",
+    What.SYSTEM: "system.jsonl",
+    What.CI: "ci.yml",
+}
+
+
+def new(
+    what: Annotated[What, typer.Argument(metavar="what", help="What to start from.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Where to write it; else printed.")
+    ] = None,
+) -> None:
+    """Print or write a commented file to start from; never over one that is there.
+
+    A run file, a module with an algorithm, a policy, a log of what a system elsewhere releases, or
+    a workflow of GitHub that plans a run at every change.
+    """
+    text = template(what, module=None if file is None else file.stem)
+    if file is None:
+        print(text, end="")
+        return
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise InputError(
+            f"{file} is there already and is not written over; name another file"
+        ) from None
+    print(f"Written to {file}.")
+
+
+def template(what: What, *, module: str | None = None) -> str:
+    """The text of a template.
+
+    Args:
+        what: it is for.
+        module: the name under which an algorithm will be imported; None where it is not known.
+
+    >>> template(What.RUN).splitlines()[0]
+    '# A run of decentralized training, and how much one record may cost.'
+    """
+    text = files(f"{__package__.rpartition('.')[0]}").joinpath("templates", _FILES[what])
+    found = text.read_text(encoding="utf-8")
+    if what is What.CI:
+        return found.replace("VERSION", version("overhear"))
+    if what is What.ALGORITHM:
+        return found.replace("FILE", module or "mine")
+    return found

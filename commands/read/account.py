@@ -1,0 +1,135 @@
+"""The command `overhear account`: what declared releases cost each adversary."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...privacy.errors import InputError
+from ..prepare.budget import AccountantName, AdjacencyName
+from ..terminal.terminal import make_console, print_json, say
+
+__all__ = ["account"]
+
+
+class AccountFormat(enum.StrEnum):
+    """How an account is given."""
+
+    TABLE = "table"
+    JSON = "json"
+    MD = "md"
+    HTML = "html"
+
+
+def account(
+    logs: Annotated[
+        list[Path],
+        typer.Argument(metavar="LOG", help="Logs of releases, or the folder of one system's."),
+    ],
+    *,
+    delta: Annotated[float, typer.Option(help="Of every epsilon, in (0, 1).")] = 1e-5,
+    adversary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="eavesdropper, neighbour, neighbour:K, coalition:K,L, all-others or server; "
+            "repeatable.",
+        ),
+    ] = None,
+    victim: Annotated[
+        int | None, typer.Option(metavar="AGENT", help="Whose record is at risk; else the worst.")
+    ] = None,
+    adjacency: Annotated[
+        AdjacencyName, typer.Option(help="How neighbouring data sets differ.")
+    ] = AdjacencyName.ADD_OR_REMOVE_ONE,
+    accountant: Annotated[
+        AccountantName, typer.Option(help="How rounds are added up.")
+    ] = AccountantName.PLD,
+    absent: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AGENT:ROUNDS",
+            help="Rounds in which an agent released nothing, as is publicly known: 3:7,9-12.",
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="POLICY.toml", help="What must hold of the figures.")
+    ] = None,
+    format: Annotated[
+        AccountFormat, typer.Option("--format", help="Of what is printed.")
+    ] = AccountFormat.TABLE,
+) -> None:
+    """What a system that runs elsewhere costs each adversary, as somebody declared its releases.
+
+    The status of every figure is "declared": it holds if the list is true. Exit codes with
+    --policy: 0 within it, 3 over a limit, 5 evidence is missing.
+    """
+    from ...privacy.accounting.request import Accountant, Adjacency
+    from ...reports.declared.declared import declared_report
+    from ...reports.judgement.policy import load_policy
+
+    found = declared_report(
+        logs,
+        delta=delta,
+        adversaries=adversary or (),
+        victim=victim,
+        adjacency=Adjacency(adjacency.value),
+        accountant=Accountant(accountant.value),
+        absent=_absent(absent or ()),
+        policy=None if policy is None else load_policy(policy),
+    )
+    if format is AccountFormat.JSON:
+        print_json(found.dump())
+    elif format is AccountFormat.TABLE:
+        console = make_console()
+        from ...reports.declared.page import HEADS, headline, meaning, rows
+        from ..terminal.tables import rows_table
+
+        say(console, headline(found) + ".")
+        say(console, meaning(found))
+        table = [dict(zip(HEADS, row, strict=True)) for row in rows(found)]
+        console.print(rows_table(table, title="Who could learn what"))
+        for warning in found.account.warnings:
+            say(console, f"Note: {warning}.")
+        for one in found.assumptions:
+            say(console, f"{one.number}  {one.text} ({one.how})")
+        for required in () if found.decision is None else found.decision.requirements:
+            say(console, f"{required.outcome.value.upper()}  {required.name}: {required.sentence}")
+    else:
+        from ...reports.declared.page import declared_html, declared_markdown
+
+        page = declared_html if format is AccountFormat.HTML else declared_markdown
+        print(page(found), end="")
+    if found.decision is not None:
+        raise typer.Exit(found.decision.exit_code)
+
+
+_MOST_ABSENT = 1_000_000  # rounds
+_ABSENT = re.compile(r"(\d{1,9}):(\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)", re.ASCII)
+
+
+def _absent(said: Sequence[str]) -> dict[int, list[int]]:
+    """Rounds by agent, of texts such as "3:7,9-12".
+
+    Raises:
+        ValueError: a text that is none, or names very many rounds.
+    """
+    found: dict[int, list[int]] = {}
+    for text in said:
+        matched = _ABSENT.fullmatch(text)
+        spans = [part.split("-") for part in matched[2].split(",")] if matched else []
+        rounds = [range(int(span[0]), int(span[-1]) + 1) for span in spans]
+        count = sum(map(len, rounds))
+        if matched is None or not all(rounds) or count > _MOST_ABSENT:
+            raise InputError(
+                f"--absent {text!r:.60} must be AGENT:ROUNDS of at most {_MOST_ABSENT} rounds, "
+                "such as 3:7 or 3:7,9-12"
+            )
+        found.setdefault(int(matched[1]), []).extend(chain.from_iterable(rounds))
+    return found

@@ -1,0 +1,149 @@
+"""What a shell offers when Tab is pressed: keys of a run file, and the names that they may have."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Literal, get_args, get_origin
+
+__all__ = ["ALGORITHM_NAMES", "overrides", "presets", "sweeps", "words_of_bash"]
+
+# The registry imports torch, which takes longer than a hand waits; a test holds the two together.
+ALGORITHM_NAMES = (
+    *("dsgd", "dp-dpsgd", "dpdl", "dp-cga", "muffliato", "dp-netfleet", "dyn-d2p", "whisper"),
+    *("decor", "ldp-dsgd", "cdp-dsgd", "dpmixsgd", "dm-hsgd", "sgda", "dp-sgda"),
+)
+_ADVERSARIES = ("eavesdropper", "neighbour", "all-others", "final-models", "single-message")
+
+
+def overrides(incomplete: str) -> list[str]:
+    """Of `--set table.key=value`.
+
+    >>> overrides("graph.name=d")
+    ['graph.name=directed-ring', 'graph.name=directed-exponential']
+    >>> overrides("privacy.adv")
+    ['privacy.adversary=', 'privacy.adversaries=']
+    """
+    return _completed(incomplete, several=False)
+
+
+def sweeps(incomplete: str) -> list[str]:
+    """Of `--sweep table.key=a,b,c`, the last one of the list.
+
+    >>> sweeps("algorithm.name=dpdl,dec")
+    ['algorithm.name=dpdl,decor']
+    """
+    return _completed(incomplete, several=True)
+
+
+def presets(incomplete: str) -> list[str]:
+    """Names of attacks.
+
+    >>> presets("i")
+    ['idlg', 'inverting-gradients']
+    """
+    from ...runs.run_file.tables import PresetName
+
+    return [name for name in get_args(PresetName) if name.startswith(incomplete)]
+
+
+@contextlib.contextmanager
+def words_of_bash(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """Bash takes "key=value" apart at "=": join its words, and leave the key off the answer.
+
+    Nothing happens but where bash asks what may stand behind a "=".
+
+    >>> given = {"_OVERHEAR_COMPLETE": "complete_bash", "COMP_CWORD": "5",
+    ...     "COMP_WORDS": chr(10).join(["overhear", "plan", "--set", "graph.name", "=", "r"])}
+    >>> with words_of_bash(given):
+    ...     print(given["COMP_WORDS"].split(), given["COMP_CWORD"])
+    ...     # What is printed is left without its key.
+    ['overhear', 'plan', '--set', 'graph.name=r'] 3
+    >>> with words_of_bash(given):
+    ...     print("graph.name=ring")
+    ring
+    """
+    joined: list[str] = []
+    if environment.get("_OVERHEAR_COMPLETE") == "complete_bash":
+        words = environment.get("COMP_WORDS", "").split("\n")
+        for word in words[: int(environment.get("COMP_CWORD") or 0) + 1]:
+            if joined and (word == "=" or joined[-1].endswith("=")):
+                joined[-1] += word
+            else:
+                joined.append(word)
+    if not joined or "=" not in joined[-1]:
+        yield
+        return
+    environment["COMP_WORDS"] = "\n".join(joined)
+    environment["COMP_CWORD"] = str(len(joined) - 1)
+    key, answer = f"{joined[-1].partition('=')[0]}=", io.StringIO()
+    try:
+        with contextlib.redirect_stdout(answer):
+            yield
+    finally:
+        print("\n".join(one.removeprefix(key) for one in answer.getvalue().splitlines()))
+
+
+def _completed(incomplete: str, *, several: bool) -> list[str]:
+    key, given, value = incomplete.partition("=")
+    if not given:
+        return [f"{name}=" for name in _keys() if name.startswith(incomplete)]
+    before, _, last = value.rpartition(",") if several else ("", "", value)
+    head = f"{before}," if before else ""
+    found = (name for name in _values(key, several=several) if name.startswith(last))
+    return [f"{key}={head}{name}" for name in found]
+
+
+def _keys() -> list[str]:
+    return [f"{table}.{key}" for table, of in _tables().items() for key in of]
+
+
+def _values(key: str, *, several: bool) -> list[str]:
+    """What a key may be, where that is a few names."""
+    from ...runs.run_file.tables import MODEL_NAMES
+
+    named = {
+        "algorithm.name": ALGORITHM_NAMES,
+        "model.name": MODEL_NAMES,
+        "privacy.adversary": _ADVERSARIES,
+        "attack.adversary": _ADVERSARIES,
+    }
+    if key in named:
+        return list(named[key])
+    lists = {"privacy.adversaries": _ADVERSARIES}
+    table, _, field = key.partition(".")
+    annotation = _tables().get(table, {}).get(field)
+    if key in lists:
+        return [] if several else [f'["{name}"]' for name in lists[key]]
+    names, is_list = _names(annotation)
+    if is_list:
+        return [] if several else [f'["{name}"]' for name in names]
+    return names
+
+
+def _names(annotation: Any) -> tuple[list[str], bool]:
+    """The names that an annotation allows, and whether it is a list of them."""
+    if get_origin(annotation) is Literal:
+        return [name for name in get_args(annotation) if isinstance(name, str)], False
+    if annotation is bool:
+        return ["true", "false"], False
+    found: list[str] = []
+    inside = [one for one in get_args(annotation) if one is not Ellipsis]
+    for one in inside:
+        found += _names(one)[0]
+    return found, get_origin(annotation) is tuple
+
+
+def _tables() -> dict[str, dict[str, Any]]:
+    """By table its keys, and by key its annotation."""
+    from ...runs.run_file import tables
+
+    names = ("data", "graph", "model", "algorithm", "privacy", "training", "intercept", "attack")
+    return {
+        name: {
+            key: field.annotation
+            for key, field in getattr(tables, f"{name.title()}Table").model_fields.items()
+        }
+        for name in (*names, "audit")
+    }

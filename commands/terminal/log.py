@@ -1,0 +1,129 @@
+"""What `--quiet` and `--log-file` ask of every command: no progress, and lines in a file.
+
+A file that can no longer be written ends no run: what it would say is then told to nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+from ...privacy.errors import InputError
+from ...runs.hosts.names import LIFELINE
+
+__all__ = ["Log", "Remaining", "current_log", "logging"]
+
+
+class Log:
+    """Where a command tells how far it is, besides the terminal.
+
+    Attributes:
+        quiet: whether the terminal shows no progress.
+        path: of the file; None without one.
+    """
+
+    def __init__(self) -> None:
+        self.quiet = False
+        self.path: Path | None = None
+        self._file: TextIO | None = None
+
+    def begin(self, *, quiet: bool, path: Path | None) -> None:
+        """Take what the command line says; lines of earlier commands in the file stay.
+
+        Raises:
+            ValueError: the file cannot be written.
+        """
+        self.quiet, self.path = quiet, path
+        if path is None or int(os.environ.get("RANK") or 0) > 0:  # rank 0 tells for all
+            return
+        try:
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"--log-file {path} cannot be written ({error.strerror or error}); name a file "
+                "in a folder that exists"
+            ) from error
+
+    def outline(self, text: str) -> None:
+        """Write a line about the whole command, unless whoever started this process does."""
+        if os.environ.get(LIFELINE) != "1":
+            self.line(text)
+
+    def line(self, text: str) -> None:
+        """Write a line with the time in UTC, at once."""
+        if self._file is not None:
+            stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            with suppress(OSError, ValueError):
+                self._file.write(f"{stamp} {' '.join(text.split())}\n")
+                self._file.flush()
+
+    @property
+    def options(self) -> list[str]:
+        """What another process of the same command is given before the command's name."""
+        named = [] if self.path is None else [f"--log-file={self.path}"]
+        return [*(["--quiet"] if self.quiet else []), *named]
+
+    def end(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+class Remaining:
+    """How long work goes on, told from the steps since the first one that was heard of."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        self._last = 0
+
+    def words(self, done: int, total: int) -> str:
+        """As " (about 2 min left)"; empty before two steps were heard of and at the end."""
+        now = time.monotonic()
+        if self._first is None or done < self._last:  # other work of the same size has begun
+            self._first = done, now
+        self._last = done
+        first, begun = self._first
+        if done <= first or done >= total:
+            return ""
+        return f" (about {_span((total - done) * (now - begun) / (done - first))} left)"
+
+
+def _span(seconds: float) -> str:
+    """A span of time, with its largest unit.
+
+    >>> _span(3.2), _span(150), _span(7300)
+    ('4 s', '3 min', '2.1 h')
+    """
+    if seconds < 100:
+        return f"{int(seconds) + 1} s"
+    if seconds < 6000:
+        return f"{round(seconds / 60 + 0.5)} min"
+    return f"{seconds / 3600 + 0.05:.1f} h"
+
+
+_current: ContextVar[Log | None] = ContextVar("log", default=None)
+
+
+def current_log() -> Log:
+    """That of the command that runs; of a caller from Python one that says nothing."""
+    return _current.get() or Log()
+
+
+@contextmanager
+def logging() -> Iterator[Log]:
+    """As long as a command runs, the log that its options may begin."""
+    log = Log()
+    told = _current.set(log)
+    try:
+        yield log
+    finally:
+        log.end()
+        _current.reset(told)

@@ -1,0 +1,1 @@
+"""What `import overhear` gives: each public name stands in a module that is named after it."""

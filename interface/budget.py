@@ -1,0 +1,196 @@
+"""The public name `budget`: of five numbers of a private computation, the one that is left out.
+
+One Gaussian release a round, of a sum of gradients clipped to the clip norm, over a Poisson batch:
+the plain question, whose figures `overhear budget` prints. What the agents of a run really send is
+for `overhear.account`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ..privacy.accounting.request import Accountant, Adjacency
+from ..privacy.errors import InputError
+from ..runs.numbers import bound, small
+
+if TYPE_CHECKING:
+    from ..privacy.accounting.risk import Risk
+
+__all__ = ["Budget", "budget"]
+
+_CHANGES = {
+    Adjacency.ADD_OR_REMOVE_ONE: "adding or removing one record",
+    Adjacency.REPLACE_ONE: "replacing one record by another",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What equal rounds cost one record.
+
+    Attributes:
+        epsilon: privacy loss in nats.
+        delta: of the statement, in (0, 1).
+        rounds: how many, each with one release.
+        sampling_rate: probability of a record to be in a round's batch.
+        noise_multiplier: noise std on the sum of clipped gradients / clip norm.
+        computed: which of these was left out, and found.
+        adjacency: how two neighbouring data sets differ.
+        accountant: how rounds are added up.
+    """
+
+    epsilon: float
+    delta: float
+    rounds: int
+    sampling_rate: float
+    noise_multiplier: float
+    computed: str
+    adjacency: Adjacency
+    accountant: Accountant
+
+    @property
+    def risk(self) -> Risk:
+        """What the best adversary achieves against one record, with the noise and rate above.
+
+        >>> of = {"delta": 1e-5, "rounds": 1000, "sampling_rate": 0.01}
+        >>> round(budget(noise_multiplier=1, **of).risk.advantage, 3)
+        0.161
+        """
+        from ..privacy.accounting.risk import risk
+
+        return risk(
+            noise_multiplier=self.noise_multiplier,
+            sampling_rate=self.sampling_rate,
+            rounds=self.rounds,
+            adjacency=self.adjacency,
+        )
+
+    def lines(self) -> dict[str, str]:
+        """What is printed, by the name of the line; every figure is rounded to the safe side."""
+        of_largest = self.computed in ("rounds", "sampling_rate")
+        least = "the largest" if of_largest else "the least"
+        return {
+            "noise multiplier": f"{bound(self.noise_multiplier, 5)}  (noise on the sum / "
+            "clip norm)",
+            "epsilon": f"{bound(self.epsilon, 4)} at delta {self._delta()}, for one record",
+            "adjacency": str(self.adjacency),
+            "rounds": f"{self.rounds}, each a Poisson batch at rate {self._rate()}",
+            "accountant": f"{self.accountant}: {self.accountant.kind}",
+            "computed": f"{self.computed.replace('_', ' ')}, {least} for the rest",
+        }
+
+    def statement(self) -> str:
+        """A paragraph to paste: unit, adjacency, sampling, accountant, and what is assumed.
+
+        >>> of = {"delta": 1e-5, "rounds": 1000, "sampling_rate": 0.01}
+        >>> print(budget(noise_multiplier=1, **of).statement()[:76])
+        Training takes 1000 rounds. In each, every record is in the batch with proba
+        """
+        rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
+        proven = self.accountant.kind == "upper bound"
+        by = f"{self.accountant.kind} by the accountant {self.accountant} of overhear"
+        return (
+            f"Training takes {rounds}. In each, every record is in the batch with probability "
+            f"{self._rate()}, independently of all others (Poisson sampling); its gradient is "
+            "clipped to norm C; and only the sum of the clipped gradients is released, with "
+            f"Gaussian noise of standard deviation {bound(self.noise_multiplier, 5)} C on every "
+            f"coordinate. Then {_CHANGES[self.adjacency]} changes the distribution of all that is "
+            f"released by {'at most' if proven else 'about'} epsilon {bound(self.epsilon, 4)} at "
+            f"delta {self._delta()} ({by if proven else f'{by}, so this is no proof'}). The noise "
+            "is taken to be secret and drawn anew in every round, and nothing else that depends "
+            "on the records to be released."
+        )
+
+    def _delta(self) -> str:
+        return bound(self.delta, 3) if self.computed == "delta" else small(self.delta)
+
+    def _rate(self) -> str:
+        if self.computed != "sampling_rate":
+            return f"{self.sampling_rate:.12g}"
+        # A largest one is never rounded up.
+        return f"{float(Context(prec=6, rounding=ROUND_FLOOR).plus(Decimal(self.sampling_rate))):g}"
+
+    def __str__(self) -> str:
+        """The lines that `overhear budget` prints."""
+        return "\n".join(f"{name:<16} {text}" for name, text in self.lines().items())
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for a notebook."""
+        rows = (
+            f'<tr><th style="text-align:left">{escape(name)}</th>'
+            f'<td style="text-align:left">{escape(text)}</td></tr>'
+            for name, text in self.lines().items()
+        )
+        return f"<table><tbody>{''.join(rows)}</tbody></table>"
+
+
+def budget(
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rounds: int | None = None,
+    sampling_rate: float | None = None,
+    noise_multiplier: float | None = None,
+    adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: Accountant | str = Accountant.PLD,
+) -> Budget:
+    """Of epsilon, delta, rounds, sampling rate and noise, the one that is left out.
+
+    The least epsilon, delta or noise, the most rounds, or the largest sampling rate is the answer.
+
+    Args:
+        epsilon: privacy loss in nats.
+        delta: of the statement, in (0, 1).
+        rounds: how many releases, from 1 to 10 million.
+        sampling_rate: probability of a record to be in a round's batch, in [0, 1].
+        noise_multiplier: noise std on the sum of clipped gradients / clip norm.
+        adjacency: "add-or-remove-one" or "replace-one".
+        accountant: how rounds are added up: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt".
+
+    Raises:
+        ValueError: a value out of range, not exactly one left out, or what no value of it allows.
+        TypeError: a value that is no number.
+
+    >>> of = {"delta": 1e-5, "rounds": 1000, "sampling_rate": 0.01}
+    >>> round(budget(noise_multiplier=1.0, **of).epsilon, 3)
+    1.829
+    >>> round(budget(epsilon=1.0, **of).noise_multiplier, 4)
+    1.4146
+    >>> budget(epsilon=2.0, noise_multiplier=1.0, delta=1e-5, sampling_rate=0.01).rounds
+    1202
+    """
+    given: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "rounds": rounds,
+        "sampling_rate": sampling_rate,
+        "noise_multiplier": noise_multiplier,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) != 1:
+        raise InputError(
+            f"give {', '.join(given)}, all but one of them: "
+            f"{', '.join(missing) if missing else 'none'} {'is' if not missing else 'are'} missing"
+        )
+    (asked,) = missing
+    between, by = Adjacency(adjacency), Accountant(accountant)
+    known = {name: value for name, value in given.items() if name != asked}
+    given[asked] = _answers()[asked](**known, adjacency=between, accountant=by)
+    return Budget(**given, computed=asked, adjacency=between, accountant=by)
+
+
+def _answers() -> Mapping[str, Callable[..., Any]]:
+    """By the number that is left out what finds it."""
+    from ..privacy.accounting import accountant, limits
+
+    return {
+        "epsilon": accountant.epsilon,
+        "delta": accountant.delta,
+        "rounds": limits.max_rounds,
+        "sampling_rate": limits.max_sampling_rate,
+        "noise_multiplier": accountant.noise_multiplier,
+    }

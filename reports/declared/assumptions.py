@@ -1,0 +1,91 @@
+"""What the figures of declared releases rest on: nothing here shows that the list is true.
+
+An assumption is checked where a check of kept releases passed, and the entry says in which rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...privacy.releases.lines import Header
+
+__all__ = ["CHECKS", "Assumed", "assumed"]
+
+
+class Assumed(NamedTuple):
+    """One thing that the figures rest on.
+
+    Attributes:
+        number: "A1" to "A6".
+        text: what must hold.
+        how: what speaks for it: that it is assumed, or which checks passed in which rounds.
+        checked: whether some check passed that bears on it.
+    """
+
+    number: str
+    text: str
+    how: str
+    checked: bool
+
+
+CHECKS: Mapping[str, tuple[str, ...]] = {
+    "A1": (),
+    "A2": ("points",),
+    "A3": ("messages", "residuals"),
+    "A4": ("sampler",),
+    "A5": ("residuals", "knowledge"),
+    "A6": (),
+}
+"""The checks that bear on each assumption; none of them shows it in full."""
+
+_TEXTS = {
+    "A1": "The list is complete: whatever depends on records and leaves an agent has a line, also "
+    "losses, counts, the round in which training stops, and statistics of a normalisation.",
+    "A2": "Everything else in a release, and each point at which a gradient is taken, is a "
+    "function of {released}.",
+    "A3": "One {unit} changes a vector by at most its clip norm.",
+    "A4": "Batches are drawn as they are declared: {sampler}.",
+    "A5": "The noise is Gaussian, fresh where no id says otherwise, and secret but to those who "
+    "are said to know it.",
+    "A6": "Each {unit} is held by one agent.",
+}
+_ASSUMED = "assumed: nobody looked"
+
+
+def assumed(
+    header: Header, *, passed: Sequence[str] = (), rounds: Sequence[int] = ()
+) -> list[Assumed]:
+    """The assumptions of a log.
+
+    Args:
+        header: of the log.
+        passed: names of the checks of kept releases that passed.
+        rounds: the rounds in which they looked.
+
+    >>> from overhear.privacy.releases.lines import read_header
+    >>> found = assumed(read_header({"schema": "releases-1", "agents": 2, "clip": 1.0}))
+    >>> found[3].text
+    'Batches are drawn as they are declared: every record may be in every batch.'
+    """
+    unit = str(header.unit)
+    words = {
+        "released": "public releases alone" if header.public else "what was released before",
+        "unit": unit,
+        "sampler": (
+            f"each {unit} on its own, at its rate, in secret and anew each round"
+            if header.poisson
+            else f"every {unit} may be in every batch"
+        ),
+    }
+    found = []
+    for number, text in _TEXTS.items():
+        by = [name for name in CHECKS[number] if name in passed]
+        how = f"{' and '.join(by)} agree in {_of(rounds)}; else assumed" if by else _ASSUMED
+        found.append(Assumed(number, text.format(**words), how, bool(by)))
+    return found
+
+
+def _of(rounds: Sequence[int]) -> str:
+    shown = ", ".join(map(str, rounds[:8])) + (f" and {len(rounds) - 8} more" * (len(rounds) > 8))
+    return f"{'round' if len(rounds) == 1 else 'rounds'} {shown}"

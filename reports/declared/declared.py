@@ -1,0 +1,155 @@
+"""The report on declared releases: figures, assumptions and, where a policy asks, a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.guarantee import Statement
+from ...privacy.releases.log import read_log
+from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from ..judgement.gate import Decision
+from ..judgement.policy import Policy
+from .assumptions import Assumed, assumed
+from .gate import decide_declared
+
+__all__ = ["DELTA", "DeclaredReport", "check_declared", "declared_report"]
+
+SCHEMA = 1
+DELTA = 1e-5  # where none is asked for, as in a run file without [privacy]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeclaredReport:
+    """What a log of releases says and costs.
+
+    Attributes:
+        account: the figures.
+        assumptions: what they rest on.
+        decision: of a policy, None where none was given.
+    """
+
+    account: DeclaredAccount
+    assumptions: Sequence[Assumed]
+    decision: Decision | None
+
+    def dump(self) -> dict[str, Any]:
+        """The report as an object of JSON; infinite figures are floats."""
+        log, said = self.account.log, self.account.statement
+        header = log.header
+        return {
+            "schema": SCHEMA,
+            "system": header.system,
+            "status": str(self.account.status),
+            "logs": [str(path) for path in log.paths],
+            "agents": header.agents,
+            "rounds": len(log.rounds),
+            "releases": sum(map(len, log.rounds.values())),
+            "lines_cut_off": log.torn,
+            "unit": str(header.unit),
+            "depends_on": "public" if header.public else "released",
+            "links": "encrypted" if header.encrypted else "clear",
+            "delta": said.delta,
+            "adjacency": str(said.adjacency),
+            "accountant": str(said.accountant),
+            "adversaries": [
+                {
+                    "name": g.adversary,
+                    "worst_adversary": g.worst_adversary,
+                    "victim": g.victim,
+                    "mu_per_round": g.mu_per_round,
+                    "epsilon": g.epsilon,
+                    "delta": g.delta,
+                    "status": str(g.status),
+                    "because": g.because,
+                }
+                for g in self.account.guarantees.values()
+            ],
+            "assumptions": [
+                {"number": one.number, "text": one.text, "how": one.how, "checked": one.checked}
+                for one in self.assumptions
+            ],
+            "warnings": list(self.account.warnings),
+            **({} if self.decision is None else {"policy": _decided(self.decision)}),
+        }
+
+
+def _decided(decision: Decision) -> dict[str, Any]:
+    return {
+        "outcome": str(decision.outcome),
+        "exit_code": decision.exit_code,
+        "requirements": [
+            {"name": one.name, "outcome": str(one.outcome), "sentence": one.sentence}
+            for one in decision.requirements
+        ],
+    }
+
+
+def check_declared(folder: Path, policy: Policy) -> Decision:
+    """Hold the logs of a folder against a policy, at the delta and adjacency of its limits.
+
+    Raises:
+        ValueError: a log that cannot be read.
+    """
+    adjacencies = {one.adjacency for one in policy.limits}
+    found = declared_report(
+        [folder],
+        delta=min(one.delta for one in policy.limits),
+        adjacency=Adjacency(min(adjacencies)),
+        policy=policy,
+    )
+    if found.decision is None:
+        raise RuntimeError("a policy was given, and nothing was decided")
+    return found.decision
+
+
+def declared_report(
+    paths: Sequence[Path],
+    *,
+    delta: float,
+    adversaries: Sequence[str] = (),
+    victim: int | None = None,
+    adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: Accountant = Accountant.PLD,
+    absent: Mapping[int, Sequence[int]] | None = None,
+    policy: Policy | None = None,
+) -> DeclaredReport:
+    """What logs of releases say and cost.
+
+    Args:
+        paths: logs, or the folder that holds those of one system.
+        delta: of every epsilon, in (0, 1).
+        adversaries: those to account for; the usual ones, and those of the policy, when none are
+            given.
+        victim: the agent whose record is at risk; None searches the worst one.
+        adjacency: how two neighbouring data sets differ.
+        accountant: how rounds are added up.
+        absent: by agent the rounds in which it released nothing, as is publicly known.
+        policy: what must hold.
+
+    Raises:
+        FileNotFoundError: a log is not there.
+        ValueError: a log that cannot be read, or an adversary that is not accounted for.
+    """
+    log = read_log(list(paths), absent=absent)
+    asked = list(adversaries)
+    if policy is not None and asked:
+        asked += [one.adversary for one in policy.limits if one.adversary not in asked]
+    statement = Statement(
+        delta=delta, adjacency=adjacency, unit=log.header.unit, accountant=accountant
+    )
+    found = account_of_releases(log, statement=statement, adversaries=asked, victim=victim)
+    if policy is not None:
+        more = [one.adversary for one in policy.limits if one.adversary not in found.guarantees]
+        if more:
+            found = account_of_releases(
+                log, statement=statement, adversaries=[*found, *more], victim=victim
+            )
+    return DeclaredReport(
+        account=found,
+        assumptions=assumed(log.header),
+        decision=None if policy is None else decide_declared(policy, found, victim=victim),
+    )

@@ -1,0 +1,120 @@
+"""The gate for declared releases: a policy passes them only where it says that it does.
+
+    [evidence]
+    declared = "checked"     figures of a list that kept releases agree with
+    declared = "trusted"     figures of any list
+
+Without the key a declared figure passes no limit, whatever it is. What a policy asks for that a
+list cannot give, such as an audit of the engine, is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ...privacy.guarantee import Guarantee, Status
+from ...runs.numbers import bound, small
+from ...training.accounts.declared import DeclaredAccount
+from ..judgement.gate import Decision, Outcome, Requirement
+from ..judgement.policy import Evidence, Limit, Policy
+from ..plain_text import plain
+
+__all__ = ["decide_declared"]
+
+
+def decide_declared(
+    policy: Policy, account: DeclaredAccount, *, victim: int | None = None
+) -> Decision:
+    """Hold the account of a log against a policy.
+
+    Args:
+        policy: what must hold.
+        account: of the log, with every adversary that the policy limits.
+        victim: the agent that figures are about, where they are about one alone.
+    """
+    found = [_limited(limit, account, policy.evidence, victim) for limit in policy.limits]
+    found += _evidence(policy.evidence, account)
+    return Decision(requirements=found, notes=tuple(account.warnings))
+
+
+def _limited(
+    limit: Limit, account: DeclaredAccount, evidence: Evidence, victim: int | None
+) -> Requirement:
+    one = account[limit.adversary]
+    name = f"limit: {limit.adversary}, epsilon {limit.epsilon:g} at delta {small(limit.delta)}"
+    outcome, said = _held(limit, one, evidence, victim)
+    return Requirement(name=plain(name), outcome=outcome, sentence=plain(said, most=None))
+
+
+def _held(
+    limit: Limit, one: Guarantee, evidence: Evidence, victim: int | None
+) -> tuple[Outcome, str]:
+    if str(one.unit) != limit.unit:
+        return Outcome.OVER, (
+            f"The figure is about one {one.unit}, and the limit about one {limit.unit}."
+        )
+    if str(one.adjacency) != limit.adjacency:
+        return Outcome.OVER, (
+            f"The figure is for adjacency {one.adjacency}, and the limit for {limit.adjacency}; "
+            f"account with --adjacency {limit.adjacency}."
+        )
+    if one.delta > limit.delta:
+        return Outcome.OVER, (
+            f"The figure is at delta {small(one.delta)}, above {small(limit.delta)}; account with "
+            f"--delta {small(limit.delta)}."
+        )
+    if victim is not None:
+        return Outcome.OVER, (
+            f"The figure is about the records of agent {victim} alone; leave --victim out."
+        )
+    if math.isinf(one.epsilon):
+        return Outcome.OVER, f"Epsilon is infinite: {one.because}."
+    if one.epsilon > limit.epsilon * (1 + 1e-12):
+        return Outcome.OVER, (
+            f"Epsilon is {bound(one.epsilon)}, as declared, above {limit.epsilon:g}."
+        )
+    if one.status not in (Status.DECLARED, Status.CHECKED):
+        return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
+    said = f"Epsilon is at most {bound(one.epsilon)} if the list of releases is true"
+    if evidence.declared is None:
+        return Outcome.MISSING, (
+            f"{said}, which nothing proves; a policy that relies on it says [evidence] declared = "
+            '"checked" or "trusted".'
+        )
+    if evidence.declared == "checked" and one.status is not Status.CHECKED:
+        return Outcome.MISSING, (
+            f"{said}, and no check of kept releases speaks for it; run overhear audit with "
+            "--oracle on the logs of a recorder that kept rounds."
+        )
+    return Outcome.PASSED, f"{said}."
+
+
+def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requirement]:
+    """What is asked for beside the figures, of which a log has only that it is whole."""
+    absent = {
+        "audit": wanted.wants_audit,
+        "attack": bool(wanted.attack_presets),
+        "membership": wanted.wants_membership,
+        "second opinion": wanted.second_opinion,
+    }
+    for what, asked in absent.items():
+        if asked:
+            yield Requirement(
+                name=f"evidence: {what}",
+                outcome=Outcome.MISSING,
+                sentence="A log of releases holds none; leave the key out of a policy for "
+                "declared systems, or train with the engine.",
+            )
+    if wanted.complete_run:
+        torn = account.log.torn
+        yield Requirement(
+            name="evidence: complete log",
+            outcome=Outcome.MISSING if torn else Outcome.PASSED,
+            sentence=(
+                f"{torn} of its lines are cut off; each counts as one more of every release."
+                if torn
+                else "No line of the log is cut off. Whether the system has more rounds than the "
+                "log is not known."
+            ),
+        )

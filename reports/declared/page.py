@@ -1,0 +1,174 @@
+"""A declared system as Markdown and as one page without a script.
+
+The page is not that of a run: its word is "declared" where that one says "proven", it has no tick,
+and what it rests on stands beside the figures.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from ...privacy.durable import write_durably
+from ...privacy.guarantee import Guarantee, Status
+from ...runs.described import finite
+from ...runs.numbers import bound, figure, small
+from ..judgement.phrases import STATUSES, adversary_words
+from ..plain_text import markdown_text, plain
+from .declared import DELTA, DeclaredReport, declared_report
+
+__all__ = [
+    "HEADS",
+    "declared_html",
+    "declared_markdown",
+    "headline",
+    "meaning",
+    "rows",
+    "write_declared",
+]
+
+_JSON, _PAGE = "declared.json", "report.html"
+HEADS = ("adversary", "victim", "epsilon", "status", "because")
+
+
+def headline(found: DeclaredReport) -> str:
+    """What the list costs, in a sentence."""
+    account = found.account
+    worst = next(iter(account.guarantees.values()))
+    who, unit = adversary_words(worst.adversary, worst.worst_adversary), worst.unit
+    if worst.status is Status.NO_PROTECTION:
+        return f"As declared, nothing protects a {unit} from {who}"
+    return (
+        f"As declared, epsilon is at most {bound(worst.epsilon)} against {who}, for one {unit} at "
+        f"delta {small(worst.delta)}"
+    )
+
+
+def meaning(found: DeclaredReport) -> str:
+    """What the word in the headline means."""
+    if found.account.status is Status.CHECKED:
+        return (
+            "Somebody listed what the system releases, and what was kept of these releases agrees "
+            "with the list. The figures hold if the list is true; nothing proves that it is."
+        )
+    return (
+        "Somebody listed what the system releases. The figures hold if the list is true; nobody "
+        "looked whether it is, and nothing here proves it."
+    )
+
+
+def facts(found: DeclaredReport) -> list[tuple[str, str]]:
+    """What the list is about."""
+    log, said = found.account.log, found.account.statement
+    header = log.header
+    return [
+        ("system", header.system),
+        ("agents", str(header.agents)),
+        ("rounds", str(len(log.rounds))),
+        ("releases", str(sum(map(len, log.rounds.values())))),
+        ("unit", str(header.unit)),
+        ("adjacency", str(said.adjacency)),
+        ("delta", small(said.delta)),
+        ("accountant", str(said.accountant)),
+        ("links", "encrypted" if header.encrypted else "clear"),
+        ("logs", ", ".join(str(path) for path in log.paths)),
+    ]
+
+
+def rows(found: DeclaredReport) -> list[tuple[str, ...]]:
+    """A row for each adversary."""
+    return [
+        (
+            adversary_words(g.adversary, g.worst_adversary),
+            f"agent {g.victim}",
+            _epsilon(g),
+            str(g.status),
+            g.because,
+        )
+        for g in found.account.guarantees.values()
+    ]
+
+
+def _epsilon(one: Guarantee) -> str:
+    if not one.status.is_finite:
+        return "∞"
+    return bound(one.epsilon)
+
+
+def declared_markdown(found: DeclaredReport) -> str:
+    """The report as Markdown."""
+    parts = [f"# {markdown_text(headline(found))}\n", meaning(found) + "\n"]
+    parts.append("".join(f"- {key}: {markdown_text(value)}\n" for key, value in facts(found)))
+    cells = [list(HEADS), ["---"] * len(HEADS)]
+    cells += [[markdown_text(cell) for cell in row] for row in rows(found)]
+    parts.append("".join(f"| {' | '.join(row)} |\n" for row in cells))
+    parts.append(
+        "## What the figures rest on\n\n"
+        + "".join(
+            f"- {one.number}: {markdown_text(one.text)} ({markdown_text(one.how)})\n"
+            for one in found.assumptions
+        )
+    )
+    if found.account.warnings:
+        parts.append("".join(f"- {markdown_text(said)}\n" for said in found.account.warnings))
+    if found.decision is not None:
+        parts.append(
+            "## The policy\n\n"
+            + "".join(
+                f"- {one.outcome.value}: {markdown_text(one.name)}: {markdown_text(one.sentence)}\n"
+                for one in found.decision.requirements
+            )
+        )
+    return "\n".join(parts)
+
+
+def declared_html(found: DeclaredReport) -> str:
+    """The report as a page, complete in itself."""
+    return _template().render(
+        headline=headline(found),
+        meaning=meaning(found),
+        facts=[(key, plain(value, most=None)) for key, value in facts(found)],
+        heads=HEADS,
+        rows=rows(found),
+        words=[
+            words
+            for status, words in STATUSES.items()
+            if status in {g.status for g in found.account.guarantees.values()}
+        ],
+        assumptions=found.assumptions,
+        warnings=found.account.warnings,
+        decision=found.decision,
+        per_round=[
+            (g.adversary, figure(g.mu_per_round)) for g in found.account.guarantees.values()
+        ],
+    )
+
+
+def write_declared(folder: Path, *, delta: float = DELTA) -> Path:
+    """Write declared.json and report.html into a folder of logs.
+
+    Returns:
+        The page.
+
+    Raises:
+        ValueError: a log that cannot be read.
+    """
+    found = declared_report([folder], delta=delta)
+    text = json.dumps(finite(found.dump()), indent=2, allow_nan=False) + "\n"
+    write_durably(folder / _JSON, text.encode())
+    page = folder / _PAGE
+    write_durably(page, declared_html(found).encode())
+    return page
+
+
+@functools.cache
+def _template() -> Template:
+    source = resources.files(__package__ or "overhear.reports").joinpath("declared.html")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(source.read_text(encoding="utf-8"))

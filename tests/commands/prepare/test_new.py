@@ -1,0 +1,108 @@
+"""`overhear new`: every template does what it is for, and none is written over a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import overhear
+from overhear.commands.cli import main
+from overhear.commands.prepare.new import What, template
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("what", list(What))
+def test_what_is_printed_is_what_is_written(what: What, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", what]) == 0
+    printed = capsys.readouterr().out
+    assert main(["new", what, "mine.txt"]) == 0
+    assert Path("mine.txt").read_text(encoding="utf-8") == printed
+    assert len(printed.splitlines()) > 2
+
+
+def test_a_file_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.toml").write_text("mine", encoding="utf-8")
+    assert main(["new", "run", "run.toml"]) == 2
+    said = capsys.readouterr().err
+    assert said == ("error: run.toml is there already and is not written over; name another file\n")
+    assert Path("run.toml").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "run", "nowhere/run.toml"]) == 2
+    assert "nowhere/run.toml: No such file" in capsys.readouterr().err
+
+
+def test_a_new_run_meets_its_target(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["new", "run", "run.toml"])
+    capsys.readouterr()
+    assert main(["plan", "run.toml", "--strict", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert planned["strict"]["exit_code"] == 0
+    assert planned["target"]["epsilon"] == 4.0
+
+
+def test_a_new_algorithm_is_traced_and_proven() -> None:
+    main(["new", "algorithm", "fresh.py"])
+    assert "from fresh import MINE" in Path("fresh.py").read_text(encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("fresh", "fresh.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    run = {"graph": "ring:5", "rounds": 20, "sampling_rate": 0.1, "delta": 1e-5}
+    found = overhear.account(module.MINE, noise_multiplier=1.5, **run)
+    assert found["eavesdropper"].status == "proven"
+    alone = overhear.budget(noise_multiplier=1.5, delta=1e-5, rounds=20, sampling_rate=0.1)
+    assert found["eavesdropper"].epsilon == pytest.approx(alone.epsilon, rel=1e-9)
+
+
+def test_a_new_policy_passes_a_small_run_and_stops_one_over_its_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["new", "run", "run.toml"])
+    main(["new", "policy", "policy.toml"])
+    few = ["--set", "training.rounds=2", "--set", "intercept.rounds=[1]", "--set", "data.agents=4"]
+    assert main(["train", "run.toml", "--out", "runs/first", *few]) == 0
+    assert main(["report", "runs/first"]) == 0
+    assert main(["check", "runs/first", "--policy", "policy.toml"]) == 0
+    more = [*few, "--set", "privacy.epsilon=9"]
+    assert main(["train", "run.toml", "--out", "runs/second", *more]) == 0
+    assert main(["report", "runs/second"]) == 0
+    assert main(["check", "runs/second", "--policy", "policy.toml"]) == 3
+    capsys.readouterr()
+
+
+def test_a_new_log_of_a_system_is_a_header_and_rounds_of_releases() -> None:
+    header, *rounds = map(json.loads, template(What.SYSTEM).splitlines())
+    assert header["schema"] == 2
+    assert [entry["round"] for entry in rounds] == [1, 2]
+    for entry in rounds:
+        for release in entry["releases"]:
+            assert 0 <= release["from"] < header["agents"]
+            assert {"to", "kind", "noise"} <= release.keys()
+
+
+def test_a_new_workflow_runs_commands_that_exist_of_this_version() -> None:
+    text = template(What.CI)
+    assert f"pip install overhear=={overhear.__version__}\n" in text
+    main(["new", "run", "run.toml"])
+    found = re.findall(r"^ +- run: (overhear .*)$", text, re.M)
+    assert found
+    for command in found:
+        assert main(shlex.split(command)[1:]) == 0
+
+
+def test_a_new_workflow_is_yaml() -> None:
+    yaml = pytest.importorskip("yaml")
+    steps = yaml.safe_load(template(What.CI))["jobs"]["plan"]["steps"]
+    assert [next(iter(step)) for step in steps] == ["uses", "uses", "run", "run"]

@@ -1,0 +1,119 @@
+"""`--quiet` and `--log-file`: what the terminal shows, and what the file keeps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from overhear.commands.cli import main
+from overhear.commands.terminal.log import Log, Remaining, current_log, logging
+
+BUDGET = ["budget", "--epsilon", "1", "--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
+STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def lines() -> list[str]:
+    text = Path("log.txt").read_text(encoding="utf-8")
+    assert all(STAMP.match(line) for line in text.splitlines())
+    return [STAMP.sub("", line) for line in text.splitlines()]
+
+
+def trained(run_file: Path, *options: str) -> None:
+    few = ["--set", "training.rounds=4", "--set", "data.agents=4", "--set", "intercept.rounds=[1]"]
+    few += ["--set", "training.evaluate_every=1"]
+    assert main([*options, "train", str(run_file), "--out", "run", *few]) == 0
+
+
+def test_a_log_has_the_progress_with_time_stamps_and_time_left(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(run_file, "--log-file", "log.txt")
+    begin, *steps, end = lines()
+    assert (begin, end) == ("overhear train", "ended with exit code 0")
+    assert [step.split(":")[0] for step in steps] == [f"training {n}/4" for n in range(5)] or [
+        step.split(":")[0] for step in steps
+    ] == [f"training {n}/4" for n in range(1, 5)]
+    assert any(re.search(r"\(about \d+ \w+ left\)$", step) for step in steps)
+    assert "training 4/4: epsilon" in capsys.readouterr().err
+
+
+def test_quiet_shows_the_result_and_no_progress(
+    run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(run_file, "--quiet", "--log-file", "log.txt")
+    shown = capsys.readouterr()
+    assert "training" not in shown.err
+    assert "The run is in run." in shown.out
+    assert any(line.startswith("training 4/4: ") for line in lines())
+
+
+def test_errors_are_told_to_the_terminal_and_to_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--quiet", "--log-file", "log.txt", "plan", "nothing.toml"]) == 2
+    assert "error: no run file at nothing.toml" in capsys.readouterr().err
+    assert lines() == [
+        "overhear plan",
+        "error: no run file at nothing.toml",
+        "ended with exit code 2",
+    ]
+
+
+def test_what_an_earlier_command_wrote_stays() -> None:
+    for _ in range(2):
+        assert main(["--log-file", "log.txt", *BUDGET]) == 0
+    assert lines() == ["overhear budget", "ended with exit code 0"] * 2
+
+
+def test_a_log_that_cannot_be_written_is_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--log-file", "nowhere/log.txt", *BUDGET]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == (
+        "error: --log-file nowhere/log.txt cannot be written (No such file or directory); name a "
+        "file in a folder that exists\n"
+    )
+
+
+def test_a_log_on_a_full_disk_ends_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    assert main(["--log-file", "/dev/full", *BUDGET]) == 0
+    assert "noise multiplier" in capsys.readouterr().out
+
+
+def test_of_several_ranks_the_first_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with logging() as log:
+        log.begin(quiet=False, path=Path("log.txt"))
+        log.line("told")
+    assert not Path("log.txt").exists()
+
+
+def test_other_processes_of_a_command_are_given_its_options() -> None:
+    with logging() as log:
+        log.begin(quiet=True, path=Path("log.txt"))
+        assert current_log().options == ["--quiet", "--log-file=log.txt"]
+    assert Log().options == []
+
+
+def test_the_time_left_is_that_of_the_steps_since_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = iter([100.0, 110.0, 130.0, 131.0, 141.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    left = Remaining()
+    # Resumed at step 50 of 100: two steps a second are not taken for ten.
+    assert left.words(50, 100) == ""
+    assert left.words(60, 100) == " (about 41 s left)"
+    assert left.words(100, 100) == ""
+    assert left.words(1, 100) == ""  # other work of the same size
+    assert left.words(2, 100) == " (about 17 min left)"

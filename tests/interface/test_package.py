@@ -1,0 +1,84 @@
+"""`import overhear`: what it gives, and what it costs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import overhear
+
+ALLOWED = {
+    *("account", "budget", "plan", "train", "attack", "audit", "report", "record", "canaries"),
+    *("Run", "__version__"),
+}
+TIMED = (
+    "import sys, time\nbegun = time.process_time()\nimport overhear\n"
+    "print(time.process_time() - begun)\n"
+    "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+)
+
+
+def test_the_import_takes_less_than_50_milliseconds_and_no_torch() -> None:
+    # Of CPU time: other processes of a busy machine count for nothing.
+    taken = [
+        float(subprocess.run([sys.executable, "-c", TIMED], capture_output=True, check=True).stdout)
+        for _ in range(7)
+    ]
+    assert statistics.median(taken) < 0.05
+
+
+def test_a_budget_takes_no_torch() -> None:
+    program = (
+        "import sys, overhear\n"
+        "overhear.budget(epsilon=1, delta=1e-5, rounds=10, sampling_rate=1).risk\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_public_name_is_one_of_the_ten_and_resolves() -> None:
+    public = set(overhear.__all__)
+    assert {"account", "budget", "__version__"} <= public <= ALLOWED
+    for name in public - {"__version__"}:
+        module = importlib.import_module(f"overhear.interface.{overhear._STANDS_IN[name]}")
+        assert getattr(overhear, name) is getattr(module, name)
+
+
+def test_type_checkers_see_the_names_that_python_does() -> None:
+    text = Path(overhear.__file__).read_text(encoding="utf-8")
+    told = text[text.index("TYPE_CHECKING:") : text.index("__all__")]
+    for name in set(overhear.__all__) - {"__version__"}:
+        assert f"import {name}\n" in told or f", {name}" in told
+
+
+def test_dir_names_what_was_not_imported_yet() -> None:
+    program = "import overhear; assert 'budget' in dir(overhear) and 'account' in dir(overhear)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_unknown_name_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'bugdet'"):
+        overhear.bugdet  # noqa: B018 - the look itself is what fails
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    from importlib.metadata import version
+
+    assert overhear.__version__ == version("overhear")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "overhear", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert done.stdout == f"overhear {overhear.__version__}\n"

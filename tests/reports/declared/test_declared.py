@@ -1,0 +1,169 @@
+"""The account, the page and the gate of declared releases, as commands give them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from overhear.commands.cli import app, main
+from tests.privacy.releases.logs import one, write
+
+LIMIT = '[[limits]]\nadversary = "eavesdropper"\nepsilon = {epsilon}\ndelta = 1e-5\n'
+
+
+@pytest.fixture
+def log(tmp_path):
+    return write(tmp_path / "logs" / "a.jsonl", {t: [one()] for t in range(1, 101)}, system="mine")
+
+
+@pytest.fixture
+def policy(tmp_path):
+    def made(text="", *, epsilon=3, evidence=""):
+        path = tmp_path / "policy.toml"
+        tables = f"[evidence]\n{evidence}\n" if evidence else ""
+        path.write_text(f"schema = 1\n{LIMIT.format(epsilon=epsilon)}{text}{tables}")
+        return path
+
+    return made
+
+
+def told(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    said = capsys.readouterr()
+    return code, said.out, " ".join(said.err.split())
+
+
+def test_the_account_says_what_it_rests_on(capsys, log):
+    code, out, _ = told(capsys, "account", log)
+    text = " ".join(out.split())
+    assert code == 0
+    assert "As declared, epsilon is at most 2.34 against eavesdropper" in text
+    assert "nothing here proves it" in text
+    assert [f"A{n} " in text for n in range(1, 7)] == [True] * 6
+    assert "proven" not in text.replace("nothing here proves it", "")
+
+
+def test_the_account_as_json(capsys, log):
+    code, out, _ = told(capsys, "account", log.parent, "--format", "json", "--delta", "1e-6")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["status"], found["delta"], found["releases"]) == ("declared", 1e-6, 100)
+    assert {row["status"] for row in found["adversaries"]} == {"declared"}
+    assert [row["checked"] for row in found["assumptions"]] == [False] * 6
+
+
+@pytest.mark.parametrize(
+    ("evidence", "epsilon", "code", "said"),
+    [
+        ("", 3, 5, "nothing proves"),
+        ('declared = "checked"', 3, 5, "no check of kept releases speaks for it"),
+        ('declared = "trusted"', 3, 0, "if the list of releases is true"),
+        ('declared = "trusted"', 2, 3, "Epsilon is 2.34, as declared, above 2"),
+        ('declared = "trusted"\naudit_canaries = 10', 3, 5, "A log of releases holds none"),
+        ('declared = "trusted"\nsecond_opinion = true', 3, 5, "A log of releases holds none"),
+    ],
+)
+def test_a_policy_passes_declared_figures_only_where_it_says_so(
+    capsys, log, policy, evidence, epsilon, code, said
+):
+    path = policy(evidence=evidence, epsilon=epsilon)
+    for command in (("account", log, "--policy", path), ("check", log.parent, "--policy", path)):
+        found, out, _ = told(capsys, *command)
+        assert found == code
+        assert said in " ".join(out.split())
+
+
+def test_a_policy_about_records_does_not_pass_clients(capsys, tmp_path, policy):
+    write(tmp_path / "c" / "a.jsonl", {1: [one()]}, unit="client")
+    path = policy(evidence='declared = "trusted"')
+    code, out, _ = told(capsys, "check", tmp_path / "c", "--policy", path)
+    assert code == 3
+    assert "about one client, and the limit about one record" in " ".join(out.split())
+    path.write_text(path.read_text().replace("delta = 1e-5", 'delta = 1e-5\nunit = "client"'))
+    assert told(capsys, "check", tmp_path / "c", "--policy", path)[0] == 0
+
+
+def test_a_log_that_is_cut_off_is_not_complete(capsys, tmp_path, policy):
+    lines = [{"round": 1, "releases": [one()]}, '{"round": 2, "rel']
+    write(tmp_path / "c" / "a.jsonl", lines, end="")
+    path = policy(evidence='declared = "trusted"', epsilon=9)
+    code, out, _ = told(capsys, "check", tmp_path / "c", "--policy", path)
+    assert code == 5
+    assert "cut off" in " ".join(out.split())
+
+
+def test_no_protection_is_over_every_limit(capsys, tmp_path, policy):
+    write(tmp_path / "c" / "a.jsonl", {1: [one(noise=[])]})
+    path = policy(evidence='declared = "trusted"', epsilon=1e6)
+    code, out, _ = told(capsys, "check", tmp_path / "c", "--policy", path)
+    assert code == 3
+    assert "Epsilon is infinite" in " ".join(out.split())
+
+
+def test_the_page_never_looks_like_that_of_a_proof(capsys, log):
+    code, out, _ = told(capsys, "report", log.parent)
+    page = (log.parent / "report.html").read_text()
+    assert (code, out.strip()) == (0, str(log.parent / "report.html"))
+    assert "declared, not proven" in page
+    assert "✔" not in page
+    assert 'class="tick' not in page
+    assert "<script" not in page
+    assert json.loads((log.parent / "declared.json").read_text())["status"] == "declared"
+
+
+def test_a_page_shows_names_as_they_are(capsys, tmp_path):
+    bad = "<img src=x onerror=alert(1)>"
+    write(tmp_path / "c" / "a.jsonl", {1: [one(kind=bad, noise=[])]}, system=bad)
+    assert told(capsys, "report", tmp_path / "c")[0] == 0
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "<img" not in page
+    assert "&lt;img" in page
+
+
+def test_the_report_of_logs_prints_too(capsys, log):
+    code, out, _ = told(capsys, "report", log.parent, "--format", "md")
+    assert code == 0
+    assert out.startswith("# As declared, epsilon is at most 2.34")
+    assert not (log.parent / "report.html").exists()
+    code, _, err = told(capsys, "report", log.parent, "--show-records")
+    assert code == 2
+    assert "holds logs of releases and no run" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--delta", "2"], "delta=2.0 must lie strictly between 0 and 1"),
+        (["--adversary", "final-models"], "does not say which of them is a final model"),
+        (["--adversary", "neighbour:7"], "which must lie in 0..2"),
+        (["--victim", "5"], "victim=5 must lie in 0..2"),
+        (["--absent", "x"], "--absent 'x' must be AGENT:ROUNDS"),
+        (["--absent", "0:1-999999999"], "at most 1000000 rounds"),
+        (["--absent", "0:1"], "has no effect on"),
+        (["--policy", "absent.toml"], "no policy at absent.toml"),
+    ],
+)
+def test_what_cannot_be_used_is_a_sentence(capsys, log, options, message):
+    code, _, err = told(capsys, "account", log, *options)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_logs_of_agents_are_joined_and_the_absent_named(capsys, tmp_path):
+    for agent, rounds in ((0, (1, 2)), (1, (1, 2)), (2, (1,))):
+        write(tmp_path / f"{agent}.jsonl", {t: [one(agent)] for t in rounds}, agent=agent)
+    code, _, err = told(capsys, "account", tmp_path)
+    assert code == 2
+    assert "--absent 2:2" in err
+    assert told(capsys, "account", tmp_path, "--absent", "2:2")[0] == 0
+    code, _, err = told(capsys, "account", tmp_path / "0.jsonl")
+    assert code == 2
+    assert "no log of agent 1 of 3 is given" in err
+
+
+def test_the_help_names_the_adversaries():
+    shown = CliRunner().invoke(app, ["account", "--help"]).output
+    assert "all-others" in shown

@@ -1,0 +1,194 @@
+"""Who started the ranks says what became of them, once, and only where no rank does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from torch.distributed import PrefixStore, TCPStore
+
+from overhear.runs.folder import launch
+from overhear.runs.hosts.names import CAME, CLOSED, FAILED_FIRST, SAID, STORE_PREFIX
+from overhear.runs.stop import SIGNALS, Stop
+from tests.runs.folder.test_ranks import FAST, RUN
+
+NOTHING = "stopped; nothing was released; give the command again\n"
+
+
+@dataclass
+class Meeting:
+    """Of ranks that are no more than processes."""
+
+    closed: bool = False
+    met: bool = False
+    told: bool = False
+    first: tuple[int, int] | None = None
+    claimed: list[int] = field(default_factory=list)
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def has_met(self) -> bool:
+        return self.met
+
+    def is_told(self) -> bool:
+        return self.told
+
+    def claim(self, code: int) -> tuple[bool, int]:
+        self.claimed.append(code)
+        return (True, code) if self.first is None else (False, self.first[1])
+
+
+@pytest.fixture
+def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
+    found = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    yield found
+    for process in found:
+        process.kill()
+        process.wait()
+
+
+def watch(ranks, meeting: Meeting, *, stop: Stop | None = None) -> int:
+    told = {"stop": stop or Stop(), "twice": threading.Event(), "patience": 0.2}
+    return launch._watch(ranks, meeting=meeting, **told)
+
+
+def ends_with(code: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+
+
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_finished_run_is_told_from_one_to_resume(ranks, ends, closed, monkeypatch, capsys):
+    monkeypatch.setattr(launch, "_STOPPED", 0.2)
+    ranks[0].send_signal(ends)
+    code = watch(ranks, Meeting(closed=closed, met=True))
+    said = capsys.readouterr().err
+    assert code == (0 if closed else 2)
+    assert ("the run is finished" in said) == closed
+    assert ("--resume continues the run" in said) == (not closed)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_asked_before_the_ranks_have_met_it_ends_them_and_says_so(ranks, number, capsys):
+    stop = Stop()
+    stop.signal = number
+    assert watch(ranks, Meeting(), stop=stop) == 128 + number
+    assert capsys.readouterr().err == NOTHING
+    assert [rank.poll() for rank in ranks] == [-signal.SIGKILL] * 2
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_rank_that_is_stopped_before_it_has_met_the_others_ends_all(ranks, hears, capsys):
+    if hears:
+        ranks.append(ends_with(143))
+    else:
+        ranks[1].terminate()
+    begun = time.monotonic()
+    assert watch(ranks, Meeting()) == 143
+    assert time.monotonic() - begun < 5
+    assert capsys.readouterr().err == NOTHING
+    assert None not in [rank.poll() for rank in ranks]
+
+
+def test_all_that_are_stopped_while_they_load_are_told_of_once(capsys):
+    stop = Stop()
+    stop.signal = signal.SIGINT
+    loading = [ends_with(130), ends_with(130)]
+    for rank in loading:
+        rank.wait()
+    assert watch(loading, Meeting(), stop=stop) == 130
+    assert capsys.readouterr().err == NOTHING
+
+
+@pytest.mark.parametrize("code", [143, 2])
+def test_what_a_rank_has_said_is_not_said_again(ranks, code, capsys):
+    stop, meeting = Stop(), Meeting(told=True, first=(1, code))
+    stop.signal = signal.SIGTERM
+    assert watch(ranks, meeting, stop=stop) == code
+    assert meeting.claimed == [143]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_rank_that_was_to_say_why_and_does_not_is_not_waited_for_long(ranks, monkeypatch, capsys):
+    monkeypatch.setattr(launch, "_GRACE", 0.2)
+    stop = Stop()
+    stop.signal = signal.SIGTERM
+    assert watch(ranks, Meeting(first=(1, 143)), stop=stop) == 143
+    assert capsys.readouterr().err == NOTHING
+
+
+def test_a_rank_that_is_killed_before_it_has_met_the_others_is_an_error(ranks, capsys):
+    ranks[1].kill()
+    assert watch(ranks, Meeting()) == 2
+    assert "error: rank 1 of 2 was ended by signal 9" in capsys.readouterr().err
+
+
+def test_the_store_says_what_the_ranks_have_told():
+    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    meeting, of_ranks = launch._Meeting(store, 2), PrefixStore(STORE_PREFIX, store)
+    of_ranks.set(f"{CAME}/0", "")
+    assert not meeting.has_met()
+    of_ranks.set(f"{CAME}/1", "")
+    assert meeting.has_met()
+    assert not meeting.is_closed()
+    assert not meeting.is_told()
+    assert meeting.claim(143) == (True, 143)
+    assert of_ranks.compare_set(FAILED_FIRST, "", "[1, 2]") == b"[-1, 143]"
+    of_ranks.set(FAILED_FIRST, "[1, 2]")
+    assert meeting.claim(143) == (False, 2)
+    of_ranks.set(SAID, "2")
+    of_ranks.set(CLOSED, "")
+    assert meeting.is_told()
+    assert meeting.is_closed()
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(
+    ("number", "seconds", "to"),
+    [
+        (signal.SIGINT, 0.0, "all"),
+        pytest.param(signal.SIGTERM, 0.3, "all", marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 1.0, "all", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, 2.0, "all", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 0.0, "rank 1", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_while_ranks_load_is_told_once(tmp_path, number, seconds, to):
+    (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
+    given = ["train", "run.toml", "--out", "out", "--ranks", "2", "--set=training.rounds=2000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "overhear.commands", *given],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=FAST,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        while len(own := children.read_text(encoding="ascii").split()) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(seconds)
+        for rank in own if to == "all" else own[1:]:
+            os.kill(int(rank), number)
+        if to == "all":
+            process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 128 + number, said
+    assert said.count("stopped") == 1, said
+    assert "Traceback" not in said
+    assert not any(Path(f"/proc/{rank}").exists() for rank in own)

@@ -1,0 +1,79 @@
+"""What the package says of itself: one version, and extras that are there where they are named."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import overhear
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "CITATION.cff").is_file(), reason="needs the checkout's files"
+)
+
+
+def settings() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def citation() -> dict[str, Any]:
+    yaml = pytest.importorskip("yaml")
+    return dict(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8")))
+
+
+def test_the_citation_names_the_version_and_the_licence_of_the_package() -> None:
+    text, project = (ROOT / "CITATION.cff").read_text(encoding="utf-8"), settings()["project"]
+    assert re.findall(r"^version: (.*)$", text, re.M) == [project["version"]]
+    assert re.findall(r"^license: (.*)$", text, re.M) == [project["license"]]
+
+
+def test_the_citation_has_what_its_format_requires() -> None:
+    found, project = citation(), settings()["project"]
+    assert found["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors"} <= found.keys()
+    assert found["authors"] == project["authors"]
+    assert found["keywords"] == project["keywords"]
+    assert found["title"].removeprefix("Overhear: ") == (
+        project["description"][0].lower() + project["description"][1:]
+    )
+
+
+def test_what_is_installed_is_this_version() -> None:
+    assert overhear.__version__ == settings()["project"]["version"]
+
+
+def test_extras_that_a_sentence_names_exist() -> None:
+    named = {
+        extra
+        for part in ("training", "interface", "commands", "docs")
+        for path in [*(ROOT / part).rglob("*.py"), *(ROOT / part).rglob("*.md")]
+        for extra in re.findall(r"overhear\[([a-z]+)\]", path.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert named <= settings()["project"]["optional-dependencies"].keys()
+
+
+def test_tests_run_with_what_extras_bring() -> None:
+    extras = settings()["project"]["optional-dependencies"]
+    assert {*extras["plot"], *extras["table"]} <= set(extras["dev"])
+
+
+def test_everything_that_tests_need_is_pinned() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower()
+    pinned = {line.partition("==")[0].replace("_", "-") for line in text.splitlines()}
+    project = settings()["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[<>=\[]", one)[0].lower().replace("_", "-") for one in wanted}
+    assert names <= pinned
+
+
+def test_each_template_is_in_the_package() -> None:
+    from overhear.commands.prepare.new import What, template
+
+    assert settings()["tool"]["setuptools"]["package-data"]["overhear.commands"] == ["templates/*"]
+    assert len({template(what) for what in What}) == len(What)

@@ -1,0 +1,225 @@
+"""Names of code of one's own in a run file, and the objects that they name.
+
+    "mine:NAME"          NAME of the module `mine`, or of "package.module"
+    "./mine.py:NAME"     NAME of a file; "mine.py:NAME" and "folder/mine.py:NAME" likewise
+
+NAME may have dots. The working directory comes first, then what is installed, as for `python -m`;
+PYTHONPATH is not needed. Files lie in the working directory: neither an absolute path nor one that
+leads out of it is read, so a run can be moved and its folder names nothing of another's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import ModuleType
+from typing import NamedTuple
+
+from ...privacy.errors import InputError
+from .imports import import_file, import_module, own_path_of
+from .objects import OBJECT, given
+
+__all__ = ["OwnName", "found_object", "is_own", "own_object", "parsed_name"]
+
+_LONGEST_ERROR = 300  # characters of what a module of the user raised
+_LONGEST_NAME = 300  # characters
+_OURS = Path(__file__).resolve().parents[1]  # not the package: a checkout may be where users work
+_FOUND: dict[str, object] = {}
+
+
+class OwnName(NamedTuple):
+    """Where an object is.
+
+    Attributes:
+        module: dotted name of a module, or path of a file, relative to the working directory.
+        name: of the object in it, with dots where it is an attribute of another.
+        is_file: whether `module` is a path.
+    """
+
+    module: str
+    name: str
+    is_file: bool
+
+
+def is_own(name: object) -> bool:
+    """Whether a value of a run file names something of one's own; ready names have no colon."""
+    return isinstance(name, str) and ":" in name
+
+
+def parsed_name(name: str, *, key: str) -> OwnName:
+    """The parts of a name; nothing is imported.
+
+    Args:
+        name: "module:NAME" or "folder/file.py:NAME".
+        key: of the run file, for what is said.
+
+    Raises:
+        InputError: it has another form, or names a file outside of the working directory.
+
+    >>> parsed_name("./mine.py:Nets.small", key="[model] name")
+    OwnName(module='mine.py', name='Nets.small', is_file=True)
+    """
+    where, _, attribute = name.rpartition(":")
+    is_file = where.endswith(".py") or "/" in where or "\\" in where
+    parts = where.split(".")
+    if (
+        len(name) > _LONGEST_NAME
+        or not all(map(_is_word, attribute.split(".")))
+        or not (is_file or all(map(_is_word, parts)))
+    ):
+        raise InputError(
+            f'{key}={_shown(name)} must read "module:NAME" or "./file.py:NAME", such as '
+            '"mine:net": a module or a file of the working directory, and the name of an object '
+            "in it"
+        )
+    if not is_file:
+        return OwnName(where, attribute, is_file=False)
+    path = PurePosixPath(where)
+    if (
+        path.is_absolute()
+        or PureWindowsPath(where).drive
+        or ".." in path.parts
+        or path.suffix != ".py"
+        or not where.isprintable()
+        or "\\" in where
+    ):
+        raise InputError(
+            f"{key}={_shown(name)} must name a file of Python in the working directory, by a path "
+            'relative to it and without "..", such as "./mine.py:NAME"; run the command in its '
+            "folder"
+        )
+    return OwnName(str(path), attribute, is_file=True)
+
+
+def found_object(name: str) -> object | None:
+    """What `own_object` found for a name in this process; None where it was not asked."""
+    return _FOUND.get(name)
+
+
+def own_object(name: str, *, key: str) -> object:
+    """The object that a name stands for; its module is imported, which runs it.
+
+    Args:
+        name: "module:NAME" or "folder/file.py:NAME", or what stands for an object from Python.
+        key: of the run file, for what is said, such as "[model] name".
+
+    Raises:
+        InputError: there is no such module or object, it was not given again, or the module raises
+            an error or exits.
+
+    >>> own_object("math:pi", key="[model] name")
+    3.141592653589793
+    >>> own_object("math:poe", key="[model] name")
+    Traceback (most recent call last):
+    overhear...InputError: [model] name='math:poe': 'math' has no 'poe'; did you mean 'pow'?
+    """
+    if name.startswith(OBJECT):
+        _FOUND[name] = given(name, key=key)
+        return _FOUND[name]
+    at = parsed_name(name, key=key)
+    said = f"{key}={_shown(name)}"
+    module = _module(at, said)
+    found: object = module
+    for word in at.name.split("."):
+        held = found
+        try:
+            found = getattr(held, word)
+        except AttributeError:
+            known = [one for one in dir(held) if not one.startswith("_")]
+            close = difflib.get_close_matches(word, known, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else "name one that it has"
+            raise InputError(f"{said}: {_place(at, word)} has no {word!r}; {remedy}") from None
+        except (Exception, SystemExit) as error:
+            raise _failed(said, f"looking up {word!r}", error) from error
+    _FOUND[name] = found
+    return found
+
+
+def _place(at: OwnName, word: str) -> str:
+    """What was to have a word: the module, or the object in it that comes before."""
+    before = at.name.split(".")
+    before = before[: before.index(word)]
+    return repr(".".join(before)) if before else repr(at.module)
+
+
+def _module(at: OwnName, said: str) -> ModuleType:
+    if at.is_file:
+        path = Path.cwd() / at.module
+        if not path.is_file():
+            raise InputError(
+                f"{said}: no file {at.module} in {Path.cwd()}; run the command in its folder"
+            )
+        return _imported(lambda: import_file(path), said, at.module)
+    _check_one(at.module, said)
+    return _imported(lambda: import_module(at.module), said, at.module)
+
+
+def _check_one(module: str, said: str) -> None:
+    """Refuse a name that stands for one module here and was loaded as another elsewhere."""
+    top = module.partition(".")[0]
+    loaded = getattr(sys.modules.get(top), "__file__", None)
+    here = own_path_of(top)
+    if isinstance(loaded, str) and here is not None and not here.samefile(loaded):
+        raise InputError(
+            f"{said}: {top!r} is loaded from {loaded} already, and {here} is another file; rename "
+            "one of them"
+        )
+
+
+def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleType:
+    try:
+        return load()
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing and (module == missing or module.startswith(f"{missing}.")):
+            raise InputError(
+                f"{said}: no module {module!r} in {Path.cwd()} or installed; run the command in "
+                "its folder"
+            ) from None
+        if not missing:
+            raise _failed(said, f"importing {module!r}", error) from error
+        raise InputError(
+            f"{said}: {module!r} imports {missing!r}, which is not installed; install it, or put "
+            "it into the working directory"
+        ) from None
+    except (Exception, SystemExit) as error:
+        raise _failed(said, f"importing {module!r}", error) from error
+
+
+def _failed(said: str, doing: str, error: BaseException) -> InputError:
+    """That code of the user raised an error; a SystemExit would else end the command."""
+    told = error.msg if isinstance(error, SyntaxError) else error
+    words = " ".join(f"{type(error).__name__}: {told}".split()).rstrip(": ")[:_LONGEST_ERROR]
+    where = _line_of(error)
+    return InputError(
+        f"{said}: {doing} raised {words}{where}; mend the module so that it imports without an "
+        "error or an exit"
+    )
+
+
+def _line_of(error: BaseException) -> str:
+    """Where in code of the user an error arose, in words; nothing where that is not known."""
+    if isinstance(error, SyntaxError):
+        return f" in line {error.lineno} of {Path(error.filename or '').name}"
+    library = Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        installed = {"site-packages", "dist-packages"} & set(path.parts)
+        ours = path.is_relative_to(_OURS) or path.is_relative_to(library)
+        if path.is_file() and not installed and not ours:
+            return f" in line {frame.lineno} of {path.name}"
+    return ""
+
+
+def _is_word(text: str) -> bool:
+    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _shown(name: str) -> str:
+    text = ascii(name)
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,85 @@
+"""An account as a paragraph to paste: unit, adjacency, sampling, accountant, what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...privacy.accounting.request import Adjacency
+from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.guarantee import Guarantee, Sampling, Status
+from .summary import Summary, rounded_up
+
+__all__ = ["as_paragraph"]
+
+_CHANGES = {
+    Adjacency.ADD_OR_REMOVE_ONE: "adding or removing one record",
+    Adjacency.REPLACE_ONE: "replacing one record by another",
+}
+
+
+def as_paragraph(summary: Summary) -> str:
+    """The paragraph; figures are rounded up, and what is not proven says so."""
+    settings = ", ".join(f"{name} {value}" for name, value in summary.settings.items())
+    clipped = (
+        "without clipping" if summary.clip_norm is None else f"clip norm {summary.clip_norm:g}"
+    )
+    said = [
+        f"{summary.algorithm}{f' ({settings})' if settings else ''} runs for {summary.rounds} "
+        f"round{'' if summary.rounds == 1 else 's'} on {summary.graph} of {summary.agents} "
+        f"agents, with {_drawn(summary)}, {clipped} and noise multiplier "
+        f"{rounded_up(summary.noise_multiplier, 6)}."
+    ]
+    alike: dict[tuple[object, ...], list[Guarantee]] = {}
+    for stated in summary.guarantees:
+        if stated.adversary != SINGLE_MESSAGE.name:
+            key = (stated.epsilon, stated.status, stated.sampling, stated.because)
+            alike.setdefault(key, []).append(stated)
+    said += [_sentence(summary, same) for same in alike.values()]
+    who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
+    said.append(
+        "Assumed are that the agents run this step and send nothing else that depends on their "
+        f"records, that noise is secret and drawn anew, and that {who}; each figure is that of "
+        "the agent whose record is worst off."
+    )
+    return " ".join(said)
+
+
+def _drawn(summary: Summary) -> str:
+    if any(stated.sampling is Sampling.ANY for stated in summary.guarantees):
+        return f"batches at rate {summary.sampling_rate:.12g}"
+    if summary.sampling_rate == 1:
+        return "every record in every batch"
+    return (
+        f"Poisson batches at rate {summary.sampling_rate:.12g} where the step names no rate of "
+        "its own"
+    )
+
+
+def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
+    """What is said of adversaries whose figures are the same."""
+    who, stated = " and ".join(_named(one) for one in same), same[0]
+    change = _CHANGES[summary.statement.adjacency]
+    epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {summary.statement.delta:g}"
+    found = f"accountant {summary.statement.accountant}"
+    if stated.status is Status.PROVEN:
+        whole = (
+            ", whoever was sampled: all rounds count as one release"
+            if stated.sampling is Sampling.ANY
+            else ""
+        )
+        return (
+            f"Against {who}, {change} changes the distribution of all that is seen by at most "
+            f"{epsilon}, proven ({found}{whole})."
+        )
+    if stated.status is Status.HEURISTIC:
+        return (
+            f"Against {who} nothing is proven: {stated.because}; the heuristic figure, which the "
+            f"truth may exceed, is {epsilon} ({found})."
+        )
+    word = "nothing protects" if stated.status is Status.NO_PROTECTION else "no bound is known"
+    return f"Against {who} {word}: {stated.because}."
+
+
+def _named(stated: Guarantee) -> str:
+    name = stated.adversary
+    return name if stated.worst_adversary is None else f"{name} (worst: {stated.worst_adversary})"

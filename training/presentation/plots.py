@@ -1,0 +1,162 @@
+"""Charts of an account, drawn by matplotlib: epsilon by round, and trade-off curves."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...privacy.accounting.request import Adjacency
+from ...privacy.accounting.trade_off import trade_off
+from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Guarantee, Status
+from ..exposure.sensitivity import JointSensitivity, Release
+from .summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot"]
+
+_KINDS = ("rounds", "trade-off")
+_POINTS = 25  # of epsilon by round
+
+
+def plot(
+    summary: Summary,
+    sensitivities: Mapping[str, JointSensitivity],
+    *,
+    kind: str,
+    epsilon: Callable[[str, int], float],
+    axes: Axes | None = None,
+) -> Axes:
+    """A line for each adversary that really exists, solid where it is proven.
+
+    Args:
+        summary: of the account.
+        sensitivities: by adversary.
+        kind: "rounds", or "trade-off".
+        epsilon: of an adversary after so many rounds.
+        axes: to draw on; else new ones.
+
+    Raises:
+        ValueError: an unknown kind, or no adversary with anything to draw.
+        ImportError: matplotlib is not installed.
+    """
+    if kind not in _KINDS:
+        raise InputError(f"kind={kind!r} must be 'rounds' or 'trade-off'")
+    drawn = [
+        g for g in summary.guarantees if g.status.is_finite and g.adversary != SINGLE_MESSAGE.name
+    ]
+    if not drawn:
+        raise InputError(
+            "no adversary of this account has a finite epsilon, so there is nothing to draw; "
+            "print the account for the reasons"
+        )
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError as error:
+        raise ImportError('plot needs matplotlib: pip install "overhear[plot]"') from error
+    if axes is None:
+        _, axes = plt.subplots(layout="constrained")
+    if kind == "rounds":
+        _draw_rounds(axes, summary, drawn, sensitivities, epsilon=epsilon)
+    else:
+        _draw_curves(axes, summary, drawn, sensitivities)
+    axes.set_title(summary.title, fontsize="medium")
+    axes.legend(fontsize="small")
+    return axes
+
+
+def _draw_rounds(
+    axes: Axes,
+    summary: Summary,
+    drawn: Sequence[Guarantee],
+    sensitivities: Mapping[str, JointSensitivity],
+    *,
+    epsilon: Callable[[str, int], float],
+) -> None:
+    rounds = sorted({round(float(t)) for t in np.linspace(0, summary.rounds, _POINTS)})
+    for names, stated in _alike(drawn, sensitivities):
+        spent = [epsilon(stated.adversary, t) for t in rounds]
+        axes.plot(rounds, spent, _style(stated), label=names)
+    if summary.epsilon_target is not None:
+        axes.axhline(summary.epsilon_target, color="grey", linestyle=":", label="target")
+    axes.set_xlabel("round")
+    axes.set_ylabel(f"epsilon at delta {summary.statement.delta:g}")
+    axes.set_ylim(bottom=0)
+
+
+def _draw_curves(
+    axes: Axes,
+    summary: Summary,
+    drawn: Sequence[Guarantee],
+    sensitivities: Mapping[str, JointSensitivity],
+) -> None:
+    rates = np.linspace(0.0, 1.0, 201)
+    adjacency = summary.statement.adjacency
+    left_out = []
+    for names, stated in _alike(drawn, sensitivities):
+        counts = _rounds_of(
+            sensitivities[stated.adversary].releases,
+            noise_multiplier=summary.noise_multiplier,
+            adjacency=adjacency,
+        )
+        if counts is None:
+            left_out.append(names)
+            continue
+        missed = (
+            trade_off(counts, adjacency=adjacency).false_negative_rates(rates)
+            if counts
+            else 1.0 - rates
+        )
+        axes.plot(rates, missed, _style(stated), label=names)
+    if len(axes.lines) == 0:
+        raise InputError(
+            f"no trade-off curve is known against {', '.join(left_out)}: of replace-one only for "
+            "one contribution to a sampled batch; adjacency='add-or-remove-one' has one"
+        )
+    axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="nothing is learnt")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("false negative rate, at least")
+
+
+def _alike(
+    drawn: Sequence[Guarantee], sensitivities: Mapping[str, JointSensitivity]
+) -> list[tuple[str, Guarantee]]:
+    """Adversaries whose lines are the same share one, under all their names."""
+    grouped: dict[tuple[tuple[Release, ...], Status], list[Guarantee]] = {}
+    for stated in drawn:
+        key = sensitivities[stated.adversary].releases, Status(stated.status)
+        grouped.setdefault(key, []).append(stated)
+    return [
+        (
+            ", ".join(g.adversary for g in same)
+            + ("" if same[0].status is Status.PROVEN else " (heuristic: at least)"),
+            same[0],
+        )
+        for same in grouped.values()
+    ]
+
+
+def _rounds_of(
+    releases: Sequence[Release], *, noise_multiplier: float, adjacency: Adjacency
+) -> Counter[tuple[float, float]] | None:
+    """(effective noise multiplier, sampling rate) of all rounds; None where no curve is known."""
+    counts: Counter[tuple[float, float]] = Counter()
+    for r in releases:
+        if not (r.joint_sensitivity > 0 and r.sampling_rate > 0):
+            continue
+        if adjacency is Adjacency.REPLACE_ONE and r.sampling_rate < 1 and r.contributions > 1:
+            return None
+        multiplier = noise_multiplier / r.joint_sensitivity
+        counts[multiplier if math.isfinite(multiplier) else math.inf, r.sampling_rate] += r.rounds
+    return counts
+
+
+def _style(stated: Guarantee) -> str:
+    return "-" if stated.status is Status.PROVEN else "--"

@@ -1,0 +1,71 @@
+"""An account as data: rows for pandas, and the object that `overhear plan --json` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...privacy.guarantee import Guarantee
+from .summary import Summary
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["as_frame", "as_json", "row_of"]
+
+
+def row_of(stated: Guarantee) -> dict[str, Any]:
+    """The figures of a statement by name; infinite ones are floats."""
+    return {
+        "name": stated.adversary,
+        "victim": stated.victim,
+        "worst_adversary": stated.worst_adversary,
+        "joint_sensitivity": stated.joint_sensitivity,
+        "effective_noise_multiplier": stated.effective_noise_multiplier,
+        "mu_per_round": stated.mu_per_round,
+        "epsilon": stated.epsilon,
+        "delta": stated.delta,
+        "unit": stated.unit.value,
+        "adjacency": stated.adjacency.value,
+        "sampling": str(stated.sampling),
+        "status": stated.status.value,
+        "bound": str(stated.bound),
+        "because": stated.because,
+    }
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """The object of a plan, without what only a run file knows; infinite figures are "inf"."""
+    return {
+        "schema": 1,
+        "noise_multiplier": _finite(summary.noise_multiplier),
+        "target": {
+            "epsilon": summary.epsilon_target,
+            "delta": summary.statement.delta,
+            "adversary": summary.target,
+        },
+        "adversaries": [
+            {name: _finite(value) for name, value in row_of(stated).items()}
+            for stated in summary.guarantees
+        ],
+        "published_bound": None,
+        "warnings": list(summary.warnings),
+    }
+
+
+def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
+    """A row an adversary, worst first.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        from pandas import DataFrame
+    except ImportError as error:
+        raise ImportError('to_pandas needs pandas: pip install "overhear[table]"') from error
+    return DataFrame([row_of(stated) for stated in guarantees])
+
+
+def _finite(value: Any) -> Any:
+    return "inf" if isinstance(value, float) and math.isinf(value) else value

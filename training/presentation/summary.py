@@ -1,0 +1,91 @@
+"""What an account says, apart from how it was found: what every way of showing it starts from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...privacy.guarantee import Guarantee, Statement
+
+__all__ = ["Summary", "rounded_up"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """An account, as it is told.
+
+    Attributes:
+        algorithm: its name.
+        settings: its hyper-parameters.
+        graph: its name.
+        agents: how many there are.
+        rounds: T.
+        sampling_rate: of batches that the step draws without a rate of its own.
+        clip_norm: bound on one example's gradient; None does not clip.
+        noise_multiplier: of the run.
+        target: the adversary whose epsilon is met; None where the noise was given.
+        epsilon_target: its epsilon.
+        statement: what every epsilon is said of.
+        guarantees: worst first.
+        warnings: sentences.
+        encrypted: whether nobody on a link can read it.
+    """
+
+    algorithm: str
+    settings: Mapping[str, object]
+    graph: str
+    agents: int
+    rounds: int
+    sampling_rate: float
+    clip_norm: float | None
+    noise_multiplier: float
+    target: str | None
+    epsilon_target: float | None
+    statement: Statement
+    guarantees: Sequence[Guarantee]
+    warnings: Sequence[str]
+    encrypted: bool
+
+    @property
+    def title(self) -> str:
+        """What runs, in a line."""
+        return (
+            f"{self.algorithm}: {_of(self.rounds, 'round')} on {self.graph} of "
+            f"{_of(self.agents, 'agent')}, sampling rate {self.sampling_rate:.12g}"
+        )
+
+    @property
+    def noise(self) -> str:
+        """With which noise it runs, in a line."""
+        clip_norm = self.clip_norm
+        clipped = "nothing is clipped" if clip_norm is None else f"clip norm {clip_norm:g}"
+        target = (
+            ""
+            if self.epsilon_target is None
+            else f" for epsilon {self.epsilon_target:g} against {self.target}"
+        )
+        return f"noise multiplier {rounded_up(self.noise_multiplier, 6)}{target}, {clipped}"
+
+    @property
+    def said_of(self) -> str:
+        """What every epsilon is said of, in a line."""
+        said = self.statement
+        return f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}"
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """A figure with so many digits: none is printed smaller than it is.
+
+    >>> rounded_up(2.0714), rounded_up(0.8515, 6), rounded_up(math.inf)
+    ('2.08', '0.8515', 'inf')
+    """
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    shown = math.ceil(value * scale * (1 - 1e-9)) / scale if math.isfinite(scale) else value
+    return f"{shown:.{digits}g}"
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

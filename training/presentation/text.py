@@ -1,0 +1,73 @@
+"""An account in plain text, for a terminal of any width, and as a table of rich."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...privacy.guarantee import Guarantee, Status
+from .summary import Summary, rounded_up
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["HEADS", "as_rich", "as_text", "cells_of", "lines_of"]
+
+HEADS = ("adversary", "epsilon", "status", "victim", "joint sensitivity", "because")
+_STYLES = {Status.PROVEN: "green", Status.HEURISTIC: "yellow"}
+
+
+def as_text(summary: Summary) -> str:
+    """The lines of an account: what is accounted for, a row an adversary, then the warnings."""
+    head = (summary.title, summary.noise, summary.said_of)
+    return lines_of(head, guarantees=summary.guarantees, warnings=summary.warnings)
+
+
+def lines_of(
+    head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
+) -> str:
+    """The same of what is no account of an algorithm: its own head, rows and warnings."""
+    rows = [HEADS, *(cells_of(g) for g in guarantees)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([*head, "", *lines, *([""] if warnings else []), *warnings])
+
+
+def as_rich(summary: Summary) -> Table:
+    """The same rows for a console of rich."""
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=escape(summary.title),
+        caption=escape("\n".join((summary.noise, summary.said_of, *summary.warnings))),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for head in HEADS:
+        table.add_column(head)
+    for stated in summary.guarantees:
+        table.add_row(
+            *(Text(cell) for cell in cells_of(stated)),
+            style=_STYLES.get(Status(stated.status), "red"),
+        )
+    return table
+
+
+def cells_of(stated: Guarantee) -> tuple[str, ...]:
+    """The row of a statement, in the order of `HEADS`."""
+    name = stated.adversary
+    if stated.worst_adversary is not None:
+        name = f"{name} ({stated.worst_adversary})"
+    return (
+        name,
+        rounded_up(stated.epsilon),
+        str(stated.status),
+        f"agent {stated.victim}",
+        rounded_up(stated.joint_sensitivity),
+        stated.because,
+    )
