@@ -11,15 +11,17 @@ TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of
 if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
     from .interface.account import account
     from .interface.budget import budget
+    from .interface.record import record
 
     __version__: str
 
-__all__ = ["__version__", "account", "budget"]
+__all__ = ["__version__", "account", "budget", "record"]
 
 # Each public name, and the module of `overhear.interface` that defines it.
 _STANDS_IN = {
     "account": "account",
     "budget": "budget",
+    "record": "record",
 }
 
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error

@@ -189,7 +189,7 @@ def _opened(
     file = ChainedFile.reopen(path)
     try:
         _check_chained(file, path)
-        log = read_log(path)
+        log = read_log(path, partial=True)
         _check_same(log.header, header, path)
     except BaseException:
         file.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
@@ -239,6 +238,8 @@ class Recorder:
     ) -> DeclaredAccount:
         """What the releases that are written so far cost each adversary.
 
+        Where other agents write logs of their own, a warning says that these are not counted.
+
         Args:
             delta: in (0, 1).
             adversaries: as of `account_of_releases`.
@@ -249,23 +250,14 @@ class Recorder:
         Raises:
             ValueError: a value that is unknown or out of range.
         """
-        log = read_log(self.path)
+        log = read_log(self.path, partial=True)
         statement = Statement(
             delta=delta,
             adjacency=Adjacency(adjacency),
             unit=self._header.unit,
             accountant=Accountant(accountant),
         )
-        found = account_of_releases(
-            log, statement=statement, adversaries=adversaries, victim=victim
-        )
-        if self._header.agent is None or self._header.agents == 1:
-            return found
-        alone = (
-            f"only releases of {party_name(self._header.agent, self._header)} are in this log; "
-            "what others release counts, too: account for the folder with everybody's logs"
-        )
-        return replace(found, warnings=(*found.warnings, alone))
+        return account_of_releases(log, statement=statement, adversaries=adversaries, victim=victim)
 
     def conformance(
         self,

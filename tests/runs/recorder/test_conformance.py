@@ -69,7 +69,7 @@ def test_noise_too_scarce_or_gradients_too_short_are_not_passed(tmp_path):
     found = checked(ledger.path, **given)
     assert "2 values are too few to see" in found["residuals"].words
     assert "none of 1 gradients is longer than the clip norm" in found["sums"].words
-    assert found.said == "declared; checked in round 1 but for residuals, sums"
+    assert found.said == "declared; checked in round 1 but for residuals, sums, every log"
     assert found.status is Status.DECLARED
     assert not checked(ledger.path, **{**given, "public": [], "points": None}).passed  # nothing ran
 

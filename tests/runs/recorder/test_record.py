@@ -134,7 +134,7 @@ def test_what_is_no_release_is_refused_and_nothing_is_written(tmp_path, changed,
         ledger.release(**{"round": 4, **ONE, **changed})
     assert ledger.path.read_bytes() == before
     ledger.release(5, **ONE)
-    assert len(read_log(ledger.path).rounds) == 2
+    assert len(read_log(ledger.path, partial=True).rounds) == 2
 
 
 def test_without_a_clip_norm_nothing_is_released(tmp_path):
@@ -164,7 +164,7 @@ def test_an_exception_leaves_the_line_which_counts(tmp_path):
 
     with pytest.raises(ConnectionError):
         fails()
-    assert len(read_log(tmp_path / "0.jsonl").rounds) == 1
+    assert len(read_log(tmp_path / "0.jsonl", partial=True).rounds) == 1
 
 
 def test_a_round_that_is_gone_through_again_counts_again(tmp_path):
@@ -176,7 +176,7 @@ def test_a_round_that_is_gone_through_again_counts_again(tmp_path):
         for t in (3, 4):
             ledger.release(t, **ONE)
     assert {"resumed_after": 2}.items() <= lines(path)[4].items()
-    log = read_log(path)
+    log = read_log(path, partial=True)
     assert list(log.rounds) == [
         Played(1, 0),
         Played(2, 0),
@@ -194,7 +194,7 @@ def test_a_line_that_was_cut_off_counts_after_going_on(tmp_path):
     path.write_bytes(path.read_bytes()[:-40])
     with record(path, resume=True, **GIVEN) as ledger:
         ledger.release(2, **ONE)
-    assert read_log(path).torn == 1
+    assert read_log(path, partial=True).torn == 1
     assert ledger.account(delta=1e-5)["eavesdropper"].epsilon > 0
 
 
@@ -222,7 +222,7 @@ def test_only_batches_that_the_recorder_drew_count_as_sampled(tmp_path):
         ledger.batch(100)
         ledger.release(1, **ONE)
         ledger.release(2, **ONE)  # no batch was drawn for it
-    found = [of[0].of[0].rate for of in read_log(ledger.path).rounds.values()]
+    found = [of[0].of[0].rate for of in read_log(ledger.path, partial=True).rounds.values()]
     assert found == [0.1, 1.0]
 
 
@@ -235,7 +235,7 @@ def test_a_batch_drawn_twice_in_a_round_is_another_batch(tmp_path):
         ledger.release(1, batch=first, **{**ONE, "kind": "momentum"})
         with pytest.raises(InputError, match="batch is none of the 2"):
             ledger.release(1, batch=[1, 2], **{**ONE, "kind": "other"})
-    log = read_log(ledger.path)
+    log = read_log(ledger.path, partial=True)
     found = [(release.of[0].batch, release.of[0].rate) for release in log.rounds[Played(1, 0)]]
     assert found == [("1", 0.2), ("0", 0.1)]
     assert len(ledger.account(delta=1e-5)) == 2  # the log can be read
@@ -246,7 +246,7 @@ def test_a_batch_drawn_after_a_release_of_another_one_in_its_round_has_its_own_n
         ledger.release(1, **ONE)  # of a batch that nobody drew here
         ledger.batch(100)
         ledger.release(1, **{**ONE, "kind": "second"})
-    found = [release.of[0] for release in read_log(ledger.path).rounds[Played(1, 0)]]
+    found = [release.of[0] for release in read_log(ledger.path, partial=True).rounds[Played(1, 0)]]
     assert [(one.batch, one.rate) for one in found] == [("0", 1.0), ("1", 0.1)]
 
 
@@ -363,7 +363,7 @@ def test_an_adapter_says_its_settings_and_listens_until_the_end(tmp_path):
         pass
     assert library.heard == ["attached", "detached"]
     assert ledger.path == tmp_path / "lib" / "releases.jsonl"
-    assert read_log(ledger.path).header.system == "lib"
+    assert read_log(ledger.path, partial=True).header.system == "lib"
     library.settings = {"noise": 1.0}
     with pytest.raises(InputError, match="key 'noise' of the settings of the system is unknown"):
         record(tmp_path / "other", system=library)
@@ -372,7 +372,7 @@ def test_an_adapter_says_its_settings_and_listens_until_the_end(tmp_path):
 def test_an_account_of_one_agents_log_says_that_others_are_missing(tmp_path):
     with record(tmp_path / "0.jsonl", **GIVEN) as ledger:
         ledger.release(1, **ONE)
-        assert "only releases of agent 0 are in this log" in str(ledger.account(delta=1e-5))
+        assert "no releases of agents 1, 2 are counted" in str(ledger.account(delta=1e-5))
 
 
 def test_a_model_may_be_given_as_it_is(tmp_path):
