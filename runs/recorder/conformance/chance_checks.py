@@ -98,7 +98,12 @@ def check_sums(of: LeftOver) -> Outcome:
             f"{_NEEDED} are needed; keep more rounds, or let the recorder draw the noise",
         )
     check = Check(
-        name=name, passed=True, p=found.p, tests=found.tests, words=f"{words}; none fails."
+        name=name,
+        passed=True,
+        p=found.p,
+        tests=found.tests,
+        words=f"{words}; none fails, and a sum of twice the weight would show by {along:.1f} "
+        f"deviations, one without clipping by {beyond:.1f}.",
     )
     return outcome_of(check)
 

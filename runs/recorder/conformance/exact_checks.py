@@ -13,6 +13,7 @@ from ....privacy.errors import InputError
 from ....privacy.releases.log import party_name
 from .kept_rounds import KeptRelease, KeptRounds
 from .left_over import LeftOver, Row
+from .oracle import raised
 from .outcome import Outcome, not_run, outcome_of
 from .vectors import vector_of
 
@@ -84,7 +85,7 @@ def check_points(
             released = _released_before(rounds, at)
             allowed = [*initial, *(one.value for one in released)]
             if points is not None:
-                allowed += _vectors(points(number, owner, released))
+                allowed += _vectors(_asked("points", points, number, owner, released))
             if any(_same(point, one) for one in allowed):
                 looked += 1
                 continue
@@ -126,6 +127,14 @@ def _released_before(rounds: KeptRounds, at: KeptRelease) -> list[Released]:
                 Released(number, one.release.sender, one.release.kind, one.kept.value.clone())
             )
     return found
+
+
+def _asked(name: str, function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of the auditor's returns."""
+    try:
+        return function(*given)
+    except (Exception, SystemExit) as error:
+        raise raised(name, error) from error
 
 
 def _vectors(found: Any) -> list[Tensor]:
@@ -192,7 +201,7 @@ def check_knowledge(
 
 
 def _made(sources: Callable[[str, int], Any], id: str, agent: int, width: int) -> Tensor:
-    found = vector_of(sources(id, agent), "sources").double()
+    found = vector_of(_asked("sources", sources, id, agent), "sources").double()
     if len(found) != width:
         raise InputError(f"sources({id!r}, {agent}) has {len(found)} values, and must have {width}")
     return found

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from ....privacy.errors import InputError, InputTypeError
 from ....privacy.releases.fields import shown
 
-__all__ = ["ClippedSum", "Gradients", "Oracle", "per_example"]
+__all__ = ["ClippedSum", "Gradients", "Oracle", "per_example", "raised"]
 
+_LONGEST_ERROR = 300
 Gradients = Callable[..., Any] | Mapping[int, Callable[..., Any]]
 
 
@@ -96,7 +97,10 @@ class Oracle:
                 )
             asked = asked[agent]
         more = {"agent": agent} if "agent" in inspect.signature(asked).parameters else {}
-        found = asked(point.clone(), positions.numpy().copy(), **more)
+        try:
+            found = asked(point.clone(), positions.numpy().copy(), **more)
+        except (Exception, SystemExit) as error:
+            raise raised("gradients", error) from error
         if isinstance(found, np.ndarray):
             found = torch.from_numpy(np.ascontiguousarray(found))
         if not isinstance(found, Tensor):
@@ -104,6 +108,12 @@ class Oracle:
                 f"gradients returned {type(found).__name__}; it must return a tensor or array"
             )
         return found.detach().cpu().double()
+
+
+def raised(name: str, error: BaseException) -> InputError:
+    """The error of a function of the auditor's that raised one."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
+    return InputError(f"the function of {name} raised {said}; mend it, and check again")
 
 
 def per_example(

@@ -87,10 +87,14 @@ class Conformance:
         return {one.name: one for one in self.outcomes}
 
     @property
+    def failed(self) -> Sequence[str]:
+        """The checks that contradict the log."""
+        return [one.name for one in self.outcomes if one.verdict is Verdict.FAILED]
+
+    @property
     def passed(self) -> bool:
         """Whether some check ran and none failed."""
-        verdicts = [one.verdict for one in self.outcomes]
-        return Verdict.FAILED not in verdicts and Verdict.PASSED in verdicts
+        return not self.failed and any(one.verdict is Verdict.PASSED for one in self.outcomes)
 
     @property
     def status(self) -> Status:
@@ -112,8 +116,8 @@ class Conformance:
     def said(self) -> str:
         """What the checks come to, in words."""
         if not self.passed:
-            failed = [one.name for one in self.outcomes if one.verdict is Verdict.FAILED]
-            return f"declared; contradicted by {' and '.join(failed)}" if failed else "declared"
+            by = " and ".join(self.failed)
+            return f"declared; contradicted by {by}" if by else "declared"
         if self.status is Status.CHECKED:
             return f"declared; checked in {told(self.rounds)}"
         missing = [one.name for one in self.outcomes if one.applies and not one.tests]
