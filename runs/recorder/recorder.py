@@ -24,7 +24,8 @@ from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .conformance.keeping import keep
 from .conformance.vectors import each_of, positions_of, vector_of
 from .drawn import Drawn
-from .labels import Said, labelled
+from .labels import labelled
+from .said import Said
 from .transcribe import transcribed
 
 if TYPE_CHECKING:
@@ -334,7 +335,7 @@ class Recorder:
         self._place = 0 if at != self._round else self._place
         self._round = at
         for one in self._drawn.batches:
-            if one.name is None:
+            if not one.name:
                 held = (of for of in self._drawn.batches if of.owner == one.owner)
                 taken = {of.name for of in held} | self._said.batches(one.owner)
                 free = (str(n) for n in range(len(taken) + 1))
