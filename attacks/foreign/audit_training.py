@@ -5,8 +5,8 @@
     several of them          the same, in the mean over the models       the caller's
     an `Observed`            its own `scores(planted)`                   its own, or the caller's
 
-A final model shows far less than messages do: mislabelled records that a private training has hardly
-learned. An adapter that sees gradients gives likelihood ratios, and is an `Observed`.
+A final model shows far less than messages do: a private training has hardly learned mislabelled
+records. An adapter that sees gradients gives likelihood ratios, and is an `Observed`.
 
 A first bound above the claim may be chance, at 95 % once in twenty audits. So four times as many
 fresh canaries are played, and only what exceeds the claim at 99.9 % there contradicts it.

@@ -26,7 +26,7 @@ from ...training.accounts.declared import account_of_releases
 from ..bounds.mechanism import Claim
 from ..bounds.mechanism import epsilon as epsilon_of
 
-__all__ = ["Claimed", "claim_of_log", "claimed", "parse_claim"]
+__all__ = ["DELTA", "Claimed", "claim_of_log", "claimed", "parse_claim", "parsed_numbers"]
 
 DELTA = 1e-5
 _KEYS = ("epsilon", "delta", "noise", "rate", "rounds")
@@ -162,6 +162,24 @@ def parse_claim(texts: Sequence[str]) -> Claimed:
     >>> parse_claim(["epsilon=3,delta=1e-5"]).epsilon
     3.0
     """
+    values = parsed_numbers(texts)
+    if "rounds" in values and not values["rounds"].is_integer():
+        raise InputError(f"rounds={values['rounds']:g} must be a whole number of steps")
+    return claimed(
+        epsilon=values.get("epsilon"),
+        delta=values.get("delta", DELTA),
+        noise=values.get("noise"),
+        rate=values.get("rate"),
+        rounds=int(values["rounds"]) if "rounds" in values else None,
+    )
+
+
+def parsed_numbers(texts: Sequence[str]) -> dict[str, float]:
+    """The numbers of `parse_claim`'s texts, by key.
+
+    >>> parsed_numbers(["epsilon=3, delta=1e-5"])
+    {'epsilon': 3.0, 'delta': 1e-05}
+    """
     values: dict[str, float] = {}
     for text in texts:
         for part in text.split(","):
@@ -176,15 +194,7 @@ def parse_claim(texts: Sequence[str]) -> Claimed:
             if key in values:
                 raise InputError(f"{key} is claimed twice; give each number once")
             values[key] = _parsed(key, value)
-    if "rounds" in values and not values["rounds"].is_integer():
-        raise InputError(f"rounds={values['rounds']} must be a whole number of steps")
-    return claimed(
-        epsilon=values.get("epsilon"),
-        delta=values.get("delta", DELTA),
-        noise=values.get("noise"),
-        rate=values.get("rate"),
-        rounds=int(values["rounds"]) if "rounds" in values else None,
-    )
+    return values
 
 
 def claim_of_log(log: ReleaseLog, *, delta: float = DELTA, epsilon: float | None = None) -> Claimed:

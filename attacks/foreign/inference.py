@@ -29,6 +29,7 @@ from ..membership.scores import ATTACKS
 from .claimed import DELTA, Claimed
 from .losses import confidences_of
 from .own_training import OwnTraining, Train
+from .planted_records import check_dataset
 from .scores_audit import LEAST, ScoresAudit, audit_scores
 
 __all__ = ["RATES", "MembershipResult", "membership"]
@@ -130,9 +131,8 @@ class MembershipResult:
         grid = np.geomspace(min(rates[0], 1e-3), 1.0, 60)
         axes.loglog(grid, grid, ":", color="grey", label="guessing")
         if self.allowed(0.5) is not None:
-            axes.loglog(
-                grid, [self.allowed(float(a)) for a in grid], "--", label="the claim allows"
-            )
+            most = [self.allowed(float(a)) for a in grid]
+            axes.loglog(grid, most, "--", label="the claim allows")
         axes.set_xlabel("false-positive rate")
         axes.set_ylabel("true-positive rate")
         axes.set_ylim(bottom=float(grid[0]), top=1.05)
@@ -201,13 +201,13 @@ def membership(
     entropy = secrets.randbits(128) if seed is None else seed
     generator = np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(0,)))
     coins_of = np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(1,)))
-    size = len(data) if hasattr(data, "__len__") else 0
-    if size and not LEAST <= records <= size:
+    size = check_dataset(data, name="data")
+    if not LEAST <= records <= size:
         raise InputError(
             f"records={records} must lie in [{LEAST}, {size}], the records of the data; each is in "
             "or out by a coin"
         )
-    at_stake = np.sort(generator.choice(size, size=records, replace=False)) if size else np.zeros(0)
+    at_stake = np.sort(generator.choice(size, size=records, replace=False))
     training = OwnTraining(train, data, probes=[int(at) for at in at_stake])
     always = np.setdiff1d(np.arange(size), at_stake)
     items = [data[int(at)] for at in at_stake]

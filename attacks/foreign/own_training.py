@@ -53,7 +53,7 @@ class OwnTraining:
         if (other := self._changed()) is not None:
             raise InputError(
                 f"record {other} of the data differs when it is asked for twice; leave out random "
-                "transforms, or apply them inside train, so that an attack knows what was trained on"
+                "transforms, or apply them inside train, so that it is known what is trained on"
             )
 
     def __call__(self, dataset: Any) -> Any:
