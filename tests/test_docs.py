@@ -3,7 +3,8 @@
 A page is run from top to bottom in one namespace and one folder that holds `examples` alone:
 
     pycon     statements and what they print
-    python    code; a `text` block right after it is what it prints
+    python    code; a `text` block right after it is what it prints; a file, and not run, where its
+              first line is a comment with the file's name
     toml      a file, where its first line is a comment with the file's name
     console   `$ overhear ...` and what it prints, exit code by `; echo $?`
 
@@ -129,6 +130,8 @@ def differences(page: Path) -> list[str]:
         where = f"{page.name}:{block.line}"
         if block.kind == "pycon":
             wrong += run_session(block, namespace, where=where)
+        elif block.kind == "python" and (name := re.match(r"# (\w+\.py)\n", block.text)):
+            Path(name[1]).write_text(block.text, encoding="utf-8")
         elif block.kind == "python":
             printed = run_python(block.text, namespace, where=where)
         elif block.kind == "text" and block.follows and not same(block.text, printed):
@@ -160,6 +163,9 @@ def test_a_page_prints_what_it_says(page, tmp_path, monkeypatch):
         wrong = differences(page)
     finally:
         torch.set_num_threads(threads)
+        for module in list(sys.modules.values()):  # files of the page
+            if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+                del sys.modules[module.__name__]
     assert not wrong, "\n".join(wrong)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-PARTS = ("privacy", "training", "attacks", "runs", "reports", "commands")
+PARTS = ("privacy", "training", "attacks", "runs", "reports", "commands", "testing")
 
 
 def names() -> list[str]:

@@ -87,6 +87,7 @@ def _single(setting: Setting) -> Sequence[Batch]:
     while len(batches) < _RECORDS and depth < most:
         for shard in setting.shards:
             if depth < shard.size and len(batches) < _RECORDS:
-                batches.append(tuple(shard.take(torch.tensor([depth]))))
+                one = shard.take(torch.tensor([depth]))
+                batches.append((one.inputs, one.targets))
         depth += 1
     return batches

@@ -194,10 +194,9 @@ def _compared(run: CheckedRun) -> ComparedRun:
 
 def _accuracy(folder: Path) -> Accuracy | None:
     lines = read_metrics(run_folder.require(folder, run_folder.METRICS))
-    if not lines or not lines[-1].accuracy:
+    if not lines or not (accuracy := lines[-1].accuracy):
         return None
-    last = lines[-1]
-    return Accuracy(round=last.round, mean=fmean(last.accuracy), worst=min(last.accuracy))
+    return Accuracy(round=lines[-1].round, mean=fmean(accuracy), worst=min(accuracy))
 
 
 def _attack(attack: Attack) -> BestRebuilt | None:

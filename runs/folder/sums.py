@@ -44,17 +44,8 @@ _LARGEST = 64 << 20  # bytes; a line has about a hundred
 _LONG = 8 << 30  # bytes of a file of a run that is no safetensors file
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _ALWAYS = (RUN, ENVIRONMENT, RECORDS, LEDGER)
-_READ = (
-    *_ALWAYS,
-    METRICS,
-    STOPPED,
-    PRIVACY,
-    REPORT,
-    ATTACK,
-    AUDIT,
-    MEMBERSHIP,
-    LAST_MODEL,
-)
+_EVIDENCE = (ATTACK, AUDIT, MEMBERSHIP, LAST_MODEL)
+_READ = (*_ALWAYS, SOURCES, METRICS, STOPPED, PRIVACY, REPORT, *_EVIDENCE)
 _FOLDERS = (CHECKPOINTS, TRANSCRIPT, COPIES)  # every file in them
 _EARLIER = ("audit-*.json", "membership-*.json", "last-model-*.json")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ...privacy.errors import InputError
 
-__all__ = ["check_same_facts", "digest_of_module", "program_facts"]
+__all__ = ["check_same_facts", "program_facts"]
 
 _OURS = Path(__file__).resolve().parents[2]
-_PACKAGES = ("privacy", "training", "attacks", "runs", "reports", "commands")
+_PACKAGES = ("privacy", "training", "attacks", "runs", "reports", "commands", "testing")
 
 
 def program_facts(packages: Mapping[str, str]) -> dict[str, str]:
@@ -34,16 +34,6 @@ def program_facts(packages: Mapping[str, str]) -> dict[str, str]:
         **{f"version of {name}": version for name, version in packages.items()},
         "code of overhear": code.hexdigest(),
     }
-
-
-def digest_of_module(name: str) -> str:
-    """SHA-256 of the file of a module that is loaded, which may be the user's; "none" without one.
-
-    >>> len(digest_of_module("hashlib")), digest_of_module("sys")
-    (64, 'none')
-    """
-    path = getattr(sys.modules.get(name), "__file__", None)
-    return "none" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def check_same_facts(mine: Mapping[str, str], first: Mapping[str, str], *, name: str) -> None:

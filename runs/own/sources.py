@@ -43,7 +43,7 @@ _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Sources(Described):
     """The files of the user that a run consists of."""
 
-    version: Literal[1] = Field(alias="schema")
+    version: Annotated[Literal[1], Field(alias="schema")]
     """Of this format."""
     files: dict[str, _Digest]
     """SHA-256 by path, relative to the working directory."""

@@ -2,13 +2,16 @@
 
 A run file that a user gives is a program of the user, and is run. The run.toml of a folder is data
 until somebody vouches for the code that it names: by `--trust-code`, by a policy that pins the
-SHA-256 of every file, or because this process has run the very same files already. All this is
+SHA-256 of every file, or because the user of this process named the same code: then what would run
+is what the user's own folder holds, which is held against the run as well. All this is
 decided before anything is imported.
+
+A figure of a report is computed anew from the step, not read off the ledger, whose header is the
+word of whoever wrote the folder: so reports, checks and totals need the code as audits do.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -16,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...privacy.errors import InputError
-from ...training.own.imports import digest_of, file_of, own_path_of, ran
+from ...training.own.imports import digest_of, own_path_of
 from ...training.own.names import found_object, own_object, parsed_name
 from .sources import COPIES, SOURCES, Sources, check_sources, check_unchanged, read_sources
 from .tables import coded, named
 
-__all__ = ["check_after", "check_before", "is_of_folder", "say_own_code", "trusting", "vouch"]
+__all__ = ["ask", "check_after", "check_before", "is_of_folder", "trusting", "vouch"]
 
 
 _LEDGER = "ledger.jsonl"
@@ -35,6 +38,7 @@ class _Trust:
     pins: Mapping[str, str] = field(default_factory=dict)
 
 
+_ASKED: set[str] = set()  # names in run files that the user gave
 _NOBODY = _Trust()
 _TRUST: ContextVar[_Trust] = ContextVar("trust", default=_NOBODY)
 
@@ -63,8 +67,14 @@ def trusting(*, pins: Mapping[str, str] | None = None) -> Iterator[None]:
         _TRUST.reset(token)
 
 
-def say_own_code(tables: Mapping[str, object], notice: Callable[[str], None]) -> None:
-    """Say which files a run file is about to run."""
+def ask(tables: Mapping[str, object], notice: Callable[[str], None] | None = None) -> None:
+    """Note what a run file that the user gives names, and say which files it is about to run."""
+    _ASKED.update(coded(named(tables)).values())
+    if notice is not None:
+        _say(tables, notice)
+
+
+def _say(tables: Mapping[str, object], notice: Callable[[str], None]) -> None:
     told: dict[str, None] = {}
     for key, name in coded(named(tables)).items():
         path = _path_of(name, key)
@@ -102,9 +112,7 @@ def check_before(folder: Path, tables: Mapping[str, object]) -> Sources | None:
         return None
     held = read_sources(folder)
     if held is None:
-        if (folder / _LEDGER).exists() or any(
-            found_object(name) is None for name in names.values()
-        ):
+        if (folder / _LEDGER).exists() or not all(map(_is_asked, names.values())):
             raise InputError(
                 f"{folder} names code of somebody, {', '.join(names.values())}, and has no "
                 f"{SOURCES}, so nothing tells which files trained it; train it again"
@@ -133,7 +141,7 @@ def _check_trusted(folder: Path, names: Mapping[str, str], held: Sources) -> Non
     code = coded(names)
     if not code or _TRUST.get().every:
         return
-    if all(found_object(name) is not None for name in code.values()) and _has_run(held):
+    if all(_is_asked(name) for name in code.values()):
         return
     vouched = _TRUST.get().pins
     for key, name in code.items():
@@ -158,14 +166,9 @@ def _check_trusted(folder: Path, names: Mapping[str, str], held: Sources) -> Non
     )
 
 
-def _has_run(held: Sources) -> bool:
-    """Whether this process has run all files of a run already."""
-    executed = ran()
-    loaded = {file_of(module) for module in list(sys.modules.values())}
-    return all(
-        executed.get(path, digest if path in loaded else None) == digest
-        for path, digest in ((Path.cwd() / name, digest) for name, digest in held.files.items())
-    )
+def _is_asked(name: str) -> bool:
+    """Whether who runs this process named the same code, or has run it."""
+    return name in _ASKED or found_object(name) is not None
 
 
 def _path_of(name: str, key: str) -> Path | None:

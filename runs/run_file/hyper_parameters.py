@@ -36,7 +36,7 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
             own = f"its hyper-parameters are {', '.join(known)}" if known else "it has none"
             raise InputError(f"{key} is unknown to {name}{remedy or '; ' + own}")
     try:
-        adapter = TypeAdapter(settings)
+        adapter: TypeAdapter[Any] = TypeAdapter(settings)
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, TypeError) as error:
         first = str(error).partition("\n")[0].rstrip(".")
         raise InputError(

@@ -26,7 +26,7 @@ from pydantic.json_schema import JsonSchemaValue
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from ..own.tables import with_names
-from ..own.trust import check_after, check_before, is_of_folder, say_own_code
+from ..own.trust import ask, check_after, check_before, is_of_folder
 from .cross_checks import (
     audit_problems,
     resolved_attack,
@@ -85,9 +85,7 @@ class RunFile(Table):
         privacy, problems = resolved_privacy(
             self.privacy, algorithm=name, agents=agents, links=self.graph.links
         )
-        model, of_model = resolved_model(
-            self.model, algorithm=name, outputs=self.data.outputs
-        )
+        model, of_model = resolved_model(self.model, algorithm=name, outputs=self.data.outputs)
         intercept, of_intercept = resolved_intercept(
             self.intercept,
             rounds=rounds,
@@ -161,11 +159,11 @@ def load_run_file(
     except InputError as error:
         raise InputError(f"{path} {error}") from error
     merge_overrides(values, overrides)
-    if notice is not None:
-        say_own_code(values, notice)
     if not of_folder and not is_of_folder(path):
+        ask(values, notice)
         return _validated(values, where=str(path))
     held = check_before(path.parent, values)
+    ask(values, notice)
     found = _validated(values, where=str(path))
     check_after(path.parent, values, held)
     return found
@@ -195,6 +193,7 @@ def read_tables(
     overhear...InputError: dict: [training] give sampling_rate or batch_size, exactly one of ...
     """
     named = with_names(values)
+    ask(named)
     merge_overrides(named, overrides)
     return _validated(named, where=where)
 

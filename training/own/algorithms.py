@@ -11,7 +11,7 @@ from .names import found_object, is_own, own_object
 
 __all__ = ["algorithm_named", "known_algorithm"]
 
-_KEY = "[algorithm] name"
+_KEY = "name"
 
 
 def algorithm_named(name: str) -> Algorithm:
@@ -27,7 +27,7 @@ def algorithm_named(name: str) -> Algorithm:
     0.9
     >>> algorithm_named("math:tau")
     Traceback (most recent call last):
-    overhear...InputError: [algorithm] name='math:tau' is a float; it must be an Algorithm(...)
+    overhear...InputError: name='math:tau' is a float; it must be an Algorithm(...)
     """
     if not is_own(name):
         if name not in ALGORITHMS:

@@ -189,8 +189,8 @@ def _recorded(found: ModuleSpec) -> ModuleSpec:
 def _working_directory_first(*before: Path) -> Iterator[None]:
     """The working directory, and what is to come before it, ahead of what is installed."""
     if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type] # has what is needed of one
-        sys.meta_path.append(_LastFinder)  # type: ignore[arg-type] # likewise
+        sys.meta_path.insert(0, _Finder)
+        sys.meta_path.append(_LastFinder)
     importlib.invalidate_caches()
     kept = _Finder.first
     _Finder.first = (*map(str, before), str(Path.cwd()))

@@ -1,0 +1,275 @@
+"""The contract that every algorithm of the registry keeps, for one of the user's.
+
+    from overhear.testing import check_algorithm
+    from mine import MOMENTUM
+
+    def test_momentum():
+        check_algorithm(MOMENTUM)
+
+What is proven of an algorithm is proven of its trace. These checks hold runs on tensors against it:
+the same messages on the same links, each the sum that its row of the trace says, of contributions
+that stay within their bounds and of noise that is normal, unequal and new in every round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..privacy.errors import InputError
+from ..training.algorithms.algorithm import Algorithm, Bound, Form, bind
+from ..training.data.dataset import Examples
+from ..training.engine.engine import Engine, Setting
+from ..training.engine.randomness import SecretRandomness
+from ..training.engine.recording import Recorded
+from ..training.engine.transcript import Transcript
+from ..training.graphs.graph import Topology
+from ..training.graphs.topologies import build_graph
+from ..training.models.tasks import ClassWeights
+from ..training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
+from ..training.tracing.round_trace import RoundTrace
+from ..training.tracing.trace import trace
+
+__all__ = ["check_algorithm"]
+
+_CLIP, _NOISE, _RATE, _RECORDS = 0.2, 0.4, 0.5, 9
+_ROUNDS = 5  # of the trace, of which one is held against a run
+_LOOKED_AT = 3  # the round that is
+_DRAWS = 100  # rounds whose noise is looked at
+_SIGMAS = 6.0  # of 500 normals each: false alarms below 1e-6 for a variance, less for two
+_EXACT = 1e-10
+
+
+def check_algorithm(
+    algorithm: Algorithm, *, settings: Mapping[str, object] | None = None, graph: str = "ring:5"
+) -> None:
+    """Hold an algorithm against the contract of the registry; silent where it is kept.
+
+    It takes some seconds. The false-alarm rate of its statistical part is below 1e-5.
+
+    Args:
+        algorithm: one's own.
+        settings: hyper-parameters by name, in place of the defaults.
+        graph: name and number of agents.
+
+    Raises:
+        AssertionError: a fault, in words: which round, message or source it is in.
+        InputError: no algorithm, or another graph.
+
+    >>> from overhear.training import ALGORITHMS
+    >>> check_algorithm(ALGORITHMS["dp-dpsgd"])
+    """
+    if not isinstance(algorithm, Algorithm):
+        raise InputError(f"algorithm is a {type(algorithm).__name__}; it must be an Algorithm(...)")
+    name, _, agents = graph.partition(":")
+    if not agents.isdigit():
+        raise InputError(f'graph={graph!r} must read "name:agents", such as "ring:5"')
+    topology = build_graph(name, int(agents))
+    chosen = algorithm.settings(**(settings or {}))
+    for form in algorithm.forms:
+        bound = _bound(algorithm, chosen, form, topology, noise=algorithm.private)
+        _check_same_root(bound, topology)
+        _check_rows(bound, topology)
+        if algorithm.private:
+            _check_contributions(bound, topology)
+            _check_noise(bound, topology)
+            _check_plain(_bound(algorithm, chosen, form, topology, noise=False), topology)
+
+
+def _bound(
+    algorithm: Algorithm, settings: object, form: Form, graph: Topology, *, noise: bool
+) -> Bound:
+    return bind(
+        algorithm,
+        settings,
+        form=form,
+        learning_rate=0.3,
+        clip_norm=_CLIP if noise else None,
+        noise_std=_NOISE if noise else 0.0,
+        batch_size=_RATE * _RECORDS,
+        graph=graph,
+        rounds=_DRAWS,
+        records=_RECORDS,
+    )
+
+
+def _engine(
+    bound: Bound, graph: Topology, *, root: int = 5, taps: Sequence[Transcript] = ()
+) -> Engine:
+    """A run of a small network in double precision, with a few records for every agent."""
+    rng = torch.Generator().manual_seed(3)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    for parameter in net.parameters():
+        parameter.data.normal_(generator=rng)
+    shards = [
+        Examples(
+            torch.randn(_RECORDS, 4, generator=rng), torch.randint(2, (_RECORDS,), generator=rng)
+        )
+        for _ in range(graph.agents)
+    ]
+    setting = Setting(
+        graph=graph,
+        model=net,
+        shards=shards,
+        sampling_rate=_RATE,
+        device=torch.device("cpu"),
+        dtype=torch.float64,
+        task=ClassWeights(net, classes=2) if bound.blocks == 2 else None,
+    )
+    engine = Engine(setting, bound, randomness=SecretRandomness(root), taps=list(taps))
+    engine.start()
+    return engine
+
+
+def _check_same_root(bound: Bound, graph: Topology) -> None:
+    """The same randomness gives the same run: nothing is drawn beside the round."""
+    runs = [_engine(bound, graph) for _ in range(2)]
+    for _ in range(3):
+        for engine in runs:
+            engine.advance()
+    first, second = (engine.models() for engine in runs)
+    _demand(
+        torch.equal(first, second),
+        "two runs with the same randomness differ: the step draws or keeps something of its own",
+    )
+
+
+def _traced(bound: Bound, graph: Topology) -> list[RoundTrace]:
+    found = trace(
+        bound.init,
+        bound.step,
+        graph=graph,
+        rounds=_ROUNDS,
+        noise_multiplier=bound.noise_multiplier,
+    )
+    return [one for one, count in found.rounds for _ in range(count)]
+
+
+def _check_rows(bound: Bound, graph: Topology) -> None:
+    """Every message and end state of a run equals its row over what the round drew and sent."""
+    record = _traced(bound, graph)[_LOOKED_AT - 1]
+    transcript = Transcript()
+    engine = _engine(bound, graph, taps=[transcript])
+    before, recorded = engine.snapshot(), Recorded()
+    for _ in range(_LOOKED_AT):
+        before, recorded = engine.snapshot(), Recorded()
+        engine.advance(recorded=recorded)
+    sent = transcript.of(round=engine.round)
+    held = {
+        Contributions: recorded.contributions,
+        NoiseSources: recorded.noise,
+        Known: [*before.values(), *recorded.known],
+        Messages: [message.rows for message in sent],
+    }
+    for kind, values in held.items():
+        counted = sum(isinstance(group, kind) for group in record.groups)
+        _demand(
+            counted == len(values),
+            f"round {_LOOKED_AT} has {len(values)} {kind.__name__} in a run and {counted} traced",
+        )
+    for group, message in zip(record.messages, sent, strict=True):
+        same = (
+            message.kind == group.kind
+            and message.senders.tolist() == group.senders.tolist()
+            and message.links.tolist() == group.links.tolist()
+        )
+        _demand(same, f"message {message.kind!r} leaves on other links than {group.kind!r} traced")
+    rest = {kind: iter(values) for kind, values in held.items()}
+    columns = [next(rest[type(group)]) for group in record.groups]
+    spans = [slice(group.start, group.start + group.size) for group in record.groups]
+
+    def check(what: str, rows: object, value: Tensor) -> None:
+        total = np.zeros(value.shape)
+        for span, column in zip(spans, columns, strict=True):
+            part = rows[:, span]  # type: ignore[index] # a sparse matrix of scipy
+            if part.nnz:
+                total += part @ column[: part.shape[1]].numpy()
+        _demand(
+            np.allclose(total, value.numpy(), rtol=_EXACT, atol=_EXACT),
+            f"{what} of round {_LOOKED_AT} is not what the trace says it is made of",
+        )
+
+    for group, message in zip(record.messages, sent, strict=True):
+        check(f"message {group.kind!r}", group.rows, message.rows)
+    ends = zip(record.record.end_state.items(), engine.snapshot().values(), strict=True)
+    for (field, rows), value in ends:
+        check(f"state {field!r}", rows, value)
+
+
+def _check_contributions(bound: Bound, graph: Topology) -> None:
+    """A batch of one large record stays within the bound that was traced."""
+    groups = [g for g in _traced(bound, graph)[1].groups if isinstance(g, Contributions)]
+    engine = _engine(bound, graph)
+    engine.advance()  # the models differ from here on
+    recorded = Recorded()
+    large = {
+        agent: Examples(10.0 * shard.inputs[:1], shard.targets[:1])
+        for agent, shard in enumerate(engine.setting.shards)
+    }
+    engine.advance(planted=large, recorded=recorded)
+    squared, bounds = dict[int, float](), dict[int, float]()
+    for group, value in zip(groups, recorded.contributions, strict=True):
+        norms = value.square().sum(1).tolist()
+        for i, (norm, most) in enumerate(zip(norms, group.bounds.tolist(), strict=True)):
+            vector = group.first_vector + i
+            squared[vector] = squared.get(vector, 0.0) + norm
+            bounds[vector] = most
+    for vector, norm in squared.items():
+        share = math.sqrt(norm) / bounds[vector]
+        _demand(share <= 1 + 1e-9, f"contribution {vector} of a record is {share:.3g} its bound")
+
+
+def _check_noise(bound: Bound, graph: Topology) -> None:
+    """Every source is standard normal, and no two of them, nor two rounds, go together."""
+    engine = _engine(bound, graph)
+    draws: list[list[Tensor]] = []
+    for _ in range(_DRAWS):
+        recorded = Recorded()
+        engine.advance(recorded=recorded)
+        draws.append([z[:, :5].T for z in recorded.noise])  # (coordinates, sources) of each call
+    _demand(bool(draws[0]), "no noise is drawn in a round of a private algorithm")
+    for call in range(len(draws[0])):
+        z = torch.stack([draw[call] for draw in draws])  # (rounds, coordinates, sources)
+        flat = z.flatten(0, 1)
+        n, limit = len(flat), _SIGMAS / math.sqrt(len(flat))
+        off = (flat.square().mean(0) - 1.0).abs()
+        _demand(
+            float(off.max()) < math.sqrt(2) * limit,
+            f"noise source {int(off.argmax())} of call {call} is not standard normal",
+        )
+        pairs = (flat.T @ flat / n).fill_diagonal_(0.0).abs()
+        _demand(float(pairs.max()) < limit, f"two noise sources of call {call} go together")
+        lagged = abs(float((z[1:] * z[:-1]).mean()))
+        _demand(
+            lagged < _SIGMAS / math.sqrt(z[1:].numel()),
+            f"the noise of call {call} goes together in two rounds that follow each other",
+        )
+    for one, other in combinations(range(len(draws[0])), 2):
+        a, b = (torch.stack([draw[call] for draw in draws]).flatten(0, 1) for call in (one, other))
+        if a.shape == b.shape:
+            with_other = abs(float((a * b).mean()))
+            _demand(
+                with_other < _SIGMAS / math.sqrt(a.numel()),
+                f"the noise of calls {one} and {other} goes together",
+            )
+
+
+def _check_plain(bound: Bound, graph: Topology) -> None:
+    """Without noise and clipping it still runs: neither is taken to be there."""
+    engine = _engine(bound, graph)
+    for _ in range(_LOOKED_AT):
+        engine.advance()
+    _demand(
+        bool(torch.isfinite(engine.models()).all()),
+        "without noise and clipping the models are not finite after three rounds",
+    )
+
+
+def _demand(holds: bool, words: str) -> None:
+    if not holds:
+        raise AssertionError(words)
