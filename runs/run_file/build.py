@@ -183,8 +183,8 @@ def check_classes(built: Built) -> None:
     """
     if built.data.outputs:
         raise InputError(
-            f"{built.data.name!r} has numbers to predict and no classes, and membership is inferred "
-            "from the probability of a record's label; audit the run with canaries instead"
+            f"{built.data.name!r} has numbers to predict and no classes, and membership is "
+            "inferred from the probability of a record's label; audit the run with canaries instead"
         )
 
 

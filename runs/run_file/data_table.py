@@ -50,8 +50,8 @@ class DataTable(Table):
         "options": ("name", _OWN),
     }
     name: str
-    """digits, faces, mnist, fashion-mnist, cifar10, libsvm, image-folder, csv, parquet, npz, npy, or
-    your own as "module:NAME"; nothing is downloaded."""
+    """digits, faces, mnist, fashion-mnist, cifar10, libsvm, image-folder, csv, parquet, npz, npy,
+    or your own as "module:NAME"; nothing is downloaded."""
     root: str | None = None
     """Where its files are; for mnist, fashion-mnist and cifar10 the environment's OVERHEAR_DATA."""
     agents: Count = 10

@@ -149,7 +149,7 @@ class ModelTable(Table):
     """What is learned; by default class-weights if the algorithm is a min-max one, and regression
     where [data] has outputs."""
     loss: str | None = None
-    """cross-entropy, squared, absolute, or your own as "module:NAME"; by default as [data] needs."""
+    """cross-entropy, squared, absolute, or your own as "module:NAME"; by default by [data]."""
     strength: NotNegative = 1.0
     """Of the pull of the classes' weights towards equal ones."""
     penalty: NotNegative = 0.0

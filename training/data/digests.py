@@ -60,7 +60,7 @@ def digest_of_records(shards: Sequence[Held]) -> tuple[str, str]:
         mine = every[start : start + shard.size]
         mine[:] = digests_of(shard)
         mine.sort()
-        held.update(hashlib.sha256(memoryview(mine.view(np.uint8))).digest())
+        held.update(hashlib.sha256(mine.view(np.uint8).data).digest())
         start += shard.size
     every.sort()
-    return hashlib.sha256(memoryview(every.view(np.uint8))).hexdigest(), held.hexdigest()
+    return hashlib.sha256(every.view(np.uint8).data).hexdigest(), held.hexdigest()
