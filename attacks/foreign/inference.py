@@ -108,6 +108,34 @@ class MembershipResult:
             lines.append(f"{_capital(self.bound.words())}.")
         return _Text("\n".join(lines))
 
+    def dump(self) -> dict[str, Any]:
+        """The curve's figures and the bound as an object for JSON; no record is named."""
+        return {
+            "attack": self.attack,
+            "records": len(self.scores),
+            "members": self.roc.members,
+            "references": self.references,
+            "auroc": self.roc.auc,
+            "auroc_error": self.roc.auc_error,
+            "confidence": self.confidence,
+            "rates": [
+                {
+                    "false_positives": asked,
+                    "true_positives": None if found is None else found,
+                    "allowed": self.allowed(asked),
+                }
+                for asked, found in ((one, self._true_positives(one)) for one in RATES)
+            ],
+            "bound": None if self.bound is None else self.bound.dump(),
+        }
+
+    def _true_positives(self, asked: float) -> list[float] | None:
+        """The rate and its interval, where there are non-members enough to tell it."""
+        rate = self.roc.at(asked)
+        if rate.others * asked < 1:
+            return None
+        return [float(one) for one in rate.true_positive_rate(confidence=self.confidence)]
+
     def plot(self, axes: Any = None) -> Any:
         """Draw the curve, on log scales, beside what the claim allows.
 

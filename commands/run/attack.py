@@ -13,6 +13,7 @@ from ..terminal import completion
 from ..terminal.options import Device, Json, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
+from .own_training import TrainingWanted, run_training
 
 __all__ = ["attack"]
 
@@ -25,9 +26,9 @@ class ConventionName(enum.StrEnum):
 
 def attack(
     target: Annotated[
-        Path,
-        typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file to train."),
-    ],
+        Path | None,
+        typer.Argument(metavar="[DIR|RUN.toml]", help="Folder of a run, or a run file to train."),
+    ] = None,
     *,
     overrides: Annotated[
         list[str] | None,
@@ -57,6 +58,26 @@ def attack(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Of RUN.toml: folder for its runs.")
     ] = None,
+    training: Annotated[
+        str | None,
+        typer.Option(
+            "--train",
+            metavar="module:NAME",
+            help="Instead of a run: infer membership in models that this function trains.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="module:NAME", help="Of --train: the data set.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of --train: lira, rmia or loss.")
+    ] = None,
+    references: Annotated[
+        int | None, typer.Option(metavar="K", help="Of --train: reference models, 8.")
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(metavar="N", help="Of --train: records at stake, 400.")
+    ] = None,
     device: Device = None,
     trust_code: TrustCode = False,
     json: Json = False,
@@ -68,6 +89,16 @@ def attack(
     """
     from ...privacy.errors import InputError
 
+    wanted = TrainingWanted(data=data, method=method, references=references, records=records)
+    if training is not None:
+        given = {"--set": overrides, "--sweep": sweeps, "--markdown": markdown, "a run": target}
+        given |= {"--convention": convention, "--out": out, "--device": device}
+        stray = [name for name, value in given.items() if value]
+        run_training(training, wanted, others=stray, json=json)
+        return
+    wanted.check_unused()
+    if target is None:
+        raise InputError("a run's folder or a run file is missing; or give --train module:NAME")
     trust(trust_code)
     shown = None if convention is None else convention.value
     if target.suffix != ".toml":

@@ -101,9 +101,13 @@ def _keys() -> list[str]:
 
 def _values(key: str, *, several: bool) -> list[str]:
     """What a key may be, where that is a few names."""
-    from ...runs.run_file.tables import MODEL_NAMES
+    from ...runs.run_file.data_table import DATA_NAMES
+    from ...runs.run_file.tables import LOSS_NAMES, MODEL_NAMES
 
     named = {
+        "data.name": DATA_NAMES,
+        "model.loss": LOSS_NAMES,
+        "training.device": ("auto", "cpu", "cuda"),
         "algorithm.name": ALGORITHM_NAMES,
         "model.name": MODEL_NAMES,
         "privacy.adversary": _ADVERSARIES,
@@ -137,13 +141,13 @@ def _names(annotation: Any) -> tuple[list[str], bool]:
 
 def _tables() -> dict[str, dict[str, Any]]:
     """By table its keys, and by key its annotation."""
-    from ...runs.run_file import tables
+    from ...runs.run_file import data_table, tables
 
-    names = ("data", "graph", "model", "algorithm", "privacy", "training", "intercept", "attack")
+    names = ("graph", "model", "algorithm", "privacy", "training", "intercept", "attack")
     return {
         name: {
             key: field.annotation
             for key, field in getattr(tables, f"{name.title()}Table").model_fields.items()
         }
         for name in (*names, "audit")
-    }
+    } | {"data": {key: of.annotation for key, of in data_table.DataTable.model_fields.items()}}
