@@ -110,7 +110,7 @@ def record(
     }  # fmt: skip
     if rate != 1.0:
         given["rate"] = rate
-    name, adapter = (system, None) if isinstance(system, str | None) else (None, system)
+    name, adapter = (system, None) if system is None or isinstance(system, str) else (None, system)
     if adapter is not None:
         check_keys(adapter.settings, _OF_A_SYSTEM, "the settings of the system")
         said = dict(adapter.settings)

@@ -209,7 +209,7 @@ class Recorder:
             release = read_release(entry, self._header, round=at)
             sent = None if value is None else vector_of(value, "value")
             kept = None
-            if self._keep == "all" or at in self._keep:
+            if isinstance(self._keep, str) or at in self._keep:
                 kept = transcribed(
                     release,
                     drawn=self._drawn,
