@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from ...privacy.errors import InputError
 from ..prepare.budget import AccountantName, AdjacencyName
 from ..terminal.terminal import make_console, print_json, say
 
@@ -120,6 +119,8 @@ def _absent(said: Sequence[str]) -> dict[int, list[int]]:
     Raises:
         ValueError: a text that is none, or names very many rounds.
     """
+    from ...privacy.errors import InputError
+
     found: dict[int, list[int]] = {}
     for text in said:
         matched = _ABSENT.fullmatch(text)

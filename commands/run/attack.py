@@ -91,7 +91,8 @@ def attack(
 
     wanted = TrainingWanted(data=data, method=method, references=references, records=records)
     if training is not None:
-        given = {"--set": overrides, "--sweep": sweeps, "--markdown": markdown, "a run": target}
+        given: dict[str, object] = {"--set": overrides, "--sweep": sweeps}
+        given |= {"--markdown": markdown, "a run": target}
         given |= {"--convention": convention, "--out": out, "--device": device}
         stray = [name for name, value in given.items() if value]
         run_training(training, wanted, others=stray, json=json)

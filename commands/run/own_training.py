@@ -61,7 +61,11 @@ def run_training(train: str, wanted: TrainingWanted, *, others: Sequence[str], j
     if not callable(function):
         raise InputError(f"--train {train!r:.60} must name a function, train(dataset) -> model")
     data: Any = own_object(wanted.data, key="--data")
-    asked = {"method": wanted.method, "references": wanted.references, "records": wanted.records}
+    asked: dict[str, Any] = {
+        "method": wanted.method,
+        "references": wanted.references,
+        "records": wanted.records,
+    }
     found = membership(
         function,
         data() if callable(data) and not hasattr(data, "__getitem__") else data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -36,7 +37,8 @@ number = 3
 def folder(tmp_path, monkeypatch):
     (tmp_path / "own_training_of_tests.py").write_text(CODE)
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("own_training_of_tests", None)  # the next folder has a file of its own
 
 
 def attack(*options):

@@ -136,7 +136,8 @@ def test_the_environment_gives_the_root_of_data_that_has_files(
         ("algorithm.momentum=1.0", "[algorithm] momentum=1.0 must lie in [0, 1)"),
         (
             "training.device=cud",
-            "[training] device='cud' must be one of auto, cpu, cuda; did you mean cuda?",
+            "[training] device='cud' is unknown; choose auto, cpu, cuda, cuda:N for one of several "
+            "GPUs, counted from 0, or mps",
         ),
         (
             "training.precision=tf32",
