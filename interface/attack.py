@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..privacy.errors import InputTypeError
-from .attacked import AttackResult, attack_of_folder
+from .results.attacked import AttackResult, attack_of_folder
 from .run import Run
 
 if TYPE_CHECKING:

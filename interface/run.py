@@ -17,10 +17,10 @@ from ..runs.numbers import bound, small
 from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.build import build
 from ..runs.run_file.run_file import RunFile, load_run_file
-from .attacked import AttackResult, attack_of_folder, read_attack
-from .audited import AuditResult, audit_of_folder
-from .reported import Report, report_of_folder
-from .shown import as_frame, as_html, as_text
+from .results.attacked import AttackResult, attack_of_folder, read_attack
+from .results.audited import AuditResult, audit_of_folder
+from .results.reported import Report, report_of_folder
+from .results.shown import as_frame, as_html, as_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

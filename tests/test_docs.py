@@ -347,7 +347,7 @@ def test_a_page_has_no_dead_link(page):
 
 def test_a_block_of_a_page_is_of_a_kind_that_is_run():
     kinds = {block.kind for page in PAGES if page.stem != "results" for block in blocks(page)}
-    assert kinds <= {"pycon", "python", "text", "toml", "console"}
+    assert kinds <= {"pycon", "python", "text", "toml", "jsonl", "console"}
 
 
 def test_the_results_name_run_files_that_exist():

@@ -41,6 +41,7 @@ def run_conformance(
     """
     from ...privacy.errors import InputError
     from ...runs.recorder.conformance.conformance import conformance
+    from ...runs.recorder.conformance.written import dump, write_held
     from ...training.own.names import own_object
 
     gradients: Any = own_object(oracle, key="--oracle")
@@ -54,33 +55,13 @@ def run_conformance(
         public=[own_object(name, key="--public") for name in public],
         rounds=draw,
     )
+    write_held(found)
     if json:
-        print_json(_dumped(found))
+        print_json(dump(found))
     else:
         _show(found)
     if found.failed:
         raise typer.Exit(4)
-
-
-def _dumped(found: Conformance) -> dict[str, Any]:
-    return {
-        "system": found.log.header.system,
-        "status": str(found.status),
-        "said": found.said,
-        "rounds": list(found.rounds),
-        "false_alarm": found.false_alarm,
-        "checks": [
-            {
-                "name": one.name,
-                "verdict": str(one.verdict),
-                "p": one.p,
-                "tests": one.tests,
-                "words": one.words,
-            }
-            for one in found.outcomes
-        ],
-        "assumed": list(found.assumed),
-    }
 
 
 def _show(found: Conformance) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ...privacy.accounting.request import Accountant, Adjacency
-from ...privacy.guarantee import Statement
+from ...privacy.guarantee import Statement, Status
 from ...privacy.releases.log import read_log
+from ...runs.recorder.conformance.written import Held, read_held
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from ..judgement.gate import Decision
 from ..judgement.policy import Policy
@@ -30,11 +31,13 @@ class DeclaredReport:
         account: the figures.
         assumptions: what they rest on.
         decision: of a policy, None where none was given.
+        held: what checks of kept releases found of these very logs, None where nobody checked.
     """
 
     account: DeclaredAccount
     assumptions: Sequence[Assumed]
     decision: Decision | None
+    held: Held | None = None
 
     def dump(self) -> dict[str, Any]:
         """The report as an object of JSON; infinite figures are floats."""
@@ -73,6 +76,14 @@ class DeclaredReport:
                 for one in self.assumptions
             ],
             "warnings": list(self.account.warnings),
+            "checks": None
+            if self.held is None
+            else {
+                "said": self.held.said,
+                "rounds": list(self.held.rounds),
+                "passed": list(self.held.passed),
+                "failed": list(self.held.failed),
+            },
             **({} if self.decision is None else {"policy": _decided(self.decision)}),
         }
 
@@ -141,16 +152,28 @@ def declared_report(
     statement = Statement(
         delta=delta, adjacency=adjacency, unit=log.header.unit, accountant=accountant
     )
-    found = account_of_releases(log, statement=statement, adversaries=asked, victim=victim)
+    held = read_held(log.paths)
+    status = Status.DECLARED if held is None else held.status
+    found = account_of_releases(
+        log, statement=statement, adversaries=asked, victim=victim, status=status
+    )
     if policy is not None:
         more = [one.adversary for one in policy.limits if one.adversary not in found.guarantees]
         if more:
             found = account_of_releases(
-                log, statement=statement, adversaries=[*found, *more], victim=victim
+                log, statement=statement, adversaries=[*found, *more], victim=victim, status=status
             )
     sampled = any(v.rate < 1 for of in log.rounds.values() for one in of for v in one.of)
     return DeclaredReport(
         account=found,
-        assumptions=assumed(log.header, sampled=sampled or log.header.poisson),
-        decision=None if policy is None else decide_declared(policy, found, victim=victim),
+        assumptions=assumed(
+            log.header,
+            sampled=sampled or log.header.poisson,
+            passed=() if held is None else held.passed,
+            rounds=() if held is None else held.rounds,
+        ),
+        decision=None
+        if policy is None
+        else decide_declared(policy, found, victim=victim, held=held),
+        held=held,
     )

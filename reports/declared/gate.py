@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from ...privacy.guarantee import Guarantee, Status
 from ...runs.numbers import bound, small
+from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
 from ..judgement.gate import Decision, Outcome, Requirement
 from ..judgement.policy import Evidence, Limit, Policy
@@ -24,7 +25,11 @@ __all__ = ["decide_declared"]
 
 
 def decide_declared(
-    policy: Policy, account: DeclaredAccount, *, victim: int | None = None
+    policy: Policy,
+    account: DeclaredAccount,
+    *,
+    victim: int | None = None,
+    held: Held | None = None,
 ) -> Decision:
     """Hold the account of a log against a policy.
 
@@ -32,8 +37,11 @@ def decide_declared(
         policy: what must hold.
         account: of the log, with every adversary that the policy limits.
         victim: the agent that figures are about, where they are about one alone.
+        held: what checks of kept releases found.
     """
     found = [_limited(limit, account, policy.evidence, victim) for limit in policy.limits]
+    if held is not None:
+        found.append(_checks(held))
     found += _evidence(policy.evidence, account)
     return Decision(requirements=found, notes=tuple(account.warnings))
 
@@ -88,6 +96,15 @@ def _held(
             "--oracle on the logs of a recorder that kept rounds."
         )
     return Outcome.PASSED, f"{said}."
+
+
+def _checks(held: Held) -> Requirement:
+    said = f"{held.said[:1].upper()}{held.said[1:]}."
+    return Requirement(
+        name="list: not contradicted by what was kept",
+        outcome=Outcome.CONTRADICTED if held.failed else Outcome.PASSED,
+        sentence=plain(said, most=None),
+    )
 
 
 def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requirement]:

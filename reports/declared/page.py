@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from ...privacy.durable import write_durably
 from ...privacy.guarantee import Guarantee, Status
 from ...runs.described import finite
-from ...runs.numbers import bound, figure, small
+from ...runs.numbers import bound, small
 from ..judgement.phrases import STATUSES, adversary_words
 from ..plain_text import markdown_text, plain
 from .declared import DELTA, DeclaredReport, declared_report
@@ -39,6 +39,8 @@ def headline(found: DeclaredReport) -> str:
     """What the list costs, in a sentence."""
     account = found.account
     worst = next(iter(account.guarantees.values()))
+    if found.held is not None and found.held.failed:
+        return "The list is contradicted by what was kept of the releases"
     who, unit = adversary_words(worst.adversary, worst.worst_adversary), worst.unit
     if worst.status is Status.NO_PROTECTION:
         return f"As declared, nothing protects a {unit} from {who}"
@@ -48,8 +50,22 @@ def headline(found: DeclaredReport) -> str:
     )
 
 
+def _word(found: DeclaredReport) -> str:
+    """What stands above the headline."""
+    if found.held is not None and found.held.failed:
+        return "contradicted"
+    checked = found.account.status is Status.CHECKED
+    return f"{found.held.said}, not proven" if checked and found.held else "declared, not proven"
+
+
 def meaning(found: DeclaredReport) -> str:
     """What the word in the headline means."""
+    if found.held is not None and found.held.failed:
+        return (
+            "Somebody listed what the system releases, and what was kept of these releases "
+            f"contradicts the list ({', '.join(found.held.failed)}): the figures are not those of "
+            "the system."
+        )
     if found.account.status is Status.CHECKED:
         return (
             "Somebody listed what the system releases, and what was kept of these releases agrees "
@@ -134,6 +150,7 @@ def declared_html(found: DeclaredReport) -> str:
         facts=[(key, plain(value, most=None)) for key, value in facts(found)],
         heads=HEADS,
         rows=rows(found),
+        word=_word(found),
         words=[
             words
             for status, words in STATUSES.items()
@@ -142,9 +159,6 @@ def declared_html(found: DeclaredReport) -> str:
         assumptions=found.assumptions,
         warnings=found.account.warnings,
         decision=found.decision,
-        per_round=[
-            (g.adversary, figure(g.mu_per_round)) for g in found.account.guarantees.values()
-        ],
     )
 
 

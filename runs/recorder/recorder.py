@@ -267,10 +267,16 @@ class Recorder:
         rounds: Sequence[int] | int | None = None,
         **how: Any,
     ) -> Conformance:
-        """Hold what was kept of this log against its lines; see `conformance`."""
-        from .conformance.conformance import conformance
+        """Hold what was kept of this log against its lines; see `conformance`.
 
-        return conformance(self.path, gradients=gradients, rounds=rounds, **how)
+        What is found is written beside the log as conformance.json, which reports read.
+        """
+        from .conformance.conformance import conformance
+        from .conformance.written import write_held
+
+        found = conformance(self.path, gradients=gradients, rounds=rounds, **how)
+        write_held(found)
+        return found
 
     def listen_to(self, adapter: _Adapter) -> None:
         """Let an adapter of a library call this recorder until it is closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -167,3 +168,79 @@ def test_logs_of_agents_are_joined_and_the_absent_named(capsys, tmp_path):
 def test_the_help_names_the_adversaries():
     shown = CliRunner().invoke(app, ["account", "--help"]).output
     assert "all-others" in shown
+
+
+def checked(log, *, failed=(), **changed):
+    """conformance.json of a log as it is."""
+    digest = hashlib.sha256(log.read_bytes()).hexdigest()
+    checks = [
+        {"name": name, "verdict": "failed" if name in failed else "passed", "p": None, "tests": 1,
+         "words": "A test."}
+        for name in ("messages", "residuals", "sampler")
+    ]  # fmt: skip
+    said = "declared; contradicted by residuals" if failed else "declared; checked in rounds 1, 2"
+    held = {
+        "schema": 1, "system": "mine", "logs": {log.name: digest}, "rounds": [1, 2],
+        "status": "declared" if failed else "declared, checked", "said": said,
+        "false_alarm": 1e-6, "checks": checks, "assumed": [], **changed,
+    }  # fmt: skip
+    (log.parent / "conformance.json").write_text(json.dumps(held))
+
+
+def test_a_checked_log_passes_a_policy_that_asks_for_it(capsys, log, policy):
+    path = policy(evidence='declared = "checked"')
+    checked(log)
+    code, out, _ = told(capsys, "check", log.parent, "--policy", path)
+    assert code == 0
+    assert "checked in rounds 1, 2" in " ".join(out.split())
+    assert told(capsys, "report", log.parent)[0] == 0
+    page = (log.parent / "report.html").read_text()
+    assert "declared; checked in rounds 1, 2, not proven" in page
+    assert "messages and residuals agree in rounds 1, 2" in page
+    found = json.loads((log.parent / "declared.json").read_text())
+    assert found["status"] == "declared, checked"
+    assert [row["checked"] for row in found["assumptions"]] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_log_that_was_changed_after_the_check_is_declared_alone(capsys, log, policy):
+    checked(log)
+    with log.open("a") as file:
+        file.write(json.dumps({"round": 101, "releases": [one()]}) + "\n")
+    path = policy(evidence='declared = "checked"')
+    code, out, _ = told(capsys, "check", log.parent, "--policy", path)
+    assert code == 5
+    assert "no check of kept releases speaks for it" in " ".join(out.split())
+
+
+def test_a_list_that_checks_contradict_is_contradicted_everywhere(capsys, log, policy):
+    checked(log, failed=("residuals",))
+    path = policy(evidence='declared = "trusted"')
+    assert told(capsys, "check", log.parent, "--policy", path)[0] == 4
+    assert told(capsys, "report", log.parent)[0] == 0
+    page = (log.parent / "report.html").read_text()
+    assert "The list is contradicted by what was kept" in page
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"status": "proven"},
+        {"status": "declared, checked", "checks": []},
+        {"status": "declared, checked", "rounds": []},
+        {"schema": 2},
+        {"more": 1},
+        {"checks": [{"name": "messages", "verdict": "maybe"}]},
+    ],
+)
+def test_what_no_check_writes_is_refused(capsys, log, changed):
+    checked(log, **changed)
+    code, _, err = told(capsys, "account", log)
+    assert code == 2
+    assert "conformance.json cannot be read" in err

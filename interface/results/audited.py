@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runs.audit.audit import audit_folder
-from ..runs.errors import ContradictedProof
-from ..runs.evidence.evidence import read_audit
-from ..runs.evidence.schema import Audit
-from ..runs.numbers import bound, lower_bound
+from ...runs.audit.audit import audit_folder
+from ...runs.errors import ContradictedProof
+from ...runs.evidence.evidence import read_audit
+from ...runs.evidence.schema import Audit
+from ...runs.numbers import bound, lower_bound
 from .shown import as_frame, as_html, as_text, overrides_of
 
 if TYPE_CHECKING:

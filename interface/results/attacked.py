@@ -8,11 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runs.attack.attack import attack_run
-from ..runs.errors import ContradictedProof
-from ..runs.evidence.schema import Attack
-from ..runs.folder import folder as run_folder
-from ..runs.numbers import figure, score
+from ...runs.attack.attack import attack_run
+from ...runs.errors import ContradictedProof
+from ...runs.evidence.schema import Attack
+from ...runs.folder import folder as run_folder
+from ...runs.numbers import figure, score
 from .shown import as_frame, as_html, as_text, overrides_of
 
 if TYPE_CHECKING:

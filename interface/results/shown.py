@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..privacy.errors import InputError
+from ...privacy.errors import InputError
 
 if TYPE_CHECKING:
     from pandas import DataFrame

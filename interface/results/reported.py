@@ -8,13 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..privacy.errors import InputError
-from ..privacy.releases.log import holds_logs
-from ..reports.declared.declared import DELTA, declared_report
-from ..reports.declared.page import declared_markdown, write_declared
-from ..reports.document.collect import collect, report_run
-from ..reports.document.markdown import report_markdown
-from ..runs.described import finite
+from ...privacy.errors import InputError
+from ...privacy.releases.log import holds_logs
+from ...reports.declared.declared import DELTA, declared_report
+from ...reports.declared.page import declared_markdown, write_declared
+from ...reports.document.collect import collect, report_run
+from ...reports.document.markdown import report_markdown
+from ...runs.described import finite
 
 __all__ = ["Report", "report_of_folder"]
 
