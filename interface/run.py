@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..privacy.errors import InputTypeError
 from ..privacy.ledger import Spent, read_ledger
 from ..runs.evidence.evidence import read_audit
 from ..runs.folder import folder as run_folder
@@ -17,6 +18,7 @@ from ..runs.numbers import bound, small
 from ..runs.plan.plan import Plan, make_plan
 from ..runs.run_file.build import build
 from ..runs.run_file.run_file import RunFile, load_run_file
+from ..training.own.objects import give
 from .results.attacked import AttackResult, attack_of_folder, read_attack
 from .results.audited import AuditResult, audit_of_folder
 from .results.reported import Report, report_of_folder
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
     from ..reports.judgement.gate import Decision
 
 __all__ = ["Checked", "MetricsTable", "Run"]
+
+_OBJECTS = {
+    "data": "[data] name",
+    "model": "[model] name",
+    "algorithm": "[algorithm] name",
+    "loss": "[model] loss",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,8 @@ class Run:
     Args:
         folder: as `train` or `overhear train` left it. Code that its run file names is imported
             only if this process named it already, or within `overhear.runs.own.trust.trusting`.
+        objects: data, model, algorithm or loss of a run that was trained with objects in the place
+            of names, in a process that did not train it; others than these are refused.
 
     Raises:
         FileNotFoundError: no run is there.
@@ -127,8 +138,15 @@ class Run:
     FileNotFoundError: nowhere...
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, **objects: object) -> None:
         self.folder = Path(folder)
+        for name, value in objects.items():
+            if name not in _OBJECTS:
+                raise InputTypeError(
+                    f"{name}={value!r:.40} is no object of a run; it must be one of "
+                    f"{', '.join(_OBJECTS)}"
+                )
+            give(value, key=_OBJECTS[name])
         run_folder.require(self.folder, run_folder.RUN)
         run_folder.require(self.folder, run_folder.LEDGER)
 
