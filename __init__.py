@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS
     from .interface.audit import audit
     from .interface.budget import budget
     from .interface.plan import plan
+    from .interface.record import record
     from .interface.report import report
     from .interface.run import Run
     from .interface.train import train
@@ -28,6 +29,7 @@ __all__ = [
     "audit",
     "budget",
     "plan",
+    "record",
     "report",
     "train",
 ]
@@ -40,6 +42,7 @@ _STANDS_IN = {
     "audit": "audit",
     "budget": "budget",
     "plan": "plan",
+    "record": "record",
     "report": "report",
     "train": "train",
 }

@@ -68,13 +68,14 @@ def publish(part: Path, path: Path, *, new: bool = False) -> None:
     sync_folder(path.parent)
 
 
-def write_durably(path: Path, data: bytes, *, new: bool = False) -> None:
+def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int = 0o666) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part.
 
     Args:
         path: the file; its folder must exist.
         data: all of it.
         new: refuse to take the place of another file.
+        mode: its permissions, less what the process leaves out anyway.
 
     Raises:
         FileExistsError: with `new`, the file exists.
@@ -89,7 +90,7 @@ def write_durably(path: Path, data: bytes, *, new: bool = False) -> None:
     """
     part = part_of(path)
     try:
-        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o666)
+        opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, mode)
         try:
             write_all(opened, data)
         finally:

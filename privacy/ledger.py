@@ -19,21 +19,18 @@ counts as a release of that round, or, at the end of the file, of any round. An 
 nothing begins with a blank, so that it is known for what it is wherever it is cut off. Other
 damage is refused.
 
-One process at a time has the file open for appending. The lock is the system's, and goes with the
-process however that ends; where the system has none (Windows) nothing keeps a second one out.
+One process at a time has the file open for appending (`chained_file`).
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from .bounded import check_size
-from .durable import BINARY, named, part_of, publish, write_all
+from .chained_file import ChainedFile
 from .errors import InputError
 from .ledger_lines import (
     LONGEST_HEADER,
@@ -51,12 +48,7 @@ from .ledger_lines import (
 
 _MARKS = (b' {"resumed_after": ', b' {"noise_tested": ')
 _OLD = b'{"schema": 2,'
-_BLOCK = 1 << 20
 _WENT_ON = "it is cut off, and lines follow that no interruption leaves"
-
-
-class LedgerInUse(OSError):
-    """Another process appends to the ledger."""
 
 
 class Ledger:
@@ -75,22 +67,13 @@ class Ledger:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        part = part_of(path)
-        part.unlink(missing_ok=True)  # of a dead process of the same number
-        self._open(part, path, os.O_CREAT | os.O_EXCL)
-        try:
-            self._write({"schema": SCHEMA, **header}, most=LONGEST_HEADER)
-            publish(part, path, new=True)
-        except (OSError, InputError) as error:
-            self.close()
-            part.unlink(missing_ok=True)
-            if isinstance(error, InputError):
-                raise
-            if isinstance(error, FileExistsError):
-                raise FileExistsError(
-                    f"{path} exists; a ledger is never overwritten, choose another folder"
-                ) from error
-            raise named(error, path) from error
+        self._schema = SCHEMA
+        self._lines = ChainedFile(
+            path,
+            {"schema": SCHEMA, **header},
+            most=LONGEST_HEADER,
+            exists=f"{path} exists; a ledger is never overwritten, choose another folder",
+        )
 
     @classmethod
     def reopen(cls, path: Path) -> Ledger:
@@ -101,30 +84,10 @@ class Ledger:
             OSError: the system refuses; the error names the file.
             ValueError: it is no regular file.
         """
-        check_size(path, 1 << 62)
         ledger = cls.__new__(cls)
-        ledger._open(path, path, 0)
-        try:
-            ledger._schema = _schema_of(os.read(ledger._file, len(_OLD)))
-            os.lseek(ledger._file, 0, os.SEEK_SET)
-            while block := os.read(ledger._file, _BLOCK):
-                ledger._chain.add(block)
-        except OSError as error:
-            ledger.close()
-            raise named(error, path) from error
+        ledger._lines = ChainedFile.reopen(path)
+        ledger._schema = _schema_of(ledger._lines.start(len(_OLD)))
         return ledger
-
-    def _open(self, file: Path, path: Path, flags: int) -> None:
-        self._path, self._broken, self._chain, self._schema = path, False, Chain(), SCHEMA
-        try:
-            self._file = os.open(file, os.O_RDWR | os.O_APPEND | BINARY | flags, 0o666)
-        except OSError as error:
-            raise named(error, path) from error
-        try:
-            _lock(self._file, path)
-        except OSError:
-            self.close()
-            raise
 
     def append(
         self,
@@ -150,7 +113,7 @@ class Ledger:
         for release in releases:
             check_release(release)
         entry: dict[str, Any] = {"round": round, "releases": [dict(one) for one in releases]}
-        self._write(entry | self._tested(noise_tested))
+        self._lines.append(entry | self._tested(noise_tested))
 
     def conclude(self, noise_tested: Mapping[str, int]) -> None:
         """Record what of the noise was tested, after the last round.
@@ -159,7 +122,7 @@ class Ledger:
             OSError: as for `append`.
         """
         if said := self._tested(noise_tested):
-            self._write(said, before=self._before_mark())
+            self._lines.append_mark(said)
 
     def _tested(self, noise_tested: Mapping[str, int] | None) -> dict[str, Any]:
         """What an entry says of it; nothing in a ledger that was begun without."""
@@ -174,61 +137,16 @@ class Ledger:
         Raises:
             OSError: as for `append`.
         """
-        self._write({"resumed_after": after}, before=self._before_mark())
-
-    def _before_mark(self) -> str:
-        size = os.fstat(self._file).st_size
-        cut_off = size > 0 and _last_byte(self._file, size) != b"\n"
-        return "\n " if cut_off else " "
-
-    def _write(
-        self, entry: Mapping[str, Any], before: str = "", *, most: int = LONGEST_LINE
-    ) -> None:
-        if self._broken:
-            raise OSError(f"{self._path} could not be written to before; go on by resuming the run")
-        line = self._chain.line(entry, before=before, most=most)
-        self._broken = True  # until this line is whole, the next one must not stand behind it
-        try:
-            write_all(self._file, line)
-        except OSError as error:
-            raise named(error, self._path) from error
-        self._chain.add(line)
-        self._broken = False
+        self._lines.append_mark({"resumed_after": after})
 
     def close(self) -> None:
         """Close the file, and let other processes have it."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        self._lines.close()
 
 
 def _schema_of(start: bytes) -> int:
     """The schema of a ledger that begins so; a reader checks the rest."""
     return 2 if start == _OLD else SCHEMA
-
-
-def _last_byte(file: int, size: int) -> bytes:
-    os.lseek(file, size - 1, os.SEEK_SET)  # what is appended goes to the end all the same
-    return os.read(file, 1)
-
-
-def _lock(file: int, path: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise LedgerInUse(
-            f"another process is training into {path.parent} and holds its {path.name}; wait until "
-            "it ends, or choose another folder"
-        ) from None
-    except OSError as error:
-        raise OSError(
-            f"{path} cannot be locked ({error.strerror}), so two processes could train into one "
-            "folder; choose a folder on a file system that has locks"
-        ) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

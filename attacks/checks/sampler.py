@@ -32,7 +32,7 @@ from ...training.tracing.linear_forms import Contributions
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..watching.watched_run import WatchedRound, WatchedRun
 
-__all__ = ["sampler_check"]
+__all__ = ["Batches", "sampler_check", "test_batches"]
 
 _NAME = "sampler"
 _VARIANCE = 25.0  # of a record's participations, which decides how many rounds are drawn
@@ -41,18 +41,30 @@ _FEWEST_ROUNDS = 40
 _MOST_LAG_WORK = 1e9  # records times rounds times lags
 
 
-class _Batches(NamedTuple):
+class Batches(NamedTuple):
     """The batches of one call of `draw` in all rounds.
 
     Attributes:
         call: of the round.
         rate: q.
         members: for each agent (T, n) whether a record took part in a round.
+        rounds: (T,) their numbers; 1 to T when None.
+        agents: the numbers of the agents; 0, 1, ... when None.
     """
 
-    call: int
+    call: int | str
     rate: float
     members: Sequence[np.ndarray]
+    rounds: Sequence[int] | None = None
+    agents: Sequence[int] | None = None
+
+    def round(self, t: int) -> int:
+        """The number of a round by its place."""
+        return t + 1 if self.rounds is None else self.rounds[t]
+
+    def agent(self, place: int) -> int:
+        """The number of an agent by its place."""
+        return place if self.agents is None else self.agents[place]
 
 
 def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
@@ -68,15 +80,7 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     found = Finding()
     _test_recorded(found, run)
     every = _every_call(found, run, rounds)
-    for batches in every:
-        _test_counts(found, batches)
-        if 0 < batches.rate < 1:
-            _test_dispersion(found, batches)
-            _test_lags(found, batches)
-            _test_agents(found, batches)
-    for i, one in enumerate(every):
-        for other in every[i + 1 :]:
-            _test_calls(found, one, other)
+    test_batches(found, every)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
     drawn = max((len(of.members[0]) for of in every), default=0)
     words = (
@@ -90,6 +94,24 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     else:
         words += f"; it fails with p = {found.p:.1g}: {found.what}"
     return Check(name=_NAME, passed=found.passed, p=found.p, tests=found.tests, words=f"{words}.")
+
+
+def test_batches(found: Finding, every: Sequence[Batches]) -> None:
+    """Note all tests of batches, whoever drew them.
+
+    Args:
+        found: where they are noted.
+        every: one for each call of a round.
+    """
+    for batches in every:
+        _test_counts(found, batches)
+        if 0 < batches.rate < 1:
+            _test_dispersion(found, batches)
+            _test_lags(found, batches)
+            _test_agents(found, batches)
+    for i, one in enumerate(every):
+        for other in every[i + 1 :]:
+            _test_calls(found, one, other)
 
 
 def _rates(run: WatchedRun, watched: WatchedRound) -> dict[int, float]:
@@ -121,7 +143,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 found.note(_exact(len(at), records, rate), tests=1, what=what)
 
 
-def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[_Batches]:
+def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Batches]:
     """Batches of as many rounds as the tests ask for, of calls whose rate does not change."""
     by_round = [_rates(run, watched) for watched in run.rounds[1:]]
     steady = {
@@ -140,7 +162,7 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[_Ba
                 once = int(of[t].sum()) == len(at)
                 what = f"batch {call} of agent {agent} in round {t + 1} holds a record twice"
                 found.note(1.0 if once else 0.0, tests=0 if once else 1, what=what)
-        every.append(_Batches(call, rate, members))
+        every.append(Batches(call, rate, members))
     return every
 
 
@@ -162,20 +184,22 @@ def _exact_all(counts: np.ndarray, of: np.ndarray, rate: float) -> np.ndarray:
     return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
 
 
-def _test_counts(found: Finding, batches: _Batches) -> None:
+def _test_counts(found: Finding, batches: Batches) -> None:
     """Participations of all records, of each record, and the size of each batch."""
     call, rate = batches.call, batches.rate
     for agent, of in enumerate(batches.members):
         T, n = of.shape
         whole, records, sizes = int(of.sum()), of.sum(axis=0), of.sum(axis=1)
-        who = f"of agent {agent} (call {call}, rate {rate:.4g})"
+        who = f"of agent {batches.agent(agent)} (call {call}, rate {rate:.4g})"
         what = f"{whole} participations of {n} records {who} in {T} rounds"
         found.note(_exact(whole, T * n, rate), tests=1, what=what)
         if n:
             i, p = _least(_exact_all(records, np.full(n, T), rate))
             found.note(p, tests=n, what=f"record {i} {who} is in {records[i]} of {T} batches")
         t, p = _least(_exact_all(sizes, np.full(T, n), rate))
-        found.note(p, tests=T, what=f"the batch {who} in round {t + 1} has {sizes[t]} records")
+        found.note(
+            p, tests=T, what=f"the batch {who} in round {batches.round(t)} has {sizes[t]} records"
+        )
 
 
 def _least(p: np.ndarray) -> tuple[int, float]:
@@ -184,7 +208,7 @@ def _least(p: np.ndarray) -> tuple[int, float]:
     return at, float(p[at])
 
 
-def _test_dispersion(found: Finding, batches: _Batches) -> None:
+def _test_dispersion(found: Finding, batches: Batches) -> None:
     """Participations and sizes vary as binomial counts do."""
     T = len(batches.members[0])
     records = [(T, of.sum(axis=0)) for of in batches.members]
@@ -257,7 +281,7 @@ def _chernoff(
     return min(0.0, float(best.fun))
 
 
-def _test_lags(found: Finding, batches: _Batches) -> None:
+def _test_lags(found: Finding, batches: Batches) -> None:
     """What batches some rounds apart have in common, over disjoint pairs of rounds."""
     rate, T = batches.rate, len(batches.members[0])
     records = sum(of.shape[1] for of in batches.members)
@@ -276,7 +300,7 @@ def _test_lags(found: Finding, batches: _Batches) -> None:
         _test_repeats(found, batches, lag)
 
 
-def _test_repeats(found: Finding, batches: _Batches, lag: int) -> None:
+def _test_repeats(found: Finding, batches: Batches, lag: int) -> None:
     """No batch of an agent is much like that of an earlier round; of all pairs, not disjoint ones.
 
     The largest number of records on which two agree has the smallest p of an agent's.
@@ -292,12 +316,12 @@ def _test_repeats(found: Finding, batches: _Batches, lag: int) -> None:
         found.note(
             float(binom.sf(agree[t] - 1, n, alike)),
             tests=len(agree),
-            what=f"the batches (call {batches.call}) of agent {agent} in rounds {t + 1} and "
-            f"{t + 1 + lag} agree on {agree[t]} of {n} records",
+            what=f"the batches (call {batches.call}) of agent {batches.agent(agent)} in rounds "
+            f"{batches.round(t)} and {batches.round(t + lag)} agree on {agree[t]} of {n} records",
         )
 
 
-def _test_agents(found: Finding, batches: _Batches) -> None:
+def _test_agents(found: Finding, batches: Batches) -> None:
     """Two agents do not draw the same positions."""
     sizes = [of.shape[1] for of in batches.members]
     T, agents = len(batches.members[0]), len(sizes)
@@ -312,13 +336,16 @@ def _test_agents(found: Finding, batches: _Batches) -> None:
     counts = common[one, other].round().astype(np.int64)
     if len(counts):
         i, p = _least(_exact_all(counts, trials, batches.rate**2))
-        what = f"agents {one[i]} and {other[i]} drew {counts[i]} equal positions in {T} rounds"
+        pair = batches.agent(int(one[i])), batches.agent(int(other[i]))
+        what = f"agents {pair[0]} and {pair[1]} drew {counts[i]} equal positions in {T} rounds"
         found.note(p, tests=len(counts), what=what)
 
 
-def _test_calls(found: Finding, one: _Batches, other: _Batches) -> None:
+def _test_calls(found: Finding, one: Batches, other: Batches) -> None:
     """Two batches of one round are drawn apart."""
     T = min(len(one.members[0]), len(other.members[0]))
+    if [of.shape[1] for of in one.members] != [of.shape[1] for of in other.members]:
+        return
     pairs = list(zip(one.members, other.members, strict=True))
     common = sum(int((a[:T] & b[:T]).sum()) for a, b in pairs)
     trials = T * sum(a.shape[1] for a, _ in pairs)

@@ -22,6 +22,7 @@ from ...training.step.values import Agents
 from ...training.tracing.trace import AlgorithmTrace, trace
 from .bare_run import has_public_state, nobody
 from .on_host import on_host, placed
+from .recording import Part
 from .residual_values import Residual, Residuals
 from .watched_round import WatchedRound
 
@@ -102,6 +103,38 @@ class WatchedRun:
         numbers = [str(watched.number) for watched in self.rounds[1:]]
         consecutive = len(numbers) > 2 and self.rounds[-1].number == len(numbers)
         return f"1 to {numbers[-1]}" if consecutive else ", ".join(numbers)
+
+    @property
+    def told(self) -> str:
+        """The watched rounds and the start in words."""
+        return f"rounds {self.told_rounds} and the start"
+
+    @property
+    def source_starts(self) -> tuple[Sequence[int], int]:
+        """See `Recording`: no two rounds share a source."""
+        ends = np.cumsum([0, *(len(watched.noise_columns) for watched in self.rounds)]).tolist()
+        return ends[:-1], ends[-1]
+
+    @property
+    def made_noise(self) -> Sequence[tuple[str, Tensor]]:
+        """See `Recording`: of each call of a round."""
+        return [
+            (f"noise call {call} in round {watched.number}", z)
+            for watched in self.rounds
+            for call, z in enumerate(watched.recorded.noise)
+        ]
+
+    @property
+    def parts(self) -> Mapping[int, Sequence[Part]]:
+        """The tensors of a row, by its width; a task's other blocks are tensors by themselves."""
+        found, start, task = list[Part](), 0, self.setting.task
+        for name, of in self.setting.model.named_parameters():
+            found.append(Part(f"the parameter '{name}'", start, tuple(of.shape)))
+            start += of.numel()
+        by_width: dict[int, Sequence[Part]] = {}
+        for number, width in enumerate(task.dimensions if task else ()):
+            by_width[width] = [Part(f"block {number} of the point", 0, (width,))]
+        return {**by_width, start: found}
 
     @property
     def bounded_contributions(self) -> int:

@@ -21,7 +21,10 @@ __all__ = ["audit"]
 
 def audit(
     target: Annotated[
-        Path, typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file.")
+        Path,
+        typer.Argument(
+            metavar="DIR|RUN.toml", help="Folder of a run, or a run file; of --oracle a log."
+        ),
     ],
     *,
     overrides: Annotated[
@@ -65,6 +68,30 @@ def audit(
     show_records: Annotated[
         bool, typer.Option("--show-records", help="Of --membership: list those worst off.")
     ] = False,
+    oracle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="module:NAME",
+            help="Of a recorded system's log or logs: hold what was kept against the lines, with "
+            "this function (point, positions) of gradients.",
+        ),
+    ] = None,
+    points: Annotated[
+        str | None,
+        typer.Option(
+            metavar="module:NAME", help="Of --oracle: (round, agent, released) to a point."
+        ),
+    ] = None,
+    public: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="module:NAME", help="Of --oracle: a vector that all know; repeatable."
+        ),
+    ] = None,
+    draw: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of --oracle: look at N of the kept rounds, by chance."),
+    ] = None,
     device: Device = None,
     trust_code: TrustCode = False,
     json: Annotated[
@@ -76,10 +103,24 @@ def audit(
     Of a run's folder the result is kept as audit.json, that of --membership as membership.json,
     that of --last-model as last-model.json; of a run file's canaries a line is left in audits.jsonl
     beside it. Exit code 4 if what is measured contradicts a proven epsilon, a check of the engine
-    fails, or more guesses of members are right than the proof allows.
+    fails, more guesses of members are right than the proof allows, or what was kept of a recorded
+    system is not what its log says.
     """
     from ...privacy.errors import InputError
 
+    if oracle is not None:
+        from .conformance import run_conformance
+
+        stray = {"--set": overrides, "--out": out, "--again": again, "--device": device}
+        if extra := [name for name, value in stray.items() if value]:
+            raise InputError(f"{extra[0]} does not belong to --oracle; leave it out")
+        run_conformance(
+            target, oracle=oracle, points=points, public=public or (), draw=draw, json=json
+        )
+        return
+    for name, value in {"--points": points, "--public": public, "--draw": draw}.items():
+        if value:
+            raise InputError(f"{name} belongs to --oracle; add it, or leave this out")
     trust(trust_code)
     given = {"references": references, "games": games, "records": records, "minutes": minutes}
     asked = {name: value for name, value in (given | {"runs": runs}).items() if value is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ SERVER = "server"
 _MOST_ROUND = 10**9
 _LARGEST, _SMALLEST = 1e100, 1e-100
 _LONGEST_NAME = 200
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def receivers(found: Any, agents: int) -> frozenset[int] | None:
@@ -95,6 +97,13 @@ def integer(found: Any, key: str, *, least: int, most: int) -> int:
     """An integer between two bounds."""
     if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
         raise InputError(f"{key}={shown(found)} must be an integer in {least}..{most}")
+    return found
+
+
+def digest(found: Any) -> str:
+    """A SHA-256 as 64 hexadecimal digits."""
+    if not isinstance(found, str) or not _DIGEST.fullmatch(found):
+        raise InputError(f"kept={shown(found)} must be a SHA-256, 64 digits of 0-9 and a-f")
     return found
 
 

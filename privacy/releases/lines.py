@@ -29,6 +29,7 @@ from .fields import (
     check_keys,
     check_size,
     check_text,
+    digest,
     integer,
     number,
     party,
@@ -57,7 +58,7 @@ MOST_AGENTS = 100_000
 _HEADER_KEYS = (
     "schema", "system", "agents", "agent", "unit", "clip", "rate", "sampler", "depends_on", "links",
 )  # fmt: skip
-_RELEASE_KEYS = ("from", "to", "kind", "of", "noise", "clip", "rate", "sampler", "at")
+_RELEASE_KEYS = ("from", "to", "kind", "of", "noise", "clip", "rate", "sampler", "at", "kept")
 _VECTOR_KEYS = ("owner", "batch", "vector", "part", "weight", "clip", "rate", "sampler", "round")
 _NOISE_KEYS = ("std", "id", "weight", "known_to", "law")
 
@@ -143,6 +144,8 @@ class Release:
         of: vectors in it.
         noise: noise in it.
         unsampled: whether a rate was given and counts as 1, since no sampler is declared.
+        kept: the SHA-256 of the transcript that was kept of it, None where none was; it changes
+            no figure.
     """
 
     sender: int
@@ -151,6 +154,7 @@ class Release:
     of: tuple[Vector, ...]
     noise: tuple[Noise, ...]
     unsampled: bool = False
+    kept: str | None = None
 
 
 def read_header(found: Mapping[str, Any]) -> Header:
@@ -234,6 +238,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
         of=of,
         noise=_noise(found["noise"], header, sender=sender),
         unsampled=any(_unsampled(one, found, header) for one in specs),
+        kept=None if found.get("kept") is None else digest(found["kept"]),
     )
 
 

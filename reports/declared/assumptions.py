@@ -32,7 +32,7 @@ class Assumed(NamedTuple):
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "A1": (),
     "A2": ("points",),
-    "A3": ("messages", "residuals"),
+    "A3": ("messages", "residuals", "sums"),
     "A4": ("sampler",),
     "A5": ("residuals", "knowledge"),
     "A6": (),
@@ -54,12 +54,17 @@ _ASSUMED = "assumed: nobody looked"
 
 
 def assumed(
-    header: Header, *, passed: Sequence[str] = (), rounds: Sequence[int] = ()
+    header: Header,
+    *,
+    sampled: bool | None = None,
+    passed: Sequence[str] = (),
+    rounds: Sequence[int] = (),
 ) -> list[Assumed]:
     """The assumptions of a log.
 
     Args:
         header: of the log.
+        sampled: whether any line says that its batch is Poisson; as the header says when None.
         passed: names of the checks of kept releases that passed.
         rounds: the rounds in which they looked.
 
@@ -74,7 +79,7 @@ def assumed(
         "unit": unit,
         "sampler": (
             f"each {unit} on its own, at its rate, in secret and anew each round"
-            if header.poisson
+            if (header.poisson if sampled is None else sampled)
             else f"every {unit} may be in every batch"
         ),
     }

@@ -148,8 +148,9 @@ def declared_report(
             found = account_of_releases(
                 log, statement=statement, adversaries=[*found, *more], victim=victim
             )
+    sampled = any(v.rate < 1 for of in log.rounds.values() for one in of for v in one.of)
     return DeclaredReport(
         account=found,
-        assumptions=assumed(log.header),
+        assumptions=assumed(log.header, sampled=sampled or log.header.poisson),
         decision=None if policy is None else decide_declared(policy, found, victim=victim),
     )

@@ -9,37 +9,18 @@ add up.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....training.engine.engine import Setting
+from ...watching.recording import Part
 from .rows import Rows, is_correlated
 
-__all__ = ["Part", "Pool", "parts_of", "pooled"]
+__all__ = ["Pool", "pooled"]
 
 _SHARE = 0.2  # of a coordinate's deviation: most that rounding may put on it
-
-
-class Part(NamedTuple):
-    """A tensor of parameters, as coordinates of a row.
-
-    Attributes:
-        name: of the parameter.
-        start: its first coordinate.
-        shape: of the tensor.
-    """
-
-    name: str
-    start: int
-    shape: tuple[int, ...]
-
-    @property
-    def stop(self) -> int:
-        """One beyond its last coordinate."""
-        return self.start + math.prod(self.shape)
 
 
 class Pool(NamedTuple):
@@ -58,20 +39,8 @@ class Pool(NamedTuple):
     parts: Sequence[Part]
 
 
-def parts_of(setting: Setting) -> dict[int, list[Part]]:
-    """The tensors of a row, by its width; a task's other blocks are tensors by themselves."""
-    found, start = list[Part](), 0
-    for name, of in setting.model.named_parameters():
-        found.append(Part(f"the parameter '{name}'", start, tuple(of.shape)))
-        start += of.numel()
-    by_width = {}
-    for number, width in enumerate(setting.task.dimensions if setting.task else ()):
-        by_width[width] = [Part(f"block {number} of the point", 0, (width,))]
-    return {**by_width, start: found}
-
-
 def pooled(
-    blocks: Sequence[Rows], white: Sequence[Rows], parts: dict[int, list[Part]]
+    blocks: Sequence[Rows], white: Sequence[Rows], parts: Mapping[int, Sequence[Part]]
 ) -> list[Pool]:
     """The pools of a run.
 

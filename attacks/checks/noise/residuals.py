@@ -35,12 +35,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...watching.recording import Recording
+from ...watching.residual_values import Residual
 from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
-from ...watching.watched_run import Residual, WatchedRun
 from .chances import two_sided
 from .coordinates import note_coordinates
 from .pairs import note_pairs_of_rounds, note_pairs_over_rounds
-from .pools import Pool, parts_of, pooled
+from .pools import Pool, pooled
 from .regularity import note_regularity
 from .repeats import note_repeats
 from .rows import DROWNED, Rows, deviations, is_correlated, scaled, whitened
@@ -53,11 +54,11 @@ __all__ = ["residual_check"]
 _NAME = "residuals"
 
 
-def residual_check(run: WatchedRun) -> Check:
+def residual_check(run: Recording) -> Check:
     """Test the residuals of a run against the declared covariance of its noise.
 
     Args:
-        run: a watched run.
+        run: a watched run, or what was kept of another.
 
     Returns:
         Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together.
@@ -65,12 +66,12 @@ def residual_check(run: WatchedRun) -> Check:
     if run.mismatch:
         return Check.not_as_traced(_NAME, run.mismatch)
     every, silent, exact = list[Rows](), 0, Finding()
-    counts = [len(watched.noise_columns) for watched in run.rounds]
-    for number, residuals in enumerate(run.residuals):
+    starts, sources = run.source_starts
+    for start, residuals in zip(starts, run.residuals, strict=True):
         silent += sum(_note_silent(exact, of) for of in residuals)
         for width in sorted({of.value.shape[1] for of in residuals}, reverse=True):
             block = [of for of in residuals if of.value.shape[1] == width]
-            every.append(scaled(block, before=sum(counts[:number]), all_sources=sum(counts)))
+            every.append(scaled(block, before=start, all_sources=sources))
     blocks = [of.only(np.flatnonzero(of.resolution < DROWNED)) for of in every]
     drowned = sum(len(of.names) for of in every) - sum(len(of.names) for of in blocks)
     blocks = [of for of in blocks if of.names]
@@ -83,14 +84,14 @@ def residual_check(run: WatchedRun) -> Check:
         _test_kinds(found, of)
         note_pairs_over_rounds(pairs, of)
     thinned = note_pairs_of_rounds(pairs, blocks)
-    pools = pooled(blocks, white, parts_of(run.setting))
+    pools = pooled(blocks, white, run.parts)
     # The plainest words come first.
     parts, others = _of_pools(pools)
     whole = Finding.of([exact, rows, combined, *parts, pairs, _numbers(run), within, *others])
     words = (
         f"{sum(len(of.names) for of in blocks)} rows with declared noise "
-        f"({sum(of.values.size for of in blocks)} values) of rounds {run.told_rounds} and the "
-        f"start were tested for their variance, in pairs{thinned}, within each row and "
+        f"({sum(of.values.size for of in blocks)} values) of {run.told} "
+        f"were tested for their variance, in pairs{thinned}, within each row and "
         f"by coordinate against the declared covariance, {sum(p.values.size for p in pools)} "
         f"values of independent rows for their shape, and {silent} rows without noise for being "
         f"exact: {whole.tests} tests at a total false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
@@ -123,14 +124,12 @@ def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
     return [subsets, means], [repeats, shapes, together, spans, regular]
 
 
-def _numbers(run: WatchedRun) -> Finding:
+def _numbers(run: Recording) -> Finding:
     """The numbers that the noise of all watched rounds is made of, by the width of a row."""
-    found, parts = Finding(), parts_of(run.setting)
+    found, parts = Finding(), run.parts
     held: dict[int, list[tuple[str, np.ndarray]]] = {}
-    for watched in run.rounds:
-        for call, z in enumerate(watched.recorded.noise):
-            where = f"noise call {call} in round {watched.number}"
-            held.setdefault(z.shape[1], []).append((where, z.numpy()))
+    for where, z in run.made_noise:
+        held.setdefault(z.shape[1], []).append((where, z.numpy()))
     for width, of in held.items():
         names = [f"source {row} of {where}" for where, z in of for row in range(len(z))]
         if names:

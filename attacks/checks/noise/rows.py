@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...watching.watched_run import Residual
+from ...watching.residual_values import Residual
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

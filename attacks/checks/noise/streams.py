@@ -33,9 +33,9 @@ from ....training.engine.randomness import SecretRandomness
 from ....training.tracing.linear_forms import NoiseSources
 from ....training.tracing.trace import AlgorithmTrace
 from ...watching.bare_run import BareRound, bare_engine, bare_rounds
+from ...watching.recording import Part
 from ...watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from .chances import two_sided
-from .pools import Part
 from .shape import note_shape
 from .values import note_values
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from overhear.attacks.checks.noise.chances import quadratic
-from overhear.attacks.checks.noise.pools import Part, Pool
+from overhear.attacks.checks.noise.pools import Pool
 from overhear.attacks.checks.noise.regularity import note_regularity
 from overhear.attacks.checks.noise.repeats import note_repeats
 from overhear.attacks.checks.noise.shape import note_shape
@@ -18,6 +18,7 @@ from overhear.attacks.checks.noise.subsets import (
     note_subsets,
 )
 from overhear.attacks.checks.noise.values import note_values
+from overhear.attacks.watching.recording import Part
 from overhear.attacks.watching.result import Finding
 
 D, N = 130, 200

@@ -1,0 +1,1 @@
+"""A recorder for systems of one's own: what they release, written down before it leaves."""

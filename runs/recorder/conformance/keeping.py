@@ -1,0 +1,152 @@
+"""Kept transcripts: what a release was made of, as one safetensors file beside the log.
+
+    value/i    (D,)     what was sent, i being its place among the releases of its line's round
+    known/i    (D,)     what of it everybody may know; missing where nothing
+    scale/i    (1,)     value = known + scale (sum of weighted clipped vectors + noise)
+    batch/i/j  (B,)     positions in the batch of vector j of `of`
+    records/i/j (1,)    how many records the batch was drawn from
+    point/i/j  (D',)    where the gradients of vector j were taken
+    noise/i/j  (D,)     source j of `noise` as it is in the sum, where the recorder drew it
+    salt       (32,)    random bytes, so that the digest in the log does not tell guesses apart
+
+All of it is private: whoever has it knows who was in a batch and what hides them. Files are for
+their owner alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ....privacy.bounded import check_safetensors, read_bounded
+from ....privacy.durable import write_durably
+from ....privacy.errors import InputError
+
+__all__ = ["Kept", "keep", "kept_folder", "read_kept"]
+
+_MOST_BYTES = 8 << 30
+_PARTS = ("value", "known", "scale", "batch", "records", "point", "noise")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Kept:
+    """The transcript of one release; of its vectors and sources, by their place.
+
+    Attributes:
+        value: (D,) what was sent.
+        known: (D,), None where nothing of it is known.
+        scale: of the sum and its noise.
+        batches: (B,) positions of a vector's batch.
+        records: that the batch was drawn from.
+        points: (D',) of a vector's gradients.
+        noise: (D,) of a source, with its weight.
+    """
+
+    value: Tensor
+    known: Tensor | None
+    scale: float
+    batches: Mapping[int, Tensor]
+    records: Mapping[int, int]
+    points: Mapping[int, Tensor]
+    noise: Mapping[int, Tensor]
+
+
+def kept_folder(log: Path) -> Path:
+    """Where the transcripts of a log lie.
+
+    >>> kept_folder(Path("ledger/agent-0.jsonl")).name
+    'agent-0.kept'
+    """
+    return log.with_suffix(".kept")
+
+
+def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
+    """Write a transcript beside its log; returns when it is on the disk.
+
+    Args:
+        log: the log's file.
+        kept: the transcript.
+        round: the number of the round.
+        place: of the release in it.
+
+    Returns:
+        The SHA-256 of the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from safetensors.torch import save
+
+    tensors = {
+        f"value/{place}": kept.value,
+        f"scale/{place}": torch.tensor([kept.scale], dtype=torch.float64),
+    }
+    if kept.known is not None:
+        tensors[f"known/{place}"] = kept.known
+    for name, parts in (("batch", kept.batches), ("point", kept.points), ("noise", kept.noise)):
+        tensors |= {f"{name}/{place}/{j}": part.contiguous() for j, part in parts.items()}
+    tensors |= {f"records/{place}/{j}": torch.tensor([n]) for j, n in kept.records.items()}
+    tensors["salt"] = torch.frombuffer(bytearray(secrets.token_bytes(32)), dtype=torch.uint8)
+    data = save(tensors)
+    digest, folder = hashlib.sha256(data).hexdigest(), kept_folder(log)
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, exist_ok=True)
+    write_durably(_file(folder, round, digest), data, mode=0o600)
+    return digest
+
+
+def _file(folder: Path, round: int, digest: str) -> Path:
+    return folder / f"round-{round}-{digest[:32]}.safetensors"
+
+
+def read_kept(log: Path, digest: str, round: int) -> Kept:
+    """Read the transcript that a line names.
+
+    Raises:
+        FileNotFoundError: it is not beside the log.
+        ValueError: it is another file than the line names, or no transcript.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    path = _file(kept_folder(log), round, digest)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist, which {log.name} names as kept in round {round}; put it back, "
+            "since who may leave out what was kept chooses what is checked"
+        )
+    check_safetensors(path)
+    data = read_bounded(path, _MOST_BYTES)
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InputError(
+            f"{path} is not what {log.name} names in round {round}, by its digest; put it back as "
+            "it was written"
+        )
+    try:
+        tensors = load(data)
+        return _parsed(tensors)
+    except (SafetensorError, KeyError, ValueError, IndexError) as error:
+        raise InputError(f"{path} is no transcript of a release: {error}") from error
+
+
+def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
+    found: dict[str, dict[int, Tensor]] = {name: {} for name in _PARTS}
+    for key, tensor in tensors.items():
+        name, *at = key.split("/")
+        if name != "salt":
+            found[name][int(at[1]) if len(at) > 1 else 0] = tensor
+    return Kept(
+        value=found["value"][0],
+        known=found["known"].get(0),
+        scale=float(found["scale"][0]),
+        batches=found["batch"],
+        records={j: int(n) for j, n in found["records"].items()},
+        points=found["point"],
+        noise=found["noise"],
+    )

@@ -1,0 +1,282 @@
+"""What kept releases hold beside their gradients, which must be the declared noise.
+
+By its line a release is
+
+    value = known + scale (sum_j w_j G_j + sum_k s_k z_k)
+
+G_j the clipped gradients of a batch at a kept point by the auditor's oracle, z_k standard normal.
+What is left,
+
+    left = (value - known) / scale - sum_j w_j G_j
+
+is the noise alone: exactly where the recorder drew it, and N(0, B B^T) in any case. A row is a
+release; rows of a round share the sources that their lines name, and rows of different rounds
+those whose names come again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from ....attacks.watching.recording import Part
+from ....attacks.watching.residual_values import Residual
+from ....privacy.guarantee import Unit
+from ....privacy.releases.lines import Vector
+from .kept_rounds import KeptRelease, KeptRounds
+from .oracle import ClippedSum, Oracle
+
+__all__ = ["LeftOver", "Row"]
+
+_ROUNDING = 64  # units of rounding that adding up a row may lose
+_USUAL = 4  # and that it usually does
+_KINK = 0.1  # of the clip norm: what one record's gradient may jump by in float32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Row:
+    """A release and what is left of it.
+
+    Attributes:
+        at: the release.
+        left: (D,) float64, of which the noise is all.
+        total: (D,) the weighted sum of clipped gradients.
+        cut_off: (D,) what clipping took off, weighted.
+        clipped, gradients: how many gradients are longer than their bound, of how many.
+        rounding: Euclidean norm that rounding may account for.
+        resolution: Euclidean norm that it usually has.
+    """
+
+    at: KeptRelease
+    left: Tensor
+    total: Tensor
+    cut_off: Tensor
+    clipped: int
+    gradients: int
+    rounding: float
+    resolution: float
+
+    @property
+    def deviation(self) -> float:
+        """Of each coordinate's noise, as declared."""
+        return math.sqrt(sum(one.std**2 for one in self.at.release.noise))
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether all of its noise is known to the transcript."""
+        return len(self.at.kept.noise) == len(self.at.release.noise)
+
+    @property
+    def drawn(self) -> Tensor:
+        """(D,) the noise that the recorder drew for it."""
+        total = torch.zeros_like(self.left)
+        for one in self.at.kept.noise.values():
+            total += one.double()
+        return total
+
+
+class LeftOver:
+    """The rows of the rounds that are looked at; a `Recording`.
+
+    Args:
+        rounds: what was kept.
+        oracle: of gradients.
+
+    Attributes:
+        rows: the releases that could be taken apart.
+        unknown: for each of the others why not, in words.
+    """
+
+    mismatch = ""
+
+    def __init__(self, rounds: KeptRounds, oracle: Oracle) -> None:
+        self._rounds, self._oracle = rounds, oracle
+        self._places = _places(rounds)
+        self._sums: dict[tuple[object, ...], ClippedSum] = {}
+        self.rows, self.unknown = list[Row](), list[str]()
+        for at in rounds.releases:
+            found = self._row(at)
+            if isinstance(found, Row):
+                self.rows.append(found)
+            else:
+                self.unknown.append(f"{at.name} in round {at.played.round}: {found}")
+
+    def _row(self, at: KeptRelease) -> Row | str:
+        """The row of a release, or why there is none."""
+        kept, width = at.kept, len(at.kept.value)
+        value = kept.value.double()
+        known = torch.zeros_like(value) if kept.known is None else kept.known.double()
+        unit = torch.finfo(kept.value.dtype).eps
+        size = unit * float(value.norm() + known.norm()) / abs(kept.scale)
+        more, total, cut_off = 0.0, torch.zeros_like(value), torch.zeros_like(value)
+        clipped = gradients = 0
+        for j, vector in enumerate(at.release.of):
+            found = self._sum(at, j, vector, width)
+            if isinstance(found, str):
+                return found
+            total += vector.weight * found.value
+            cut_off += vector.weight * found.cut_off
+            clipped += int((found.norms > found.clip).sum())
+            gradients += len(found.norms)
+            lengths = float(found.norms.clamp(max=found.clip).sum())
+            size += unit * abs(vector.weight) * lengths
+            jump = float(found.norms.clamp(max=found.clip).max()) if len(found.norms) else 0.0
+            kink = _KINK * jump if unit > torch.finfo(torch.float64).eps else 0.0
+            more += abs(vector.weight) * (math.sqrt(unit) * lengths + kink)
+        for one in kept.noise.values():
+            size += unit * float(one.double().norm())
+        return Row(
+            at=at,
+            left=(value - known) / kept.scale - total,
+            total=total,
+            cut_off=cut_off,
+            clipped=clipped,
+            gradients=gradients,
+            rounding=_ROUNDING * size + more,
+            resolution=_USUAL * size,
+        )
+
+    def _sum(self, at: KeptRelease, j: int, vector: Vector, width: int) -> ClippedSum | str:
+        if vector.part is not None:
+            return "it holds a part of a vector, and which coordinates is not recorded"
+        of, place = at, j
+        client = self._rounds.log.header.unit is Unit.CLIENT
+        if j not in at.kept.points or not (client or j in at.kept.batches):
+            key = _key(at, vector)
+            if key is None or key not in self._places:
+                return f"the batch or the point of vector {j} was not kept"
+            of, place = self._places[key]
+        point = of.kept.points[place]
+        positions = of.kept.batches.get(place, torch.zeros(0, dtype=torch.int64))
+        made = (vector.owner, id(of), place, vector.clip, width)
+        if made not in self._sums:
+            self._sums[made] = self._oracle.clipped_sum(
+                vector.owner,
+                point,
+                positions,
+                clip=vector.clip,
+                shape=(1 if client else len(positions), width),
+            )
+        return self._sums[made]
+
+    @cached_property
+    def residuals(self) -> Sequence[Sequence[Residual]]:
+        """See `Recording`; rounds that share a source are one."""
+        return [[self._residual(of, self._columns) for of in _alike(rows)] for rows in self._blocks]
+
+    @cached_property
+    def _blocks(self) -> list[list[Row]]:
+        by_round: dict[object, list[Row]] = {}
+        met: dict[str, set[object]] = {}
+        for row in self.rows:
+            by_round.setdefault(row.at.played, []).append(row)
+            for one in row.at.release.noise:
+                if one.id is not None:
+                    met.setdefault(one.id, set()).add(row.at.played)
+        if any(len(rounds) > 1 for rounds in met.values()):
+            return [self.rows]
+        return list(by_round.values())
+
+    @cached_property
+    def _columns(self) -> dict[object, int]:
+        """Each source's number: of a name, or of a release's own."""
+        found: dict[object, int] = {}
+        for rows in self._blocks:
+            for row in rows:
+                for j, one in enumerate(row.at.release.noise):
+                    found.setdefault(_source(row, j, one.id), len(found))
+        return found
+
+    def _residual(self, rows: Sequence[Row], columns: Mapping[object, int]) -> Residual:
+        entries = [
+            (i, columns[_source(row, j, one.id)], one.std)
+            for i, row in enumerate(rows)
+            for j, one in enumerate(row.at.release.noise)
+        ]
+        at, to, std = zip(*entries, strict=True) if entries else ((), (), ())
+        first, many = rows[0].at, len(self._blocks) == 1 and len(self._rounds.numbers) > 1
+        return Residual(
+            round=first.played.round,
+            kind=f"message {first.release.kind}",
+            names=[
+                row.at.name + (f" of round {row.at.played.round}" if many else "") for row in rows
+            ],
+            value=torch.stack([row.left for row in rows]),
+            rounding=torch.tensor([row.rounding for row in rows]),
+            resolution=torch.tensor([row.resolution for row in rows]),
+            noise=csr_array((std, (at, to)), shape=(len(rows), len(columns)), dtype=float),
+        )
+
+    @property
+    def source_starts(self) -> tuple[Sequence[int], int]:
+        """See `Recording`: sources are numbered over all rounds."""
+        return [0] * len(self._blocks), len(self._columns)
+
+    @property
+    def made_noise(self) -> Sequence[tuple[str, Tensor]]:
+        """See `Recording`: what the recorder drew, each source once."""
+        found: dict[object, tuple[str, Tensor]] = {}
+        for row in self.rows:
+            for j, z in row.at.kept.noise.items():
+                where = f"the noise of {row.at.name} in round {row.at.played.round}"
+                source = _source(row, j, row.at.release.noise[j].id)
+                found.setdefault(source, (where, z[None]))
+        return list(found.values())
+
+    @property
+    def parts(self) -> Mapping[int, Sequence[Part]]:
+        """See `Recording`: what a message's coordinates are is not recorded."""
+        return {}
+
+    @property
+    def told(self) -> str:
+        """See `Recording`."""
+        return told(self._rounds.numbers)
+
+
+def told(numbers: Sequence[int]) -> str:
+    """Rounds in words.
+
+    >>> told([1, 2, 50]), told(list(range(1, 31)))
+    ('rounds 1, 2, 50', 'rounds 1 to 30')
+    """
+    word = "round" if len(numbers) == 1 else "rounds"
+    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{word} {numbers[0]} to {numbers[-1]}"
+    return f"{word} {', '.join(map(str, numbers))}"
+
+
+def _alike(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one kind and width."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.at.release.kind, len(row.left)), []).append(row)
+    return list(found.values())
+
+
+def _source(row: Row, j: int, id: str | None) -> object:
+    return (id,) if id is not None else (row.at.played, row.at.kept, j)
+
+
+def _key(at: KeptRelease, vector: Vector) -> tuple[int, int, str, str] | None:
+    if vector.vector is None:
+        return None
+    number = at.played.round if vector.round is None else vector.round
+    return vector.owner, number, vector.batch, vector.vector
+
+
+def _places(rounds: KeptRounds) -> dict[tuple[int, int, str, str], tuple[KeptRelease, int]]:
+    """Where the batch and the point of a vector with a name were kept."""
+    found: dict[tuple[int, int, str, str], tuple[KeptRelease, int]] = {}
+    for at in rounds.releases:
+        for j, vector in enumerate(at.release.of):
+            key = _key(at, vector)
+            if key is not None and j in at.kept.points and j in at.kept.batches:
+                found.setdefault(key, (at, j))
+    return found

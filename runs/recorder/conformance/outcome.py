@@ -1,0 +1,146 @@
+"""What the checks of a record found: passed, failed, or not run and why."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....attacks.watching.result import TOTAL_FALSE_ALARM, Check
+from ....privacy.guarantee import Statement, Status
+from ....privacy.releases.log import ReleaseLog
+from ....training.accounts.declared import DeclaredAccount, account_of_releases
+from .left_over import told
+
+__all__ = ["Conformance", "Outcome", "Verdict", "not_run", "outcome_of"]
+
+
+class Verdict(enum.StrEnum):
+    """Of one check; one that had too little to say was not run."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What one check found.
+
+    Attributes:
+        name: of the check.
+        verdict: passed, failed, or not run.
+        p: of the worst test times their number; None where nothing is left to chance.
+        tests: how many comparisons were made.
+        words: a sentence; why, where it was not run.
+        applies: whether the log declares something that this check is about.
+    """
+
+    name: str
+    verdict: Verdict
+    p: float | None
+    tests: int
+    words: str
+    applies: bool = True
+
+
+def not_run(name: str, why: str, *, applies: bool = True) -> Outcome:
+    """The outcome of a check that had too little to say."""
+    return Outcome(
+        name=name, verdict=Verdict.NOT_RUN, p=None, tests=0, words=f"{why}.", applies=applies
+    )
+
+
+def outcome_of(check: Check) -> Outcome:
+    """The outcome of a check that ran."""
+    return Outcome(
+        name=check.name,
+        verdict=Verdict.PASSED if check.passed else Verdict.FAILED,
+        p=check.p,
+        tests=check.tests,
+        words=check.words,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
+class Conformance:
+    """What was kept of a log, held against its lines.
+
+    Attributes:
+        log: what is declared.
+        rounds: the numbers of the rounds that were looked at.
+        outcomes: of each check.
+        assumed: what nothing here shows, in sentences.
+    """
+
+    log: ReleaseLog
+    rounds: Sequence[int]
+    outcomes: Sequence[Outcome]
+    assumed: Sequence[str]
+
+    def __getitem__(self, name: str) -> Outcome:
+        """The outcome of a check by its name."""
+        return self._by_name[name]
+
+    @property
+    def _by_name(self) -> Mapping[str, Outcome]:
+        return {one.name: one for one in self.outcomes}
+
+    @property
+    def failed(self) -> Sequence[str]:
+        """The checks that contradict the log."""
+        return [one.name for one in self.outcomes if one.verdict is Verdict.FAILED]
+
+    @property
+    def passed(self) -> bool:
+        """Whether some check ran and none failed."""
+        return not self.failed and any(one.verdict is Verdict.PASSED for one in self.outcomes)
+
+    @property
+    def status(self) -> Status:
+        """Checked only where every check that applies ran and passed, points among them if needed.
+
+        Of a log whose releases depend on public ones alone the check of points must have passed: by
+        that claim its figures for outsiders are smaller.
+        """
+        needed = [one for one in self.outcomes if one.applies]
+        whole = self.passed and all(one.verdict is Verdict.PASSED for one in needed)
+        return Status.CHECKED if whole else Status.DECLARED
+
+    @property
+    def false_alarm(self) -> float:
+        """At most the probability that a sound record fails, of all checks together."""
+        return TOTAL_FALSE_ALARM * sum(one.p is not None for one in self.outcomes)
+
+    @property
+    def said(self) -> str:
+        """What the checks come to, in words."""
+        if not self.passed:
+            by = " and ".join(self.failed)
+            return f"declared; contradicted by {by}" if by else "declared"
+        if self.status is Status.CHECKED:
+            return f"declared; checked in {told(self.rounds)}"
+        missing = [one.name for one in self.outcomes if one.applies and not one.tests]
+        return f"declared; checked in {told(self.rounds)} but for {', '.join(missing)}"
+
+    def account(
+        self, statement: Statement, *, adversaries: Sequence[str] = (), victim: int | None = None
+    ) -> DeclaredAccount:
+        """What the log costs each adversary, at the status that the checks give it."""
+        return account_of_releases(
+            self.log,
+            statement=statement,
+            adversaries=adversaries,
+            victim=victim,
+            status=self.status,
+        )
+
+    def __repr__(self) -> str:
+        """The outcomes as a table, and what stays assumed."""
+        lines = [f"{self.log.header.system}: {self.said}", ""]
+        width = max(len(one.name) for one in self.outcomes)
+        for one in self.outcomes:
+            lines.append(f"{one.name:<{width}}  {one.verdict!s:<7}  {one.words}")
+        lines += ["", "assumed all the same:"]
+        lines += [f"  {sentence}" for sentence in self.assumed]
+        return "\n".join(lines)

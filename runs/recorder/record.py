@@ -1,0 +1,217 @@
+"""`record`: a recorder for training code of one's own, which writes each release before it leaves.
+
+    with record("ledger/agent-0.jsonl", agent=0, agents=6, clip=1.0, rate=0.1) as ledger:
+        batch = ledger.batch(len(records))
+        g = clipped_sum(model, records, batch) + ledger.noise(D, std=2.0)
+        ledger.release(1, kind="model", to=[1, 5], noise=2.0)
+        send(g)
+
+The file is the log of releases that `privacy.releases` reads. It holds no value and no position.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from ...privacy.chained_file import ChainedFile
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Unit
+from ...privacy.ledger_lines import LONGEST_LINE, Chain, round_number
+from ...privacy.releases.fields import check_keys, party, shown
+from ...privacy.releases.lines import SCHEMA, SERVER, Header, read_header
+from ...privacy.releases.log import ReleaseLog, read_log
+from .conformance.keeping import kept_folder
+from .recorder import Recorder
+
+__all__ = ["System", "record"]
+
+_ENDING = ".jsonl"
+_OF_A_SYSTEM = ("name", "agent", "agents", "clip", "rate", "sampler", "unit")
+
+
+class System(Protocol):
+    """Training code that a recorder listens to, by an adapter for its library."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the library says of itself: name, agents, agent, clip, rate, sampler, unit."""
+        ...
+
+    def attach(self, recorder: Recorder) -> None:
+        """Call the recorder before each release from here on."""
+        ...
+
+    def detach(self) -> None:
+        """Leave the library as it was."""
+        ...
+
+
+def record(
+    path: str | Path,
+    *,
+    agent: int | str | None = None,
+    agents: int | None = None,
+    clip: float | str | None = None,
+    rate: float = 1.0,
+    unit: str | Unit = "record",
+    depends_on: Literal["released", "public"] = "released",
+    links: Literal["clear", "encrypted"] = "clear",
+    system: str | System | None = None,
+    keep: Sequence[int] | Literal["all"] = (),
+    resume: bool = False,
+    sampler: Literal["poisson", "other"] | None = None,
+) -> Recorder:
+    """Write down what a system of one's own releases, each release before it leaves.
+
+    Every line is on the disk when `Recorder.release` returns. The file is new, or goes on with
+    `resume`; one process at a time has it.
+
+    Args:
+        path: the log, a `.jsonl` file; with an adapter as `system` a folder may be named.
+        agent: whose releases these are, 0 to agents - 1 or "server"; None where the file holds
+            everybody's, and each release names its sender.
+        agents: how many there are; a server is none of them.
+        clip: bound on the L2 norm of what one unit adds to a vector; "none" where nothing is
+            clipped, and then nothing is hidden.
+        rate: probability, in [0, 1], that a unit is in a batch; it counts as 1 unless batches are
+            drawn by `Recorder.batch` or `sampler` says "poisson".
+        unit: "record", or "client" where all that a client sends is clipped as one vector.
+        depends_on: on what everything else in a release depends: any release, or public ones.
+        links: "encrypted" where nobody on a link can read what crosses it.
+        system: its name, or an adapter of a library.
+        keep: rounds whose transcripts are kept beside the log for `conformance`, or "all"; they
+            are private.
+        resume: go on with a log that is there.
+        sampler: "poisson" where the system itself draws each unit on its own.
+
+    Returns:
+        The recorder, a context manager; on an exception what was written stays, and counts.
+
+    Raises:
+        ValueError: a value out of range, or a log that is damaged or of other settings.
+        FileExistsError: the file exists, and `resume` was not asked for.
+        FileNotFoundError: `resume` was asked for, and there is none.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with record(f"{folder}/0.jsonl", agent=0, agents=2, clip=1.0, rate=0.1) as ledger:
+    ...         for t in range(1, 101):
+    ...             batch = ledger.batch(500)
+    ...             ledger.release(t, kind="model", to=1, noise=2.0)
+    ...     found = ledger.account(delta=1e-5)
+    >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
+    (2.34, 'declared')
+    """
+    given: dict[str, Any] = {
+        "agent": agent, "agents": agents, "clip": clip, "sampler": sampler, "unit": Unit(unit),
+    }  # fmt: skip
+    if rate != 1.0:
+        given["rate"] = rate
+    name, adapter = (system, None) if isinstance(system, str | None) else (None, system)
+    if adapter is not None:
+        check_keys(adapter.settings, _OF_A_SYSTEM, "the settings of the system")
+        said = dict(adapter.settings)
+        name = said.pop("name", None)
+        given = {**said, **{key: value for key, value in given.items() if value is not None}}
+    given |= {"system": name, "depends_on": depends_on, "links": links}
+    entry, header = _header(given)
+    file_path = _path(Path(path), header, folder=adapter is not None)
+    kept = _rounds(keep)
+    file, log = _opened(file_path, entry, header, resume=resume)
+    if kept:
+        warnings.warn(
+            f"transcripts of {'all rounds' if kept == 'all' else f'{len(kept)} rounds'} are kept "
+            f"in {kept_folder(file_path)}; they are private: whoever reads them knows who was in a "
+            "batch and what noise hides it, so keep them as safe as the records",
+            stacklevel=2,
+        )
+    recorder = Recorder(file, header, keep=kept, before=log)
+    if adapter is not None:
+        recorder.listen_to(adapter)
+    return recorder
+
+
+def _header(given: Mapping[str, Any]) -> tuple[dict[str, Any], Header]:
+    entry = {"schema": SCHEMA, **{key: of for key, of in given.items() if of is not None}}
+    entry["unit"] = str(entry["unit"])
+    for key, of in entry.items():
+        entry[key] = of.item() if hasattr(of, "item") else of
+    if "agents" not in entry:
+        raise InputError("agents is missing; say how many agents there are, a server not counted")
+    header = read_header(entry)
+    if header.agent is None and header.agents == 1:
+        entry["agent"] = party(0, "agent", 1)
+        header = read_header(entry)
+    return entry, header
+
+
+def _path(path: Path, header: Header, *, folder: bool) -> Path:
+    if folder and path.suffix != _ENDING:
+        path = path / f"{'server' if header.agent == header.agents else 'releases'}{_ENDING}"
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name a file in it, such as {path}/agent-0{_ENDING}")
+    if path.suffix != _ENDING:
+        raise InputError(
+            f"{path} must end in {_ENDING}, by which the logs of a folder are found; call it "
+            f"{path.name}{_ENDING}"
+        )
+    return path
+
+
+def _rounds(keep: Any) -> frozenset[int] | Literal["all"]:
+    if keep == "all":
+        return "all"
+    if isinstance(keep, str) or not isinstance(keep, Sequence | set | frozenset | range):
+        raise InputError(f'keep={shown(keep)} must be a list of rounds, or "all"')
+    for number in keep:
+        if round_number(number, least=0) is None:
+            raise InputError(f"keep={shown(keep)} must hold numbers of rounds, from 0")
+    return frozenset(keep)
+
+
+def _opened(
+    path: Path, entry: Mapping[str, Any], header: Header, *, resume: bool
+) -> tuple[ChainedFile, ReleaseLog | None]:
+    if not resume:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        exists = (
+            f"{path} exists; a log of releases is never overwritten: name another file, or go on "
+            "with it by resume=True"
+        )
+        if path.exists():
+            raise FileExistsError(exists)
+        return ChainedFile(path, entry, exists=exists), None
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; leave out resume=True to begin it")
+    file = ChainedFile.reopen(path)
+    try:
+        _check_chained(file, path)
+        log = read_log(path, partial=True)
+        _check_same(log.header, header, path)
+    except BaseException:
+        file.close()
+        raise
+    return file, log
+
+
+def _check_chained(file: ChainedFile, path: Path) -> None:
+    """Refuse a log without digests, whose lines could not be told from those that follow."""
+    first = file.start(LONGEST_LINE).splitlines(keepends=True)[:1]
+    if not first or Chain().body(first[0], path=path, at=1) is None:
+        raise InputError(
+            f"{path} carries no digests, so it was not written by a recorder; begin another file, "
+            "and account for both"
+        )
+
+
+def _check_same(found: Header, asked: Header, path: Path) -> None:
+    for key in Header.__dataclass_fields__:
+        one, two = getattr(found, key), getattr(asked, key)
+        if one != two:
+            raise InputError(
+                f"{path} says {key}={one!s}, and record(...) {two!s}; go on with the settings that "
+                f"it began with, or begin another file ({SERVER} and agents each have their own)"
+            )

@@ -1,0 +1,369 @@
+"""The recorder: writes a line for each release, and returns when it is on the disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.chained_file import ChainedFile
+from ...privacy.errors import InputError, InputTypeError
+from ...privacy.guarantee import Statement, Unit
+from ...privacy.ledger_lines import round_number
+from ...privacy.releases.fields import SERVER, check_size, number, party, shown
+from ...privacy.releases.lines import Header, read_release
+from ...privacy.releases.log import ReleaseLog, party_name, read_log
+from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from .conformance.keeping import keep
+from .conformance.vectors import each_of, positions_of, vector_of
+from .drawn import Drawn
+from .labels import Said, labelled
+from .transcribe import transcribed
+
+if TYPE_CHECKING:
+    from .conformance.outcome import Conformance
+
+__all__ = ["Recorder"]
+
+
+class _Adapter(Protocol):
+    def attach(self, recorder: Recorder) -> None: ...
+
+    def detach(self) -> None: ...
+
+
+class Recorder:
+    """Writes releases down before they leave; made by `record`.
+
+    Args:
+        file: the log, open.
+        header: what its first line says.
+        keep: rounds whose transcripts are kept.
+        before: what the log held when it was gone on with, None of a new one.
+    """
+
+    def __init__(
+        self,
+        file: ChainedFile,
+        header: Header,
+        *,
+        keep: frozenset[int] | Literal["all"],
+        before: ReleaseLog | None,
+    ) -> None:
+        self._file, self._header, self._keep = file, header, keep
+        self._drawn, self._said, self._lock = Drawn(), Said(), threading.RLock()
+        self._round, self._place, self._open = -1, 0, True
+        self._goes_on = before is not None
+        self._adapter: _Adapter | None = None
+        for played, releases in before.rounds.items() if before else ():
+            for release in releases:
+                self._said.take_in(release, round=played.round)
+
+    @property
+    def path(self) -> Path:
+        """The log."""
+        return self._file.path
+
+    def batch(
+        self, n: int, rate: float | None = None, *, owner: int | None = None
+    ) -> NDArray[np.int64]:
+        """Draw a Poisson batch from the system's entropy: each record on its own.
+
+        It belongs to the round of the next release, whose line says that it was drawn so. A second
+        one in a round is another batch, and then releases say of which they are made.
+
+        Args:
+            n: how many records there are.
+            rate: probability of each; the log's when None.
+            owner: whose records, where the log holds everybody's releases.
+
+        Returns:
+            (B,) ascending positions in 0..n-1, possibly none.
+
+        Raises:
+            ValueError: a number out of range, or the unit is a client.
+        """
+        if self._header.unit is Unit.CLIENT:
+            raise InputError(
+                "batch draws records, and here the unit is a client, who takes part as a whole; "
+                "draw the clients of a round yourself, and declare their sampler and rate"
+            )
+        with self._lock:
+            self._check_open()
+            who = self._party(owner, "owner")
+            if who == self._header.agents:
+                raise InputError("a server holds no records to draw; name the owner of the batch")
+            return self._drawn.batch(who, n, self._header.rate if rate is None else rate)
+
+    def noise(
+        self,
+        shape: int | Sequence[int],
+        std: float,
+        id: str | None = None,
+        *,
+        like: Tensor | NDArray[Any] | None = None,
+    ) -> Any:
+        """Gaussian noise of the engine's secret randomness, under a root of its own.
+
+        Args:
+            shape: of the noise.
+            std: deviation of each value.
+            id: the source's name, where several releases hold it: asked for again it is the same.
+            like: a tensor or an array whose kind, precision and device it shall have.
+
+        Returns:
+            A tensor, or an array where `like` is one.
+
+        Raises:
+            ValueError: a number out of range, or a source asked for with another size.
+        """
+        with self._lock:
+            self._check_open()
+            return self._drawn.draw_noise(shape, std, id, like)
+
+    def release(
+        self,
+        round: int,
+        *,
+        kind: str,
+        to: int | str | Sequence[int | str],
+        noise: float | Sequence[Mapping[str, Any]],
+        of: Sequence[Mapping[str, Any]] | None = None,
+        value: Any = None,
+        batch: Any = None,
+        point: Any = None,
+        known: Any = None,
+        scale: float = 1.0,
+        sender: int | str | None = None,
+    ) -> None:
+        """Write a release down; it may leave once this has returned.
+
+        What leaves is known + scale (sum of weighted clipped vectors + noise). Neither `scale` nor
+        `known` changes what it tells, as long as they depend on nothing but what `depends_on` says.
+
+        Args:
+            round: from 0, never less than before.
+            kind: a name; two messages of a round to one receiver have two.
+            to: an agent, "server", a list of them, or "all" where it is public.
+            noise: the deviation of each coordinate of the sum, or a list of sources with std, id,
+                weight and known_to; 0 or [] says that there is none.
+            of: the clipped vectors in it, with owner, batch, vector, weight, clip, rate, round; one
+                of the sender's when None.
+            value: what leaves, for kept rounds.
+            batch: positions of the records in it, each once.
+            point: the model at which gradients were taken.
+            known: what of the value does not depend on these records.
+            scale: factor of the sum and its noise in the value, not 0.
+            sender: whose release it is, where the log holds everybody's.
+
+            A tuple as batch or point has one for each vector of `of`.
+
+        Raises:
+            ValueError: a line that a reader would refuse, a value that is not finite, a kept round
+                without its value; nothing was written.
+            OSError: the line may not be on the disk, so nothing must leave.
+        """
+        with self._lock:
+            self._check_open()
+            at = round_number(_plain(round), least=0)
+            if at is None:
+                raise InputError(f"round={shown(round)} must be a whole number of at least 0")
+            if at < self._round:
+                raise InputError(
+                    f"round={at} stands after round {self._round}; rounds are in order, and a "
+                    "system that goes back to a checkpoint opens its log again with resume=True"
+                )
+            who = self._party(sender, "sender")
+            self._enter(at)
+            scale = number(_plain(scale), "scale")
+            check_size(scale, "scale")
+            if scale == 0:
+                raise InputError("scale=0 leaves nothing of the sum; declare of=[] and noise=0")
+            if of is not None and (isinstance(of, str | Mapping) or not isinstance(of, Sequence)):
+                raise InputError(f"of={shown(of)} must be a list of vectors")
+            batches = self._batches(batch, 1 if of is None else len(of))
+            entry: dict[str, Any] = {
+                "from": SERVER if who == self._header.agents else who,
+                "to": _plain(to),
+                "kind": kind,
+                **({} if of is None else {"of": _plain(of)}),
+                "noise": _plain(noise),
+            }
+            entry = labelled(
+                entry,
+                self._header,
+                sender=who,
+                round=at,
+                drawn=self._drawn.batches,
+                said=self._said,
+                positions=None if batch is None else batches,
+            )
+            release = read_release(entry, self._header, round=at)
+            sent = None if value is None else vector_of(value, "value")
+            kept = None
+            if self._keep == "all" or at in self._keep:
+                kept = transcribed(
+                    release,
+                    drawn=self._drawn,
+                    value=_needed(sent, at),
+                    batches=batches,
+                    point=point,
+                    known=known,
+                    scale=scale,
+                )
+            self._said.check(release, round=at)
+            if kept is not None:
+                entry["kept"] = keep(self.path, kept, round=at, place=self._place)
+            if self._goes_on:
+                self._file.append_mark({"resumed_after": at - 1})
+                self._goes_on = False
+            self._file.append({"round": at, "releases": [entry]})
+            self._place += 1
+
+    def account(
+        self,
+        *,
+        delta: float,
+        adversaries: Sequence[str] = (),
+        victim: int | None = None,
+        adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
+        accountant: Accountant | str = Accountant.PLD,
+    ) -> DeclaredAccount:
+        """What the releases that are written so far cost each adversary.
+
+        Where other agents write logs of their own, a warning says that these are not counted.
+
+        Args:
+            delta: in (0, 1).
+            adversaries: as of `account_of_releases`.
+            victim: the agent whose record is at risk; None searches the worst one.
+            adjacency: how neighbouring data differ.
+            accountant: how rounds are added up.
+
+        Raises:
+            ValueError: a value that is unknown or out of range.
+        """
+        log = read_log(self.path, partial=True)
+        statement = Statement(
+            delta=delta,
+            adjacency=Adjacency(adjacency),
+            unit=self._header.unit,
+            accountant=Accountant(accountant),
+        )
+        return account_of_releases(log, statement=statement, adversaries=adversaries, victim=victim)
+
+    def conformance(
+        self,
+        gradients: Callable[..., Any] | Mapping[int, Callable[..., Any]],
+        *,
+        rounds: Sequence[int] | int | None = None,
+        **how: Any,
+    ) -> Conformance:
+        """Hold what was kept of this log against its lines; see `conformance`."""
+        from .conformance.conformance import conformance
+
+        return conformance(self.path, gradients=gradients, rounds=rounds, **how)
+
+    def listen_to(self, adapter: _Adapter) -> None:
+        """Let an adapter of a library call this recorder until it is closed."""
+        adapter.attach(self)
+        self._adapter = adapter
+
+    def close(self) -> None:
+        """Close the log; nothing can be released after."""
+        if self._adapter is not None:
+            self._adapter.detach()
+            self._adapter = None
+        self._open = False
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Recorder({str(self.path)!r}, round {self._round})"
+
+    def __reduce__(self) -> NoReturn:
+        raise InputTypeError(
+            "a Recorder cannot be pickled or copied: two of them would draw the same noise; open "
+            "one in each process"
+        )
+
+    def _check_open(self) -> None:
+        self._drawn.check_process()
+        if not self._open:
+            raise InputError(f"{self.path} is closed; go on with it by resume=True")
+
+    def _party(self, given: Any, name: str) -> int:
+        agents, mine = self._header.agents, self._header.agent
+        if given is None:
+            if mine is None:
+                raise InputError(
+                    f"{name} is missing; this log holds everybody's releases, so name an agent of "
+                    f"0..{agents - 1}"
+                )
+            return mine
+        who = party(_plain(given), name, agents)
+        if name == "sender" and mine not in (None, who):
+            raise InputError(
+                f"sender={shown(given)} is not {party_name(mine or 0, self._header)}, whose log "
+                "this is; each party writes its own"
+            )
+        return who
+
+    def _enter(self, at: int) -> None:
+        """Begin a round, or go on with it; what was drawn since belongs to it."""
+        if at != self._round:
+            self._said.new_round(self._round)
+        self._drawn.enter(new=at != self._round)
+        self._place = 0 if at != self._round else self._place
+        self._round = at
+        for one in self._drawn.batches:
+            if one.name is None:
+                held = (of for of in self._drawn.batches if of.owner == one.owner)
+                taken = {of.name for of in held} | self._said.batches(one.owner)
+                free = (str(n) for n in range(len(taken) + 1))
+                one.name = next(name for name in free if name not in taken)
+
+    def _batches(self, batch: Any, vectors: int) -> list[NDArray[np.int64] | None]:
+        every = each_of(batch, vectors, "batch")
+        return [None if one is None else positions_of(one) for one in every]
+
+
+def _needed(value: Tensor | None, at: int) -> Tensor:
+    if value is None:
+        raise InputError(
+            f"value is missing, and round {at} is kept: give value=, and batch= and point= where "
+            "it holds gradients; or leave the round out of keep"
+        )
+    return value
+
+
+def _plain(found: Any) -> Any:
+    """Numbers of numpy as those of Python, and tuples and sets as lists."""
+    if isinstance(found, np.ndarray | Tensor):
+        return _plain(found.tolist())
+    if isinstance(found, np.generic):
+        return found.item()
+    if isinstance(found, Mapping):
+        return {str(key): _plain(of) for key, of in found.items()}
+    if isinstance(found, set | frozenset):
+        return sorted(map(_plain, found), key=str)
+    if isinstance(found, list | tuple | range):
+        return [_plain(one) for one in found]
+    return found

@@ -1,0 +1,50 @@
+"""`overhear audit --oracle`: a recorded system is held against its log, with an exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from overhear.commands.cli import main
+from tests.runs.recorder.gossip import play
+
+MODULE = "tests.runs.recorder.gossip"
+GIVEN = ("--oracle", f"{MODULE}:gradients", "--points", f"{MODULE}:start_of")
+PUBLIC = ("--public", f"{MODULE}:START")
+
+
+def test_a_sound_system_is_checked(tmp_path, capsys):
+    play(tmp_path, own_noise=False, own_batches=False)
+    assert main(["audit", str(tmp_path), *GIVEN, *PUBLIC]) == 0
+    assert "Verdict: declared; checked in rounds 1 to 8." in capsys.readouterr().out
+
+
+def test_a_fault_ends_in_exit_code_4(tmp_path, capsys):
+    play(tmp_path, own_noise=False, own_batches=False, fault="noise halved")
+    assert main(["audit", str(tmp_path), *GIVEN, *PUBLIC, "--json"]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert found["status"] == "declared"
+    verdicts = {one["name"]: one["verdict"] for one in found["checks"]}
+    assert (verdicts["messages"], verdicts["sampler"]) == ("failed", "passed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*GIVEN, "--draw", "9"), "rounds=9 must lie in 1..2"),
+        ((*GIVEN, "--again"), "--again does not belong to --oracle"),
+        (("--draw", "2"), "--draw belongs to --oracle"),
+        (("--oracle", f"{MODULE}:gradient"), "did you mean 'gradients'?"),
+        (("--oracle", f"{MODULE}:D"), "must be a function"),
+        ((*GIVEN[:2], "--points", f"{MODULE}:D"), "must be a function"),
+        ((*GIVEN, "--public", f"{MODULE}:FAULTS"), "must be a tensor or array"),
+        (("--oracle", f"{MODULE}:play"), "the function of gradients raised TypeError"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path, capsys, arguments, words):
+    play(tmp_path, own_noise=False, rounds=2)
+    assert main(["audit", str(tmp_path), *arguments]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert words in said
+    assert "Traceback" not in said

@@ -1,0 +1,217 @@
+"""Conformance: sound records pass, too little is not passed, and what was kept is not chosen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from overhear.privacy.errors import InputError
+from overhear.privacy.guarantee import Statement, Status
+from overhear.runs.recorder.conformance.oracle import per_example
+from overhear.runs.recorder.conformance.outcome import Verdict
+from overhear.runs.recorder.record import record
+from tests.runs.recorder.gossip import AGENTS, START, D, checked, gradients, play
+
+pytestmark = pytest.mark.filterwarnings("ignore:transcripts of")
+PASSED, FAILED, NOT_RUN = Verdict.PASSED, Verdict.FAILED, Verdict.NOT_RUN
+
+
+def verdicts(found):
+    return {one.name: one.verdict for one in found.outcomes}
+
+
+def test_a_sound_system_is_checked_in_the_rounds_that_were_kept(tmp_path):
+    found = checked(play(tmp_path, own_noise=False, own_batches=False))
+    assert verdicts(found) == {
+        "messages": PASSED, "residuals": PASSED, "sums": PASSED, "sampler": PASSED,
+        "points": PASSED, "knowledge": NOT_RUN,
+    }  # fmt: skip
+    assert found.passed
+    assert found.said == "declared; checked in rounds 1 to 8"
+    assert found.false_alarm == pytest.approx(3e-6)
+    account = found.account(Statement(delta=1e-5))
+    assert {g.status for g in account.guarantees.values()} == {Status.CHECKED}
+    assert any(sentence.startswith("A1") for sentence in found.assumed)
+    assert "checked in rounds 1 to 8" in str(found)
+
+
+def test_a_few_rounds_are_too_few_for_some_checks_and_the_status_stays_declared(tmp_path):
+    found = checked(play(tmp_path, own_noise=False, keep=[1, 2]))
+    assert found.passed
+    assert found["messages"].verdict is PASSED
+    assert found["sampler"].verdict is NOT_RUN
+    assert "too few to tell a shuffled epoch" in found["sampler"].words
+    assert found.status is Status.DECLARED
+    assert found.said == "declared; checked in rounds 1, 2 but for sampler"
+    assert any("6 rounds beside rounds 1, 2" in sentence for sentence in found.assumed)
+
+
+def test_the_auditor_draws_rounds_afterwards(tmp_path):
+    play(tmp_path, own_noise=False)
+    found = checked(tmp_path, rounds=3, seed=1)
+    assert len(found.rounds) == 3
+    assert found.rounds == checked(tmp_path, rounds=3, seed=1).rounds
+    assert checked(tmp_path, rounds=[2, 5]).rounds == [2, 5]
+    for rounds, message in ((9, r"in 1\.\.8"), ([9], "round 9 was not kept"), ("all", "must be")):
+        with pytest.raises(InputError, match=message):
+            checked(tmp_path, rounds=rounds)
+
+
+def test_noise_too_scarce_or_gradients_too_short_are_not_passed(tmp_path):
+    few = checked(play(tmp_path / "few", keep=[1]))
+    assert few["residuals"].verdict is PASSED
+    with record(tmp_path / "one.jsonl", agent=0, agents=2, clip=1.0, keep="all") as ledger:
+        value = torch.tensor([0.3, -1.0])
+        ledger.release(1, kind="g", to=1, noise=1.0, value=value, batch=[0], point=torch.zeros(2))
+    given = {"gradients": lambda p, at: np.zeros((len(at), 2)), "public": [torch.zeros(2)]}
+    found = checked(ledger.path, **given)
+    assert "2 values are too few to see" in found["residuals"].words
+    assert "none of 1 gradients is longer than the clip norm" in found["sums"].words
+    assert found.said == "declared; checked in round 1 but for residuals, sums, every log"
+    assert found.status is Status.DECLARED
+    assert not checked(ledger.path, **{**given, "public": [], "points": None}).passed  # nothing ran
+
+
+def test_points_are_not_run_where_the_round_before_was_not_kept(tmp_path):
+    play(tmp_path, own_noise=False, keep=[1, 5])
+    found = checked(tmp_path)
+    assert found["points"].verdict is NOT_RUN
+    assert "the points of rounds 5 cannot be told" in found["points"].words
+    play(tmp_path / "next", own_noise=False, keep=[1, 4, 5])
+    assert checked(tmp_path / "next", rounds=[5])["points"].verdict is PASSED
+    assert checked(tmp_path / "next", rounds=[1], public=[])["points"].verdict is NOT_RUN
+
+
+def test_where_releases_depend_on_public_ones_points_must_be_checked(tmp_path):
+    play(tmp_path, own_noise=False, depends_on="public")
+    found = checked(tmp_path)
+    assert found["points"].verdict is FAILED  # the models went to one peer each, not to all
+    assert found.status is Status.DECLARED
+    assert "contradicted by points" in found.said
+
+
+def test_a_transcript_that_is_missing_or_changed_is_refused(tmp_path):
+    play(tmp_path, own_noise=False)
+    (file,) = (tmp_path / "0.kept").glob("round-3-*")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(InputError, match=r"is not what 0\.jsonl names in round 3"):
+        checked(tmp_path)
+    assert checked(tmp_path, rounds=[1, 2]).passed
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match="chooses what is checked"):
+        checked(tmp_path)
+
+
+def test_a_log_without_transcripts_has_nothing_to_check(tmp_path):
+    play(tmp_path, keep=())
+    with pytest.raises(InputError, match="names no kept transcript"):
+        checked(tmp_path)
+
+
+def test_a_release_that_was_not_kept_whole_leaves_the_status_declared(tmp_path):
+    with record(tmp_path / "part" / "0.jsonl", agent=0, agents=1, clip=1.0, keep="all") as ledger:
+        given = {"value": START, "batch": [], "point": START}
+        ledger.release(1, kind="a", to="all", noise=0, of=[{"owner": 0}], **given)
+        ledger.release(1, kind="b", to="all", noise=0, of=[{"owner": 0}], value=START)
+    found = checked(ledger.path)
+    assert found["every release"].verdict is NOT_RUN
+    assert "the batch or the point of vector 0 was not kept" in found["every release"].words
+    assert found.status is Status.DECLARED
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gradients": 3}, "must be a function"),
+        ({"gradients": {0: gradients}}, r"no function for agent 1; it has \[0\]"),
+        ({"gradients": lambda p, at: np.zeros((len(at), 3))}, "a row for each clipped vector"),
+        ({"gradients": lambda p, at: np.full((len(at), D), np.nan)}, "not finite"),
+        ({"gradients": lambda p, at: None}, "returned NoneType"),
+    ],
+)
+def test_an_oracle_that_gives_no_gradients_is_refused(tmp_path, given, message):
+    play(tmp_path, own_noise=False, rounds=2)
+    with pytest.raises(InputError, match=message):
+        checked(tmp_path, **given)
+
+
+def test_the_oracle_may_be_a_model_and_its_loss(tmp_path):
+    torch.manual_seed(0)
+    model, data = nn.Linear(3, 4), (torch.randn(40, 3), torch.randint(4, (40,)))
+    oracle = per_example(model, {0: data})
+    given = {"agent": 0, "agents": 1, "clip": 0.5, "rate": 0.5, "keep": "all"}
+    with record(tmp_path / "0.jsonl", **given) as ledger:
+        for t in range(1, 9):
+            batch = ledger.batch(40)
+            total = torch.zeros(16)
+            for i in batch.tolist():
+                model.zero_grad()
+                x, y = data[0][i : i + 1], data[1][i : i + 1]
+                nn.functional.cross_entropy(model(x), y).backward()
+                each = torch.cat([p.grad.flatten() for p in model.parameters()])
+                total += each * (0.5 / each.norm()).clamp(max=1.0)
+            g = total + ledger.noise(16, 1.0)
+            ledger.release(t, kind="g", to="all", noise=1.0, value=g, batch=batch, point=model)
+    found = ledger.conformance(oracle)
+    assert found["messages"].verdict is PASSED
+    wrong = ledger.conformance(lambda p, at, agent: oracle(1.5 * p, at, agent=agent))
+    assert wrong["messages"].verdict is FAILED
+
+
+def test_sums_over_agents_and_rounds_are_taken_apart_by_their_names(tmp_path):
+    """Agent 1 sends agent 0's vector on with its own of the round before, less pair noise."""
+    rng = np.random.default_rng(0)
+    pair = {t: rng.normal(size=D) for t in range(1, 7)}
+    with record(tmp_path / "all.jsonl", agents=2, clip=1.0, keep="all") as ledger:
+        last = None
+        for t in range(1, 7):
+            g = {}
+            for k in range(AGENTS):
+                each = gradients(START, np.arange(5) + t, k).numpy()
+                g[k] = (each * np.minimum(1, 1 / np.linalg.norm(each, axis=1))[:, None]).sum(0)
+            noise = [{"id": f"pair {t}", "std": 2.0, "known_to": [0, 1]}]
+            ledger.release(
+                t, kind="g", to=1, sender=0, of=[{"owner": 0, "vector": "g"}], noise=noise,
+                value=g[0] + 2 * pair[t], batch=np.arange(5) + t, point=START,
+            )  # fmt: skip
+            of = [{"owner": 0, "vector": "g", "weight": 0.5}, {"owner": 1, "vector": "g"}]
+            value = 0.5 * g[0] + g[1] - 2 * pair[t]
+            if last is not None:
+                of.append({"owner": 1, "vector": "g", "round": t - 1, "weight": -1})
+                value = value - last
+            ledger.release(
+                t, kind="h", to=0, sender=1, of=of, noise=[{**noise[0], "weight": -1}],
+                value=value, batch=(None, np.arange(5) + t, None)[: len(of)],
+                point=(None, START, None)[: len(of)],
+            )  # fmt: skip
+            last = g[1]
+    made = {
+        "sound": lambda id, agent: pair[int(id.split()[1])],
+        "other": lambda id, agent: pair[int(id.split()[1])] * (1 if agent else -1),
+    }
+    found = checked(ledger.path, sources=made["sound"])
+    assert found["residuals"].verdict is PASSED
+    assert found["knowledge"].verdict is PASSED
+    assert found["knowledge"].tests == 24
+    assert "every release" not in verdicts(found)
+    found = checked(ledger.path, sources=made["other"])
+    assert found["knowledge"].verdict is FAILED
+    assert "is not what agent 0 makes of its seed" in found["knowledge"].words
+
+
+def test_noise_that_comes_again_over_rounds_is_tested_as_declared(tmp_path):
+    """The same source in every round: equal but for its sign, and no pair of rounds is accused."""
+    z = np.random.default_rng(3).normal(size=200)
+    for name, sign in (("sound", 1), ("fault", -1)):
+        with record(tmp_path / f"{name}.jsonl", agent=0, agents=1, clip=1.0, keep="all") as ledger:
+            for t in (1, 2, 3):
+                ledger.release(
+                    t, kind="g", to="all", of=[], noise=[{"id": "z", "std": 1.0}],
+                    value=z * (sign if t == 2 else 1),
+                )  # fmt: skip
+        found = checked(ledger.path)
+        assert found["residuals"].verdict is (PASSED if name == "sound" else FAILED)

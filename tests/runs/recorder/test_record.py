@@ -1,0 +1,405 @@
+"""The recorder: lines are on the disk before releases leave; what is no release is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from overhear.privacy.chained_file import LedgerInUse
+from overhear.privacy.errors import InputError
+from overhear.privacy.releases.log import Played, read_log
+from overhear.runs.recorder.record import record
+
+GIVEN = {"agent": 0, "agents": 3, "clip": 1.0, "rate": 0.1}
+ONE = {"kind": "model", "to": [1, 2], "noise": 2.0}
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def mu(ledger, name="eavesdropper"):
+    return ledger.account(delta=1e-5, adversaries=[name])[name].mu_per_round
+
+
+def test_a_line_is_synced_before_release_returns(tmp_path, monkeypatch):
+    done = []
+    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    write, sync = os.write, os.fsync
+    monkeypatch.setattr(os, "write", lambda f, d: (done.append("write"), write(f, d))[1])
+    monkeypatch.setattr(os, "fsync", lambda f: (done.append("sync"), sync(f))[1])
+    ledger.release(1, **ONE)
+    assert done == ["write", "sync"]
+    assert len(lines(ledger.path)) == 2
+
+
+def test_the_log_holds_no_value_and_no_position(tmp_path):
+    with pytest.warns(UserWarning, match="they are private"):
+        ledger = record(tmp_path / "0.jsonl", keep=[1], **GIVEN)
+    batch = ledger.batch(1000)
+    noise = ledger.noise(5, 2.0)
+    value = torch.arange(5.0) + 0.123456 + noise
+    ledger.release(1, value=value, batch=batch, point=torch.zeros(5), known=torch.ones(5), **ONE)
+    found = lines(ledger.path)[1]
+    assert found.keys() == {"round", "releases", "chain"}
+    (release,) = found["releases"]
+    assert release.keys() == {"from", "to", "kind", "noise", "of", "kept"}
+    assert release["of"] == [{"owner": 0, "batch": "0", "sampler": "poisson"}]
+    assert len(release["kept"]) == 64
+
+
+def test_a_kept_transcript_is_for_its_owner_alone_and_its_digest_is_salted(tmp_path):
+    digests = []
+    for name in ("a", "b"):
+        with pytest.warns(UserWarning, match="private"):
+            ledger = record(tmp_path / f"{name}.jsonl", keep="all", **GIVEN)
+        ledger.release(1, value=torch.zeros(5), batch=[1], point=torch.zeros(5), **ONE)
+        digests.append(lines(ledger.path)[1]["releases"][0]["kept"])
+        (file,) = (tmp_path / f"{name}.kept").iterdir()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert digests[0] != digests[1]  # a guess of the batch cannot be held against it
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"agents": None}, InputError, "agents is missing"),
+        ({"agents": 0}, InputError, "agents=0 must be an integer"),
+        ({"agent": 3}, InputError, r"agent=3 must be an integer in 0\.\.2"),
+        ({"clip": 0}, InputError, "clip=0 must be above 0"),
+        ({"rate": 1.5}, InputError, "rate=1.5 must lie in"),
+        ({"unit": "person"}, InputError, "unit='person' must be"),
+        ({"depends_on": "me"}, InputError, "depends_on='me' must be"),
+        ({"links": "tls"}, InputError, "links='tls' must be"),
+        ({"sampler": "shuffled"}, InputError, "sampler='shuffled' must be"),
+        ({"keep": 5}, InputError, "keep=5 must be a list of rounds"),
+        ({"keep": [-1]}, InputError, "must hold numbers of rounds"),
+        ({"resume": True}, FileNotFoundError, "leave out resume=True"),
+        ({"path": "."}, InputError, "is a folder; name a file in it"),
+        ({"path": "log.txt"}, InputError, "must end in .jsonl"),
+    ],
+)
+def test_settings_that_say_something_else_are_refused(tmp_path, changed, error, message):
+    path = tmp_path / changed.get("path", "0.jsonl")
+    given = {**GIVEN, **{key: of for key, of in changed.items() if key != "path"}}
+    with pytest.raises(error, match=message):
+        record(path, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"round": -1}, "round=-1 must be a whole number"),
+        ({"round": 1.5}, "round=1.5 must be a whole number"),
+        ({"round": 2}, "round=2 stands after round 3"),
+        ({"round": 3}, "round 3 has a release 'model' to the same receiver already"),
+        ({"noise": -1.0}, "std=-1 must be above 0"),
+        ({"noise": float("nan")}, "std=nan must be a finite number"),
+        ({"noise": "2"}, "noise='2' must be a deviation"),
+        ({"noise": [{"std": 1, "sigma": 1}]}, "key 'sigma' of noise is unknown"),
+        ({"to": [7]}, "to=7 must be an integer"),
+        ({"to": None}, "to=None must be a list"),
+        ({"to": "everybody"}, "to='everybody' must be the number"),
+        ({"kind": "a\nb"}, "printable"),
+        ({"of": [{"owner": 9}]}, "owner=9 must be an integer"),
+        ({"of": [{"owner": 0, "weigth": 1}]}, "key 'weigth' of a vector"),
+        ({"of": {"owner": 0}}, "must be a list of vectors"),
+        ({"value": [1.0, float("nan")]}, "value holds nan at coordinate 1"),
+        ({"value": "model"}, "value='model' must be a tensor"),
+        ({"batch": [4, 2, 4]}, "batch holds position 4 twice"),
+        ({"batch": [-1]}, "batch holds position -1"),
+        ({"batch": [0.5]}, "must be the positions of its records"),
+        ({"batch": ([1], [2])}, "batch is a tuple of 2, and `of` has 1 vectors"),
+        ({"scale": 0}, "scale=0 leaves nothing"),
+        ({"scale": float("inf")}, "scale=inf must be a finite number"),
+        ({"sender": 1}, "sender=1 is not agent 0, whose log this is"),
+    ],
+)
+def test_what_is_no_release_is_refused_and_nothing_is_written(tmp_path, changed, message):
+    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    ledger.release(3, **ONE)
+    before = ledger.path.read_bytes()
+    with pytest.raises(InputError, match=message):
+        ledger.release(**{"round": 4, **ONE, **changed})
+    assert ledger.path.read_bytes() == before
+    ledger.release(5, **ONE)
+    assert len(read_log(ledger.path, partial=True).rounds) == 2
+
+
+def test_without_a_clip_norm_nothing_is_released(tmp_path):
+    ledger = record(tmp_path / "0.jsonl", agent=0, agents=2)
+    with pytest.raises(InputError, match="clip is missing: without a bound"):
+        ledger.release(1, kind="model", to=1, noise=1.0)
+    ledger.release(1, kind="model", to=1, noise=1.0, of=[{"owner": 0, "clip": 2.0}])
+
+
+def test_a_log_is_never_overwritten_and_has_one_writer(tmp_path):
+    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        record(tmp_path / "0.jsonl", **GIVEN)
+    with pytest.raises(LedgerInUse):
+        record(tmp_path / "0.jsonl", resume=True, **GIVEN)
+    ledger.close()
+    with pytest.raises(InputError, match="is closed"):
+        ledger.release(1, **ONE)
+    record(tmp_path / "0.jsonl", resume=True, **GIVEN).close()
+
+
+def test_an_exception_leaves_the_line_which_counts(tmp_path):
+    def fails():
+        with record(tmp_path / "0.jsonl", **GIVEN) as ledger:
+            ledger.release(1, **ONE)
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        fails()
+    assert len(read_log(tmp_path / "0.jsonl", partial=True).rounds) == 1
+
+
+def test_a_round_that_is_gone_through_again_counts_again(tmp_path):
+    path = tmp_path / "0.jsonl"
+    with record(path, **GIVEN) as ledger:
+        for t in (1, 2, 3):
+            ledger.release(t, **ONE)
+    with record(path, resume=True, **GIVEN) as ledger:
+        for t in (3, 4):
+            ledger.release(t, **ONE)
+    assert {"resumed_after": 2}.items() <= lines(path)[4].items()
+    log = read_log(path, partial=True)
+    assert list(log.rounds) == [
+        Played(1, 0),
+        Played(2, 0),
+        Played(3, 0),
+        Played(3, 1),
+        Played(4, 0),
+    ]
+
+
+def test_a_line_that_was_cut_off_counts_after_going_on(tmp_path):
+    path = tmp_path / "0.jsonl"
+    with record(path, **GIVEN) as ledger:
+        ledger.release(1, **ONE)
+        ledger.release(2, **ONE)
+    path.write_bytes(path.read_bytes()[:-40])
+    with record(path, resume=True, **GIVEN) as ledger:
+        ledger.release(2, **ONE)
+    assert read_log(path, partial=True).torn == 1
+    assert ledger.account(delta=1e-5)["eavesdropper"].epsilon > 0
+
+
+@pytest.mark.parametrize("changed", [{"clip": 2.0}, {"agent": 1}, {"rate": 0.2}])
+def test_going_on_with_other_settings_is_refused(tmp_path, changed):
+    record(tmp_path / "0.jsonl", **GIVEN).close()
+    with pytest.raises(InputError, match="go on with the settings that it began with"):
+        record(tmp_path / "0.jsonl", resume=True, **{**GIVEN, **changed})
+
+
+def test_going_on_with_a_changed_log_or_one_without_digests_is_refused(tmp_path):
+    path = tmp_path / "0.jsonl"
+    with record(path, **GIVEN) as ledger:
+        ledger.release(1, **ONE)
+    path.write_bytes(path.read_bytes().replace(b'"noise": 2.0', b'"noise": 9.0'))
+    with pytest.raises(InputError, match="by its digest"):
+        record(path, resume=True, **GIVEN)
+    path.write_text('{"schema": "releases-1", "agent": 0, "agents": 3, "clip": 1.0, "rate": 0.1}\n')
+    with pytest.raises(InputError, match="carries no digests"):
+        record(path, resume=True, **GIVEN)
+
+
+def test_only_batches_that_the_recorder_drew_count_as_sampled(tmp_path):
+    with record(tmp_path / "0.jsonl", **GIVEN) as ledger:
+        ledger.batch(100)
+        ledger.release(1, **ONE)
+        ledger.release(2, **ONE)  # no batch was drawn for it
+    found = [of[0].of[0].rate for of in read_log(ledger.path, partial=True).rounds.values()]
+    assert found == [0.1, 1.0]
+
+
+def test_a_batch_drawn_twice_in_a_round_is_another_batch(tmp_path):
+    with record(tmp_path / "0.jsonl", **GIVEN) as ledger:
+        first, second = ledger.batch(1000), ledger.batch(1000, rate=0.2)
+        with pytest.raises(InputError, match="2 batches of agent 0 were drawn"):
+            ledger.release(1, **ONE)
+        ledger.release(1, batch=second, **ONE)
+        ledger.release(1, batch=first, **{**ONE, "kind": "momentum"})
+        with pytest.raises(InputError, match="batch is none of the 2"):
+            ledger.release(1, batch=[1, 2], **{**ONE, "kind": "other"})
+    log = read_log(ledger.path, partial=True)
+    found = [(release.of[0].batch, release.of[0].rate) for release in log.rounds[Played(1, 0)]]
+    assert found == [("1", 0.2), ("0", 0.1)]
+    assert len(ledger.account(delta=1e-5)) == 2  # the log can be read
+
+
+def test_a_batch_drawn_after_a_release_of_another_one_in_its_round_has_its_own_name(tmp_path):
+    with record(tmp_path / "0.jsonl", **GIVEN) as ledger:
+        ledger.release(1, **ONE)  # of a batch that nobody drew here
+        ledger.batch(100)
+        ledger.release(1, **{**ONE, "kind": "second"})
+    found = [release.of[0] for release in read_log(ledger.path, partial=True).rounds[Played(1, 0)]]
+    assert [(one.batch, one.rate) for one in found] == [("0", 1.0), ("1", 0.1)]
+
+
+def test_a_vector_that_is_carried_on_keeps_the_rate_of_its_batch(tmp_path):
+    path = tmp_path / "0.jsonl"
+    old = [{"owner": 0, "vector": "g", "round": 1, "weight": -1}]
+    with record(path, **GIVEN) as ledger:
+        ledger.batch(100)
+        ledger.release(1, **ONE, of=[{"owner": 0, "vector": "g"}])
+        ledger.batch(100)
+        ledger.release(2, **ONE, of=[{"owner": 0, "vector": "g"}, *old])
+    with record(path, resume=True, **GIVEN) as ledger:
+        ledger.release(3, **ONE, of=old)
+    assert np.isfinite(ledger.account(delta=1e-5).epsilon)
+    with (
+        record(path, resume=True, **GIVEN) as ledger,
+        pytest.raises(InputError, match=r"has the rates 0.1 and 1"),
+    ):
+        ledger.release(4, **ONE, of=[{**old[0], "rate": 1.0}])
+
+
+def test_batches_are_poisson_and_no_two_are_the_same(tmp_path):
+    """2,000 batches of 50 at rate .3: 30,000 expected; 5 sigma = 725 (false alarm below 1e-6)."""
+    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    drawn = [ledger.batch(50, rate=0.3) for _ in range(2000)]
+    assert abs(sum(map(len, drawn)) - 30_000) < 725
+    assert len({tuple(of.tolist()) for of in drawn}) > 1_990
+    assert ledger.batch(5, rate=0.0).tolist() == []
+    assert ledger.batch(5, rate=1.0).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_noise_is_normal_and_fresh_but_for_a_source_with_a_name(tmp_path):
+    """10,000 values of deviation 3: 5 sigma of the variance is .64 (false alarm below 1e-6)."""
+    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    a, b = ledger.noise((100, 100), 3.0), ledger.noise((100, 100), 3.0)
+    assert a.shape == (100, 100)
+    assert abs(float(a.square().mean()) - 9.0) < 0.64
+    assert not torch.equal(a, b)
+    pair = ledger.noise(4, 1.0, "pair")
+    assert torch.equal(pair, ledger.noise(4, 1.0, "pair"))
+    with pytest.raises(InputError, match="one source has one of each"):
+        ledger.noise(4, 2.0, "pair")
+    array = ledger.noise(4, 1.0, like=np.zeros(1, dtype=np.float32))
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.float32
+    for std in (0.0, -1.0, float("nan")):
+        with pytest.raises(InputError, match="std="):
+            ledger.noise(4, std)
+
+
+def test_two_recorders_draw_other_noise(tmp_path):
+    one, other = (record(tmp_path / f"{k}.jsonl", **{**GIVEN, "agent": k}) for k in (0, 1))
+    assert not torch.equal(one.noise(4, 1.0), other.noise(4, 1.0))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_copy_of_the_process_draws_nothing(tmp_path):
+    code = (
+        "import os, sys\n"
+        "from overhear.runs.recorder.record import record\n"
+        f"ledger = record({str(tmp_path / '0.jsonl')!r}, agent=0, agents=3, clip=1.0)\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        ledger.noise(3, 1.0)\n"
+        "    except ValueError as error:\n"
+        "        os._exit(7 if 'copied into another process' in str(error) else 8)\n"
+        "    os._exit(9)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
+    with pytest.raises(InputError, match="cannot be pickled"):
+        pickle.dumps(record(tmp_path / "1.jsonl", **GIVEN))
+
+
+def test_one_file_may_hold_everybody(tmp_path):
+    with record(tmp_path / "all.jsonl", agents=3, clip=1.0, rate=0.1) as ledger:
+        for agent in (0, 1):
+            ledger.batch(100, owner=agent)
+            ledger.release(1, kind="model", to=2, noise=1.0, sender=agent)
+        with pytest.raises(InputError, match="sender is missing"):
+            ledger.release(2, **ONE)
+        ledger.release(1, kind="mean", to="all", noise=0, of=[], sender="server")
+    assert mu(ledger) == pytest.approx(1.0)
+
+
+def test_a_server_and_clients_have_logs_of_their_own(tmp_path):
+    with record(
+        tmp_path / "server.jsonl", agent="server", agents=2, clip=1.0, unit="client"
+    ) as log:
+        with pytest.raises(InputError, match="the unit is a client"):
+            log.batch(10)
+        with pytest.raises(InputError, match="of is missing in a release of the server"):
+            log.release(1, kind="sum", to="all", noise=1.0)
+        log.release(1, kind="sum", to="all", noise=1.0, of=[{"owner": 0}, {"owner": 1}])
+    assert mu(log) == pytest.approx(1.0)
+
+
+def test_an_adapter_says_its_settings_and_listens_until_the_end(tmp_path):
+    class Library:
+        def __init__(self):
+            self.settings = {"name": "lib", "agent": 0, "agents": 1, "clip": 1.0, "rate": 0.5}
+            self.heard = []
+
+        def attach(self, recorder):
+            self.heard.append("attached")
+            recorder.batch(10)
+            recorder.release(1, kind="sum", to="all", noise=1.0)
+
+        def detach(self):
+            self.heard.append("detached")
+
+    library = Library()
+    with record(tmp_path / "lib", system=library) as ledger:
+        pass
+    assert library.heard == ["attached", "detached"]
+    assert ledger.path == tmp_path / "lib" / "releases.jsonl"
+    assert read_log(ledger.path, partial=True).header.system == "lib"
+    library.settings = {"noise": 1.0}
+    with pytest.raises(InputError, match="key 'noise' of the settings of the system is unknown"):
+        record(tmp_path / "other", system=library)
+
+
+def test_an_account_of_one_agents_log_says_that_others_are_missing(tmp_path):
+    with record(tmp_path / "0.jsonl", **GIVEN) as ledger:
+        ledger.release(1, **ONE)
+        assert "no releases of agents 1, 2 are counted" in str(ledger.account(delta=1e-5))
+
+
+def test_a_model_may_be_given_as_it_is(tmp_path):
+    with pytest.warns(UserWarning, match="private"):
+        ledger = record(tmp_path / "0.jsonl", keep=[1], **GIVEN)
+    with pytest.raises(InputError, match="value is missing, and round 1 is kept"):
+        ledger.release(1, **ONE)
+    ledger.release(1, value=nn.Linear(2, 2), point=nn.Linear(2, 2), batch=[0], **ONE)
+    ledger.release(2, **ONE)
+
+
+def test_the_script_of_a_user_runs_as_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sent = []
+    names = {
+        "record": record, "D": 8, "lr": 0.1, "mixed": torch.zeros(8), "records": range(640),
+        "model": None, "clipped_sum": lambda model, records, batch: torch.ones(8),
+        "send": lambda peer, message: sent.append(peer),
+    }  # fmt: skip
+    exec(  # noqa: S102
+        'with record("ledger/agent-0.jsonl", agent=0, agents=6, clip=1.0, rate=0.1) as ledger:\n'
+        "    for t in range(1, 101):\n"
+        "        batch = ledger.batch(len(records))\n"
+        "        g = clipped_sum(model, records, batch) + ledger.noise(D, std=2.0)\n"
+        '        ledger.release(t, kind="model", to=[1, 5], noise=2.0)\n'
+        "        for peer in (1, 5): send(peer, mixed - lr * g / 64)\n",
+        names,
+    )
+    assert sent == [1, 5] * 100
+    assert mu(names["ledger"], "neighbour:1") == pytest.approx(0.5)
