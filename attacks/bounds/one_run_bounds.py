@@ -42,6 +42,7 @@ from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import Adjacency, check_delta
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.accounting.trade_off import trade_off
+from ...privacy.errors import InputError
 from .guesses import Guesses, errors_at_zero, surest
 from .lower_bounds import LowerBound, check_confidence
 from .mechanism import (
@@ -77,7 +78,9 @@ _ONE_RUN = (
 )
 
 
-def one_run_f_dp(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
+def one_run_f_dp(
+    guesses: Guesses, *, claim: Claim, delta: float, confidence: float, made: int | None = None
+) -> LowerBound:
     """Bound epsilon by the largest curve of the claim's family that one run rejects.
 
     Args:
@@ -85,6 +88,8 @@ def one_run_f_dp(guesses: Guesses, *, claim: Claim, delta: float, confidence: fl
         claim: the declared mechanism; only its family matters, not its amount of noise.
         delta: strictly between 0 and 1.
         confidence: strictly between 0 and 1.
+        made: how many of the surest are guessed, fixed before the scores; `guesses_made` of them
+            by default.
 
     Returns:
         The bound; 0 where no curve is rejected. Where the claim gives no curve that is proven
@@ -109,24 +114,35 @@ def one_run_f_dp(guesses: Guesses, *, claim: Claim, delta: float, confidence: fl
     kind = family(claim)
     several = claim.adjacency is Adjacency.REPLACE_ONE and int(claim.contributions) > 1
     if kind is Family.ANY or (kind is Family.SAMPLED and several):
-        return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence)
-    bound, right = _counted(guesses, delta=delta, confidence=confidence, name="one-run f-DP")
-    made = {"canaries": bound.canaries, "made": bound.guesses, "right": right}
+        return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
+    bound, right = _counted(
+        guesses, delta=delta, confidence=confidence, name="one-run f-DP", made=made
+    )
+    counts = {"canaries": bound.canaries, "made": bound.guesses, "right": right}
     if kind is Family.GAUSSIAN:
-        mu = _largest_mu(**made, risk=1.0 - confidence)
+        mu = _largest_mu(**counts, risk=1.0 - confidence)
         scale = declared_mu(claim) / mu if mu > 0.0 else math.inf
         epsilon = epsilon_from_mu(mu, delta)
         words = f"{bound.assumptions}; the adversary's view of all rounds is Gaussian."
     else:
-        scale = _smallest_rejected(claim, **made, risk=1.0 - confidence)
+        scale = _smallest_rejected(claim, **counts, risk=1.0 - confidence)
         if scale == 0.0:
-            return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence)
+            return _without_curve(
+                guesses, claim=claim, delta=delta, confidence=confidence, made=made
+            )
         epsilon = least_epsilon_at(claim, scale, delta)
         words = f"{bound.assumptions}; rounds are sampled and composed as declared."
     return replace(bound, epsilon=epsilon, noise_scale=scale, assumptions=words)
 
 
-def one_run_pure(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
+def one_run_pure(
+    guesses: Guesses,
+    *,
+    claim: Claim | None = None,
+    delta: float,
+    confidence: float,
+    made: int | None = None,
+) -> LowerBound:
     """Bound epsilon by the largest (epsilon, delta) that one run rejects, whatever the mechanism.
 
     Args:
@@ -134,6 +150,7 @@ def one_run_pure(guesses: Guesses, *, claim: Claim, delta: float, confidence: fl
         claim: not used: the theorem holds for every mechanism.
         delta: strictly between 0 and 1.
         confidence: strictly between 0 and 1.
+        made: as in `one_run_f_dp`.
 
     Returns:
         The bound; 0 where no epsilon is rejected.
@@ -154,7 +171,9 @@ def one_run_pure(guesses: Guesses, *, claim: Claim, delta: float, confidence: fl
     1.34
     """
     del claim
-    bound, right = _counted(guesses, delta=delta, confidence=confidence, name="one-run pure")
+    bound, right = _counted(
+        guesses, delta=delta, confidence=confidence, name="one-run pure", made=made
+    )
     epsilon = largest_rejected_epsilon(
         canaries=bound.canaries, made=bound.guesses, right=right, delta=delta, risk=1.0 - confidence
     )
@@ -297,13 +316,16 @@ def _excess_of_one(
 
 
 def _counted(
-    guesses: Guesses, *, delta: float, confidence: float, name: str
+    guesses: Guesses, *, delta: float, confidence: float, name: str, made: int | None
 ) -> tuple[LowerBound, int]:
     """A bound of 0 with the counts filled in, and how many guesses are right."""
     check_delta(delta)
     check_confidence(confidence)
     canaries = guesses.scores.size
-    chosen = surest(guesses, guesses_made(canaries))
+    count = guesses_made(canaries) if made is None else made
+    if not 1 <= count <= canaries:
+        raise InputError(f"made={count} must lie in [1, {canaries}], the canaries")
+    chosen = surest(guesses, count)
     errors = errors_at_zero(guesses, among=chosen)
     bound = LowerBound(
         name=name,
@@ -322,7 +344,7 @@ def _counted(
 
 
 def _without_curve(
-    guesses: Guesses, *, claim: Claim, delta: float, confidence: float
+    guesses: Guesses, *, claim: Claim, delta: float, confidence: float, made: int | None
 ) -> LowerBound:
-    found = one_run_pure(guesses, claim=claim, delta=delta, confidence=confidence)
+    found = one_run_pure(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
     return replace(found, name="one-run f-DP")

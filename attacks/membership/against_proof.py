@@ -29,7 +29,7 @@ from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp
 from .roc import Rate
 
-__all__ = ["FALSE_ALARM", "Measured", "ProvenLimit", "exceeds", "measure"]
+__all__ = ["FALSE_ALARM", "Measured", "ProvenLimit", "allowed_by_pair", "exceeds", "measure"]
 
 FALSE_ALARM = 1e-6  # probability that games of a sound run contradict its proof, over all guessers
 Array = NDArray[np.float64]
@@ -55,7 +55,7 @@ class ProvenLimit:
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """The largest that is allowed at a rate of false positives in [0, 1]."""
-        of_pair = _of_pair(self.epsilon, self.delta, false_positive_rate)
+        of_pair = allowed_by_pair(self.epsilon, self.delta, false_positive_rate)
         curve = _curve(self.claim)
         if curve is None:
             return of_pair
@@ -71,7 +71,12 @@ def _curve(claim: Claim) -> TradeOff | None:
     return trade_off(claim.rounds, adjacency=claim.adjacency)
 
 
-def _of_pair(epsilon: float, delta: float, rate: float) -> float:
+def allowed_by_pair(epsilon: float, delta: float, rate: float) -> float:
+    """Largest true-positive rate that (epsilon, delta) allows at a rate of false positives.
+
+    >>> round(allowed_by_pair(1.0, 1e-5, 0.01), 4)
+    0.0272
+    """
     if epsilon > 700.0:
         return 1.0
     steep = math.exp(epsilon) * rate + delta

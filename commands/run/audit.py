@@ -11,6 +11,7 @@ from ..terminal import completion
 from ..terminal.options import Device, TrustCode, trust
 from ..terminal.signals import stop_of_command
 from ..terminal.terminal import make_console, print_json, say
+from .scores import ScoresWanted, run_scores
 
 if TYPE_CHECKING:
     from ...runs.evidence.schema import Audit
@@ -21,11 +22,11 @@ __all__ = ["audit"]
 
 def audit(
     target: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="DIR|RUN.toml", help="Folder of a run, or a run file; of --oracle a log."
+            metavar="[DIR|RUN.toml]", help="Folder of a run, or a run file; of --oracle a log."
         ),
-    ],
+    ] = None,
     *,
     overrides: Annotated[
         list[str] | None,
@@ -92,6 +93,27 @@ def audit(
         int | None,
         typer.Option(metavar="N", help="Of --oracle: look at N of the kept rounds, by chance."),
     ] = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Instead of a run: score,included of each canary."),
+    ] = None,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Of --scores: epsilon=3,delta=1e-5; noise=1.0,rate=0.0769,rounds=104.",
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="LOG", help="Of --scores: log of releases, for the mechanism."),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(metavar="C", help="Of --scores: of the bound, 0.95.")
+    ] = None,
+    ratios: Annotated[
+        bool, typer.Option("--ratios", help="Of --scores: they are log-likelihood ratios.")
+    ] = False,
     device: Device = None,
     trust_code: TrustCode = False,
     json: Annotated[
@@ -99,6 +121,8 @@ def audit(
     ] = False,
 ) -> None:
     """Measure what is proven: plant records, run the real engine, and bound epsilon from below.
+
+    With --scores, hold scores of canaries in any other training against a claim.
 
     Of a run's folder the result is kept as audit.json, that of --membership as membership.json,
     that of --last-model as last-model.json; of a run file's canaries a line is left in audits.jsonl
@@ -114,6 +138,8 @@ def audit(
         stray = {"--set": overrides, "--out": out, "--again": again, "--device": device}
         if extra := [name for name, value in stray.items() if value]:
             raise InputError(f"{extra[0]} does not belong to --oracle; leave it out")
+        if target is None:
+            raise InputError("the log that --oracle is held against is missing; name it first")
         run_conformance(
             target, oracle=oracle, points=points, public=public or (), draw=draw, json=json
         )
@@ -124,6 +150,20 @@ def audit(
     trust(trust_code)
     given = {"references": references, "games": games, "records": records, "minutes": minutes}
     asked = {name: value for name, value in (given | {"runs": runs}).items() if value is not None}
+    of_scores = ScoresWanted(claim=claim, ledger=ledger, confidence=confidence, ratios=ratios)
+    if scores is not None:
+        others: dict[str, object] = {
+            "--membership": membership,
+            "--last-model": last_model,
+            "--again": again,
+        }
+        others |= {f"--{name}": True for name in asked} | {"--show-records": show_records}
+        others |= {"--set": overrides, "--out": out, "--device": device, "a run": target}
+        run_scores(scores, of_scores, others=[name for name, on in others.items() if on], json=json)
+        return
+    if target is None:
+        raise InputError("a run's folder or a run file is missing; or give --scores FILE.csv")
+    of_scores.check_unused()
     if last_model:
         if membership:
             raise InputError("--membership and --last-model are two audits; ask for one at a time")

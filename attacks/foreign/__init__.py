@@ -1,0 +1,1 @@
+"""Audits and attacks of training that runs elsewhere: scores, canaries, and the user's `train`."""

@@ -1,0 +1,127 @@
+"""A file of scores: `score,included[,split][,canary]`, one row a canary, with a bound on its size.
+
+score      a number, higher for canaries that are in
+included   1 or 0, true or false, in or out: the canary's coin
+split      "threshold" for canaries that set the threshold, "test" for those that are guessed
+canary     a name; no two rows have the same
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.bounded import read_bounded
+from ...privacy.errors import InputError
+from .scores_audit import MOST
+
+__all__ = ["ScoreFile", "read_scores"]
+
+_MOST_BYTES = 128 << 20
+_COLUMNS = ("score", "included", "split", "canary")
+_COINS = {"1": True, "true": True, "in": True, "0": False, "false": False, "out": False}
+_SPLITS = {"threshold": True, "test": False}
+
+
+class ScoreFile(NamedTuple):
+    """(m,) each: scores, coins, and which canaries set the threshold, where the file says so."""
+
+    scores: NDArray[np.float64]
+    included: NDArray[np.bool_]
+    split: NDArray[np.bool_] | None
+
+
+def read_scores(path: Path) -> ScoreFile:
+    r"""Read a file of scores.
+
+    Args:
+        path: comma-separated text in UTF-8 with a line of names.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: too large, no text, a column that is missing, unknown or there twice, a value
+            that is none, or a canary that is named twice.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "s.csv"
+    ...     _ = path.write_text("score,included\n0.5,1\n-1,0\n")
+    ...     read_scores(path).scores.tolist()
+    [0.5, -1.0]
+    """
+    try:
+        text = read_bounded(path, _MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{path} is no text in UTF-8; save the scores as comma-separated text"
+        ) from None
+    rows = csv.reader(StringIO(text, newline=""))
+    try:
+        return _read(path, rows)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {rows.line_num}: {error}; quote no values") from None
+
+
+def _read(path: Path, rows: Any) -> ScoreFile:
+    names = [name.strip().lower() for name in next(rows, [])]
+    _check_names(path, names)
+    scores, coins, splits, seen = list[float](), list[bool](), list[bool](), set[str]()
+    for row in rows:
+        if not row:
+            continue
+        where = f"{path}, line {rows.line_num}"
+        if len(row) != len(names):
+            raise InputError(f"{where}: {len(row)} values for {len(names)} columns")
+        if len(scores) == MOST:
+            raise InputError(f"{path} has more than {MOST} canaries; give a part of them")
+        of = dict(zip(names, (value.strip() for value in row), strict=True))
+        scores.append(_score(where, of["score"]))
+        coins.append(_choice(where, "included", of["included"], _COINS))
+        if "split" in of:
+            splits.append(_choice(where, "split", of["split"], _SPLITS))
+        if "canary" in of:
+            if of["canary"] in seen:
+                raise InputError(f"{where}: canary {of['canary']!r:.40} was there; give each once")
+            seen.add(of["canary"])
+    return ScoreFile(
+        scores=np.asarray(scores, dtype=np.float64),
+        included=np.asarray(coins, dtype=np.bool_),
+        split=np.asarray(splits, dtype=np.bool_) if "split" in names else None,
+    )
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    expected = f"{path} must begin with the line score,included or score,included,split"
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{expected}; the column {name!r:.40} is there twice")
+        if name not in _COLUMNS:
+            raise InputError(f"{expected}; there is a column {name!r:.40}")
+    for name in _COLUMNS[:2]:
+        if name not in names:
+            raise InputError(f"{expected}; the column {name!r} is missing")
+
+
+def _score(where: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{where}: score {text!r:.40} must be a number") from None
+    if np.isnan(value):
+        raise InputError(
+            f"{where}: the score is not a number; correct the run, since a canary that is left out "
+            "breaks the count"
+        )
+    return value
+
+
+def _choice(where: str, column: str, text: str, known: dict[str, bool]) -> bool:
+    if text.lower() not in known:
+        raise InputError(f"{where}: {column} {text!r:.40} must be one of {', '.join(known)}")
+    return known[text.lower()]
