@@ -11,7 +11,7 @@ from .attacked import AttackResult, attack_of_folder
 from .run import Run
 
 if TYPE_CHECKING:
-    from ..attacks.foreign.membership import MembershipResult
+    from ..attacks.foreign.inference import MembershipResult
     from ..runs.attack.gradients.schema import GradientAttack
 
 __all__ = ["attack"]
@@ -46,7 +46,7 @@ def attack(
             return attack_gradients(path, **{**options, "out": Path(options.get("out", "."))})
         return attack_of_folder(path, **options)
     if callable(target):
-        from ..attacks.foreign.membership import membership
+        from ..attacks.foreign.inference import membership
 
         return membership(target, **options)
     raise InputTypeError(

@@ -14,7 +14,7 @@ from .plan import config_of
 from .run import Run
 
 if TYPE_CHECKING:
-    from ..attacks.foreign.scores import ScoresAudit
+    from ..attacks.foreign.scores_audit import ScoresAudit
 
 __all__ = ["audit"]
 
@@ -44,7 +44,7 @@ def audit(
     if scores is not None:
         if target is not None:
             raise InputError("target and scores exclude each other; give one of them")
-        from ..attacks.foreign.scores import audit_scores
+        from ..attacks.foreign.scores_audit import audit_scores
 
         return audit_scores(scores, **options)
     if target is None:
@@ -56,7 +56,7 @@ def audit(
     if isinstance(target, str | Path | RunFile | Mapping):
         return _of_run_file(target, **options)
     if callable(target):
-        from ..attacks.foreign.training import audit_training
+        from ..attacks.foreign.audit_training import audit_training
 
         return audit_training(target, **options)
     raise InputTypeError(

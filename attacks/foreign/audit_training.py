@@ -44,14 +44,12 @@ class Observed(Protocol):
     """What a training gives that was observed while it ran, such as a recorder's log.
 
     Attributes:
-        claim: what the training claims of itself, or None.
         ratios: whether scores are log-likelihood ratios at that claim, in nats, of canaries that do
             not disturb each other.
     """
 
-    @property
-    def claim(self) -> Claimed | None:
-        """What the training claims of itself."""
+    def claim(self, delta: float) -> Claimed | None:
+        """What the training claims of itself at a delta, or None."""
         ...
 
     @property
@@ -133,7 +131,7 @@ def audit_training(
         data: (n) map-style, of pairs (input, integer label) unless the records are yours.
         canaries: how many, at least 20; rounded up to fill every run alike.
         claim: of the training; by default what the `Observed` claims, or nothing.
-        delta: of the bound, where nothing is claimed.
+        delta: of the bound, where claim= does not say one.
         confidence: of the first look.
         kind: of the canaries, as in `canaries`.
         per_run: most canaries in one training.
@@ -159,6 +157,7 @@ def audit_training(
         each=math.ceil(canaries / runs),
         plant={"kind": kind, "records": records, "labels": labels},
         loss=loss,
+        delta=delta,
         seed=seed,
         progress=progress,
     )
@@ -200,6 +199,7 @@ class _Game:
     each: int
     plant: dict[str, Any]
     loss: Loss | None
+    delta: float
     seed: int | None
     progress: Callable[[int, int], None] | None
     done: int = 0
@@ -249,7 +249,7 @@ class _Game:
                 f"what was observed gives scores of shape {scores.shape} for {planted.count} "
                 "canaries; it must give one each"
             )
-        return _Played(scores, planted.reveal(), ratios=bool(came.ratios), claim=came.claim)
+        return _Played(scores, planted.reveal(), ratios=bool(came.ratios), claim=came.claim(self.delta))
 
     def _seed(self) -> int | None:
         if self.seed is None:

@@ -107,10 +107,14 @@ class Planted(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The records of a batch that are there, which may be fewer than were asked for."""
-        here = [at for at in map(self._place, indices) if self._is_there(at)]
+        here = self.present(indices)
         if not here:
             return _NobodyHere()
         return [self._base[at] if at < self._size else self.records[at - self._size] for at in here]
+
+    def present(self, indices: Sequence[int]) -> list[int]:
+        """Those numbers of a batch whose records are there; for an adapter that labels its rows."""
+        return [at for at in map(self._place, indices) if self._is_there(at)]
 
     def __iter__(self) -> Iterator[Any]:
         """All records that are there, in order."""

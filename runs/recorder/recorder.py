@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ...privacy.accounting.request import Accountant, Adjacency
@@ -25,18 +25,14 @@ from .conformance.keeping import keep
 from .conformance.vectors import each_of, positions_of, vector_of
 from .drawn import Drawn
 from .labels import Said, labelled
+from .system import Observing, System
 from .transcribe import transcribed
 
 if TYPE_CHECKING:
+    from ...attacks.foreign.claimed import Claimed
     from .conformance.outcome import Conformance
 
 __all__ = ["Recorder"]
-
-
-class _Adapter(Protocol):
-    def attach(self, recorder: Recorder) -> None: ...
-
-    def detach(self) -> None: ...
 
 
 class Recorder:
@@ -47,6 +43,9 @@ class Recorder:
         header: what its first line says.
         keep: rounds whose transcripts are kept.
         before: what the log held when it was gone on with, None of a new one.
+
+    Attributes:
+        next_round: the first round that no earlier session has, 1 in a new log.
     """
 
     def __init__(
@@ -61,7 +60,8 @@ class Recorder:
         self._drawn, self._said, self._lock = Drawn(), Said(), threading.RLock()
         self._round, self._place, self._open = -1, 0, True
         self._goes_on = before is not None
-        self._adapter: _Adapter | None = None
+        self._system: System | None = None
+        self.next_round = 1 + max((of.round for of in before.rounds), default=0) if before else 1
         for played, releases in before.rounds.items() if before else ():
             for release in releases:
                 self._said.take_in(release, round=played.round)
@@ -208,7 +208,7 @@ class Recorder:
             release = read_release(entry, self._header, round=at)
             sent = None if value is None else vector_of(value, "value")
             kept = None
-            if self._keep == "all" or at in self._keep:
+            if self.keeps(at):
                 kept = transcribed(
                     release,
                     drawn=self._drawn,
@@ -261,26 +261,62 @@ class Recorder:
 
     def conformance(
         self,
-        gradients: Callable[..., Any] | Mapping[int, Callable[..., Any]],
+        gradients: Callable[..., Any] | Mapping[int, Callable[..., Any]] | None = None,
         *,
         rounds: Sequence[int] | int | None = None,
         **how: Any,
     ) -> Conformance:
-        """Hold what was kept of this log against its lines; see `conformance`."""
+        """Hold what was kept of this log against its lines; see `conformance`.
+
+        Args:
+            gradients: the oracle; by default that of the adapter which was given to `record`.
+            rounds: which of the kept rounds.
+            how: more of `conformance`.
+        """
         from .conformance.conformance import conformance
 
+        if gradients is None:
+            seen = self._observing("gradients", "give gradients=, a function of your own")
+            gradients = seen.gradients()
+            how = {"records": seen.records, "points": seen.points, **how}
         return conformance(self.path, gradients=gradients, rounds=rounds, **how)
 
-    def listen_to(self, adapter: _Adapter) -> None:
+    def listen_to(self, system: System) -> None:
         """Let an adapter of a library call this recorder until it is closed."""
-        adapter.attach(self)
-        self._adapter = adapter
+        system.attach(self)
+        self._system = system
+
+    def keeps(self, round: int) -> bool:
+        """Whether the transcripts of a round are kept."""
+        return self._keep == "all" or round in self._keep
+
+    @property
+    def ratios(self) -> bool:
+        """Whether `scores` are log-likelihood ratios at what the log claims."""
+        return isinstance(self._system, Observing) and self._system.ratios
+
+    def claim(self, delta: float) -> Claimed:
+        """What the log claims of itself, for an audit of the training that it records."""
+        from ...attacks.foreign.claimed import claim_of_log
+
+        return claim_of_log(read_log(self.path, partial=True), delta=delta)
+
+    def scores(self, planted: Any) -> ArrayLike:
+        """(m,) what was seen of each canary in the training that this log records."""
+        return self._observing("scores", "let train return the model").scores(planted)
+
+    def _observing(self, what: str, remedy: str) -> Observing:
+        if not isinstance(self._system, Observing):
+            raise InputError(
+                f"this recorder listens to no library that shows {what}; {remedy}, or record with "
+                "the adapter of a library as system"
+            )
+        return self._system
 
     def close(self) -> None:
         """Close the log; nothing can be released after."""
-        if self._adapter is not None:
-            self._adapter.detach()
-            self._adapter = None
+        if self._system is not None and self._open:
+            self._system.detach()
         self._open = False
         self._file.close()
 
