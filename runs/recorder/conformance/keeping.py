@@ -147,9 +147,8 @@ def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
     value, scale = vector_of(found["value"][0], "value"), float(found["scale"][0])
     known = vector_of(found["known"][0], "known") if found["known"] else None
     noise = {j: vector_of(one, "noise") for j, one in found["noise"].items()}
-    if any(
-        len(one) != len(value) for one in (*noise.values(), *([] if known is None else [known]))
-    ):
+    added = [*noise.values(), *([] if known is None else [known])]
+    if any(len(one) != len(value) for one in added):
         raise InputError("its value, what is known and its noise differ in length")
     if not math.isfinite(scale) or scale == 0:
         raise InputError(f"scale={scale} must be a number that is not 0")
