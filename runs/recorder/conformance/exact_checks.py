@@ -72,7 +72,8 @@ def check_points(
 
     Args:
         rounds: what was kept.
-        points: (round, agent, released) -> the point, or several of which each must be one.
+        points: (round, agent, released) -> the point, or several of which each must be one; without
+            it a point that is none of the released values is not accused.
         public: vectors that everybody knows, such as the initial model.
     """
     name, header = "points", rounds.log.header
@@ -87,13 +88,13 @@ def check_points(
                 made = _vectors(_asked("points", points, number, owner, released))
             if history.explains(vector, made, released):
                 looked += 1
-            elif history.is_partial(number):
+            elif points is None or history.is_partial(number):
                 untold.add(number)
             else:
                 looked += 1
                 wrong = wrong or (
-                    f"{what} of {at.name} in round {number} is none that was released or is public"
-                    + ("" if points is None else ", nor what `points` makes of these")
+                    f"{what} of {at.name} in round {number} is none that was released or is "
+                    "public, nor what `points` makes of these"
                 )
     if wrong:
         words = f"{looked} points and known parts were looked for among what was released before"
@@ -106,8 +107,8 @@ def check_points(
         told = ", ".join(map(str, sorted(untold)))
         return not_run(
             name,
-            f"the points of rounds {told} cannot be told, since what was released before them was "
-            "not kept: keep the round before each, and give the initial model as public=[...]",
+            f"the points of rounds {told} cannot be told: say what they are made of by points=, "
+            "give the initial model as public=[...], and keep the round before each",
             applies=applies,
         )
     if not looked:

@@ -72,7 +72,7 @@ def test_noise_too_scarce_or_gradients_too_short_are_not_passed(tmp_path):
     assert "none of 1 gradients is longer than the clip norm" in found["sums"].words
     assert found.said == "declared; checked in round 1 but for residuals, sums, every log"
     assert found.status is Status.DECLARED
-    assert not checked(ledger.path, **{**given, "public": [], "points": None}).passed  # nothing ran
+    assert not checked(ledger.path, **{**given, "public": []}).passed  # nothing ran
 
 
 def test_what_is_said_to_be_known_must_be_looked_at(tmp_path):
