@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...privacy.errors import InputError
+
 __all__ = ["Replay"]
 
 
@@ -59,7 +61,16 @@ class Replay:
         Args:
             round: its number.
             released: (round, gradient (D,)) of every kept round before it, in order.
+
+        Raises:
+            ValueError: the round was before the first step that was watched here.
         """
+        if round < self._first:
+            raise InputError(
+                f"round {round} is of an earlier session, whose optimizer is gone; look at rounds "
+                f"from {self._first} on, by rounds=range({self._first}, ...)"
+            )
+        released = [one for one in released if one[0] >= self._first]
         whole = [number for number, _ in released] == list(range(self._first, round))
         if self._kind is None or not whole or len(self._numbers) < round - self._first:
             return self._left.get(round)

@@ -29,13 +29,13 @@ _MOST_VALUES = 2**31
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class DrawnBatch:
-    """A Poisson batch of one owner; its name is its place among those of its round."""
+    """A Poisson batch of one owner; its name is given when its round is known."""
 
     owner: int
     positions: NDArray[np.int64]
     records: int
     rate: float
-    name: str | None = None
+    name: str = ""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)

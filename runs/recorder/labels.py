@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
 from ...privacy.releases.fields import shown
-from ...privacy.releases.lines import Header, Release
+from ...privacy.releases.lines import Header
 from .drawn import DrawnBatch
+from .said import Said
 
-__all__ = ["Said", "labelled"]
+__all__ = ["labelled"]
 
 
 def labelled(
@@ -112,91 +113,3 @@ def _marked(vector: dict[str, Any], one: DrawnBatch, header: Header) -> dict[str
     if not header.poisson or "sampler" in vector:
         vector["sampler"] = "poisson"
     return vector
-
-
-class Said:
-    """What earlier lines say of rounds, batches, vectors and sources.
-
-    A reader refuses a log that contradicts itself, so a line that would is never written.
-    """
-
-    def __init__(self) -> None:
-        self._sent: set[tuple[int, str, int | None]] = set()
-        self._rates: dict[tuple[int, int | None, str], float] = {}
-        self._clips: dict[tuple[int, int | None, str, str], float] = {}
-        self._knowers: dict[str, frozenset[int]] = {}
-
-    def batches(self, owner: int) -> set[str]:
-        """Names of the batches of an owner in this round."""
-        return {name for who, at, name in self._rates if who == owner and at is None}
-
-    def new_round(self, last: int) -> None:
-        """Forget what the last round alone may not say twice."""
-        self._sent.clear()
-        named = {(who, at, batch) for who, at, batch, _ in self._clips if at is None}
-        # Vectors with names may be carried on into later rounds.
-        self._rates = {
-            (who, last if at is None else at, batch): rate
-            for (who, at, batch), rate in self._rates.items()
-            if at is not None or (who, at, batch) in named
-        }
-        self._clips = {
-            (who, last if at is None else at, batch, name): clip
-            for (who, at, batch, name), clip in self._clips.items()
-        }
-
-    def take_in(self, release: Release, *, round: int) -> None:
-        """Take in a release of an earlier session: its named vectors and sources."""
-        self._knowers.update({one.id: one.known_to for one in release.noise if one.id is not None})
-        for vector in release.of:
-            if vector.vector is not None:
-                at = round if vector.round is None else vector.round
-                key = vector.owner, at, vector.batch
-                self._rates[key] = vector.rate
-                self._clips[*key, vector.vector] = vector.clip
-
-    def carried_on(self, vector: dict[str, Any]) -> dict[str, Any]:
-        """A vector of an earlier round, with the rate that its batch was drawn at."""
-        key = vector.get("owner"), vector.get("round"), str(vector.get("batch", 0))
-        rate = next((of for at, of in self._rates.items() if at == key), None)
-        if rate is None or "rate" in vector or "sampler" in vector:
-            return vector
-        return {**vector, "rate": rate, **({"sampler": "poisson"} if rate < 1 else {})}
-
-    def check(self, release: Release, *, round: int) -> None:
-        """Refuse a release that contradicts an earlier line, and take it in.
-
-        Raises:
-            ValueError: it does.
-        """
-        ends = [None] if release.to is None else sorted(release.to)
-        for to in ends:
-            if (release.sender, release.kind, to) in self._sent:
-                raise InputError(
-                    f"round {round} has a release {release.kind!r} to the same receiver already; "
-                    "give another message of the round another kind, or the next round its number"
-                )
-        rates, clips = dict(self._rates), dict(self._clips)
-        for vector in release.of:
-            key = vector.owner, vector.round, vector.batch
-            if rates.setdefault(key, vector.rate) != vector.rate:
-                raise InputError(
-                    f"batch {vector.batch} of agent {vector.owner} has the rates {rates[key]:g} "
-                    f"and {vector.rate:g}; a batch is drawn once, so give another its own name"
-                )
-            if vector.vector is not None:
-                name = *key, vector.vector
-                if clips.setdefault(name, vector.clip) != vector.clip:
-                    raise InputError(
-                        f"vector {vector.vector!r} of agent {vector.owner} has the clip norms "
-                        f"{clips[name]:g} and {vector.clip:g}; it is clipped once"
-                    )
-        for one in release.noise:
-            if one.id is not None and self._knowers.get(one.id, one.known_to) != one.known_to:
-                raise InputError(
-                    f"noise {one.id!r} is said to be known to others than before; name all who "
-                    "know it, each time"
-                )
-        self._rates, self._clips = rates, clips
-        self._sent |= {(release.sender, release.kind, to) for to in ends}
-        self._knowers.update({one.id: one.known_to for one in release.noise if one.id is not None})

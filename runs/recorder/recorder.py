@@ -24,7 +24,9 @@ from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .conformance.keeping import keep
 from .conformance.vectors import each_of, positions_of, vector_of
 from .drawn import Drawn
-from .labels import Said, labelled
+from .labels import labelled
+from .numbers import plain
+from .said import Said
 from .system import Observing, System
 from .transcribe import transcribed
 
@@ -172,7 +174,7 @@ class Recorder:
         """
         with self._lock:
             self._check_open()
-            at = round_number(_plain(round), least=0)
+            at = round_number(plain(round), least=0)
             if at is None:
                 raise InputError(f"round={shown(round)} must be a whole number of at least 0")
             if at < self._round:
@@ -182,7 +184,7 @@ class Recorder:
                 )
             who = self._party(sender, "sender")
             self._enter(at)
-            scale = number(_plain(scale), "scale")
+            scale = number(plain(scale), "scale")
             check_size(scale, "scale")
             if scale == 0:
                 raise InputError("scale=0 leaves nothing of the sum; declare of=[] and noise=0")
@@ -191,10 +193,10 @@ class Recorder:
             batches = self._batches(batch, 1 if of is None else len(of))
             entry: dict[str, Any] = {
                 "from": SERVER if who == self._header.agents else who,
-                "to": _plain(to),
+                "to": plain(to),
                 "kind": kind,
-                **({} if of is None else {"of": _plain(of)}),
-                "noise": _plain(noise),
+                **({} if of is None else {"of": plain(of)}),
+                "noise": plain(noise),
             }
             entry = labelled(
                 entry,
@@ -354,7 +356,7 @@ class Recorder:
                     f"0..{agents - 1}"
                 )
             return mine
-        who = party(_plain(given), name, agents)
+        who = party(plain(given), name, agents)
         if name == "sender" and mine not in (None, who):
             raise InputError(
                 f"sender={shown(given)} is not {party_name(mine or 0, self._header)}, whose log "
@@ -370,7 +372,7 @@ class Recorder:
         self._place = 0 if at != self._round else self._place
         self._round = at
         for one in self._drawn.batches:
-            if one.name is None:
+            if not one.name:
                 held = (of for of in self._drawn.batches if of.owner == one.owner)
                 taken = {of.name for of in held} | self._said.batches(one.owner)
                 free = (str(n) for n in range(len(taken) + 1))
@@ -388,18 +390,3 @@ def _needed(value: Tensor | None, at: int) -> Tensor:
             "it holds gradients; or leave the round out of keep"
         )
     return value
-
-
-def _plain(found: Any) -> Any:
-    """Numbers of numpy as those of Python, and tuples and sets as lists."""
-    if isinstance(found, np.ndarray | Tensor):
-        return _plain(found.tolist())
-    if isinstance(found, np.generic):
-        return found.item()
-    if isinstance(found, Mapping):
-        return {str(key): _plain(of) for key, of in found.items()}
-    if isinstance(found, set | frozenset):
-        return sorted(map(_plain, found), key=str)
-    if isinstance(found, list | tuple | range):
-        return [_plain(one) for one in found]
-    return found

@@ -220,7 +220,7 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
             if len(held) and held[-1] >= count:
                 return [], "", f"the batch of {where} holds position {held[-1]} of {count} records"
             by_round = drawn.setdefault((vector.batch, vector.rate), {})
-            mine = by_round.setdefault(tuple(at.played), {})
+            mine = by_round.setdefault((at.played.round, at.played.again), {})
             before = mine.setdefault(vector.owner, (count, held))
             if not np.array_equal(before[1], held):
                 return [], "", f"the batch of {where} is another than in an earlier release"
@@ -230,12 +230,12 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
         for played, of in by_round.items():
             shape = tuple(sorted((agent, n) for agent, (n, _) in of.items()))
             alike.setdefault(shape, []).append(played)
-        for shape, played in alike.items():
-            members = [np.zeros((len(played), n), dtype=bool) for _, n in shape]
-            for t, at_ in enumerate(played):
+        for shape, times in alike.items():
+            members = [np.zeros((len(times), n), dtype=bool) for _, n in shape]
+            for t, once in enumerate(times):
                 for place, (agent, _) in enumerate(shape):
-                    members[place][t, by_round[at_][agent][1]] = True
-            numbers, agents = [number for number, _ in played], [agent for agent, _ in shape]
+                    members[place][t, by_round[once][agent][1]] = True
+            numbers, agents = [number for number, _ in times], [agent for agent, _ in shape]
             every.append(Batches(batch, rate, members, numbers, agents))
     return every, missing, ""
 

@@ -86,7 +86,7 @@ def conformance(
                 f"{count} releases of these rounds could not be taken apart, first: {first[0]}",
             )
         )
-    if log.header.agent is not None and log.header.agents > 1:
+    if log.header.agent not in (None, 0) or (log.header.agent == 0 and log.header.agents > 1):
         who = party_name(log.header.agent, log.header)
         why = f"only the log of {who} was given; what others release is in theirs"
         outcomes.append(not_run("every log", why))

@@ -68,65 +68,104 @@ def check_points(
     points: Callable[[int, int, Sequence[Released]], Any] | None,
     public: Sequence[Any],
 ) -> Outcome:
-    """Every point at which gradients were taken is released, public, or a function of such.
+    """Points of gradients, and what is said to be known, are released, public, or made of such.
 
     Args:
         rounds: what was kept.
-        points: (round, agent, released) -> the point, or several of which it must be one.
+        points: (round, agent, released) -> the point, or several of which each must be one; without
+            it a point that is none of the released values is not accused.
         public: vectors that everybody knows, such as the initial model.
     """
-    name, needed = "points", rounds.log.header.public
-    initial = [vector_of(one, "public") for one in public]
+    name, header = "points", rounds.log.header
+    history = _History(rounds, [vector_of(one, "public") for one in public])
     looked, wrong, untold = 0, "", set[int]()
     for at in rounds.releases:
         number = at.played.round
-        for j, point in sorted(at.kept.points.items()):
-            owner = at.release.of[j].owner
-            released = _released_before(rounds, at)
-            allowed = [*initial, *(one.value for one in released)]
+        for what, owner, vector in _given(at):
+            released = history.before(at)
+            made = []
             if points is not None:
-                allowed += _vectors(_asked("points", points, number, owner, released))
-            if any(_same(point, one) for one in allowed):
+                made = _vectors(_asked("points", points, number, owner, released))
+            if history.explains(vector, made, released):
                 looked += 1
-                continue
-            last = rounds.before(number)[-1:]
-            if (last and not rounds.is_whole(last[0])) or (not last and not initial):
+            elif points is None or history.is_partial(number):
                 untold.add(number)
-                continue
-            looked += 1
-            wrong = wrong or (
-                f"the point of {at.name} in round {number} is none that was released or is public"
-                + ("" if points is None else ", nor what `points` makes of these")
-            )
-    if not looked or (untold and not wrong):
-        why = (
-            f"the points of rounds {', '.join(map(str, sorted(untold)))} cannot be told, since "
-            "what was released before them was not kept: keep the round before each, and give the "
-            "initial model as public=[...]"
-            if untold
-            else "no release of these rounds has its point; give point= to release"
+            else:
+                looked += 1
+                wrong = wrong or (
+                    f"{what} of {at.name} in round {number} is none that was released or is "
+                    "public, nor what `points` makes of these"
+                )
+    if wrong:
+        words = f"{looked} points and known parts were looked for among what was released before"
+        return outcome_of(
+            Check(name=name, passed=False, p=None, tests=looked, words=f"{words}; {wrong}.")
         )
-        return not_run(name, why, applies=needed)
-    words = f"{looked} points were looked for among what was released before"
-    words += f"; {wrong}" if wrong else "; each is there"
-    return outcome_of(Check(name=name, passed=not wrong, p=None, tests=looked, words=f"{words}."))
+    # A part that is said to be known may be anything, so somebody must have looked.
+    applies = header.public or any(at.kept.known is not None for at in rounds.releases)
+    if untold:
+        told = ", ".join(map(str, sorted(untold)))
+        return not_run(
+            name,
+            f"the points of rounds {told} cannot be told: say what they are made of by points=, "
+            "give the initial model as public=[...], and keep the round before each",
+            applies=applies,
+        )
+    if not looked:
+        why = "no release of these rounds has its point; give point= to release"
+        return not_run(name, why, applies=applies)
+    words = f"{looked} points and known parts were looked for among what was released before"
+    return outcome_of(
+        Check(name=name, passed=True, p=None, tests=looked, words=f"{words}; each is there.")
+    )
 
 
-def _released_before(rounds: KeptRounds, at: KeptRelease) -> list[Released]:
-    """What was released up to a release and kept, of which its point may be made.
+def _given(at: KeptRelease) -> list[tuple[str, int, Tensor]]:
+    """What of a release must be made of releases: in words, of which agent, and the vector."""
+    of = at.release.of
+    found = [("the point", of[j].owner, point) for j, point in sorted(at.kept.points.items())]
+    if at.kept.known is not None and bool(at.kept.known.any()):
+        found.append(("what is known", at.release.sender, at.kept.known))
+    return found
+
+
+class _History:
+    """What was released and kept, of which points may be made, in order.
 
     Where a release depends on public ones alone, only those.
     """
-    header = rounds.log.header
-    found = []
-    for number in [*rounds.before(at.played.round), at.played.round]:
-        for one in rounds.of_round(number):
-            if one.kept is at.kept or (header.public and one.release.to is not None):
-                continue
-            found.append(
-                Released(number, one.release.sender, one.release.kind, one.kept.value.clone())
-            )
-    return found
+
+    def __init__(self, rounds: KeptRounds, initial: Sequence[Tensor]) -> None:
+        self._rounds, self._initial = rounds, initial
+        self._public = rounds.log.header.public
+        self._made: dict[int, list[tuple[object, Released]]] = {}
+        self._numbers = rounds.before(max(rounds.numbers) + 1)
+
+    def before(self, at: KeptRelease) -> list[Released]:
+        """Everything up to a release's round but for the release itself."""
+        numbers = [n for n in self._numbers if n <= at.played.round]
+        return [one for n in numbers for kept, one in self._of(n) if kept is not at.kept]
+
+    def _of(self, number: int) -> list[tuple[object, Released]]:
+        if number not in self._made:
+            self._made[number] = [
+                (one.kept, Released(number, one.release.sender, one.release.kind, one.kept.value))
+                for one in self._rounds.of_round(number)
+                if not self._public or one.release.to is None
+            ]
+        return self._made[number]
+
+    def explains(
+        self, vector: Tensor, made: Sequence[Tensor], released: Sequence[Released]
+    ) -> bool:
+        """Whether a vector is one of these; the last ones are the likeliest."""
+        likely = (*made, *(one.value for one in reversed(released)), *self._initial)
+        return any(_same(vector, one) for one in likely)
+
+    def is_partial(self, number: int) -> bool:
+        """Whether something that was there before a round is not here to compare with."""
+        last = [n for n in self._numbers if n < number][-1:]
+        return not self._rounds.is_whole(last[0]) if last else not self._initial
 
 
 def _asked(name: str, function: Callable[..., Any], *given: Any) -> Any:

@@ -16,6 +16,7 @@ their owner alone.
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ import torch
 from torch import Tensor
 
 from ....privacy.bounded import check_safetensors, read_bounded
-from ....privacy.durable import write_durably
+from ....privacy.durable import sync_folder, write_durably
 from ....privacy.errors import InputError
+from .vectors import positions_of, vector_of
 
 __all__ = ["Kept", "keep", "kept_folder", "read_kept"]
 
@@ -97,6 +99,7 @@ def keep(log: Path, kept: Kept, *, round: int, place: int) -> str:
     digest, folder = hashlib.sha256(data).hexdigest(), kept_folder(log)
     if not folder.is_dir():
         folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
     write_durably(_file(folder, round, digest), data, mode=0o600)
     return digest
 
@@ -141,12 +144,20 @@ def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
         name, *at = key.split("/")
         if name != "salt":
             found[name][int(at[1]) if len(at) > 1 else 0] = tensor
+    value, scale = vector_of(found["value"][0], "value"), float(found["scale"][0])
+    known = vector_of(found["known"][0], "known") if found["known"] else None
+    noise = {j: vector_of(one, "noise") for j, one in found["noise"].items()}
+    added = [*noise.values(), *([] if known is None else [known])]
+    if any(len(one) != len(value) for one in added):
+        raise InputError("its value, what is known and its noise differ in length")
+    if not math.isfinite(scale) or scale == 0:
+        raise InputError(f"scale={scale} must be a number that is not 0")
     return Kept(
-        value=found["value"][0],
-        known=found["known"].get(0),
-        scale=float(found["scale"][0]),
-        batches=found["batch"],
+        value=value,
+        known=known,
+        scale=scale,
+        batches={j: torch.from_numpy(positions_of(one)) for j, one in found["batch"].items()},
         records={j: int(n) for j, n in found["records"].items()},
-        points=found["point"],
-        noise=found["noise"],
+        points={j: vector_of(one, "point") for j, one in found["point"].items()},
+        noise=noise,
     )

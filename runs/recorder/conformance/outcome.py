@@ -100,8 +100,8 @@ class Conformance:
     def status(self) -> Status:
         """Checked only where every check that applies ran and passed, points among them if needed.
 
-        Of a log whose releases depend on public ones alone the check of points must have passed: by
-        that claim its figures for outsiders are smaller.
+        The check of points must have passed where releases depend on public ones alone, by which
+        figures for outsiders are smaller, and where a part of a value is said to be known.
         """
         needed = [one for one in self.outcomes if one.applies]
         whole = self.passed and all(one.verdict is Verdict.PASSED for one in needed)

@@ -70,6 +70,10 @@ def test_a_header_that_says_something_else_is_refused(tmp_path, changed, message
         (one("server", to="all"), "of is missing in a release of the server"),
         (one(kind="a\nb"), "printable"),
         (one(privacy="secret"), "key 'privacy' of a release is unknown"),
+        (one(kept="yes"), "kept='yes' must be a SHA-256"),
+        (one(kept="A" * 64), "kept='AAA.* must be a SHA-256"),
+        (one(kept=7), "kept=7 must be a SHA-256"),
+        (one(kept="a" * 64), None),
     ],
 )
 def test_what_is_no_release_is_refused(tmp_path, release, message):
@@ -223,3 +227,9 @@ def test_equal_releases_are_held_once(tmp_path):
     log = read_log(write(tmp_path / "a.jsonl", {t: [one()] for t in range(100)}))
     assert len({id(release) for of in log.rounds.values() for release in of}) == 1
     assert account(log.paths[0])["eavesdropper"].epsilon > 0
+
+
+def test_what_was_kept_of_a_release_changes_no_figure(tmp_path):
+    plain = write(tmp_path / "a.jsonl", {t: [one()] for t in (1, 2)})
+    kept = write(tmp_path / "b.jsonl", {t: [one(kept=str(t) * 64)] for t in (1, 2)})
+    assert account(plain)["eavesdropper"].epsilon == account(kept)["eavesdropper"].epsilon

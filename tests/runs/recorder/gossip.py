@@ -76,6 +76,9 @@ def play(
             each = gradients(point, batch, k)
             g = each.sum(dim=0) if fault == "no clipping" else clipped(each)
             g = g * (2.0 if fault == "another weight" else 1.0)
+            known = point
+            if fault == "hidden term" and t == 3 and k == 1:
+                known = point - STEP * clipped(gradients(point, np.arange(30), k))
             if fault == "extra term" and t == 3 and k == 1:
                 g = g + 0.3 * clipped(gradients(point, np.arange(30), k))
             noise = (
@@ -91,10 +94,10 @@ def play(
             if fault in name:
                 noise = kept_noise.setdefault(name[fault], noise)
             step = 1.3 * STEP if fault == "another scale" else STEP
-            value = point - step * (g + noise)
+            value = known - step * (g + noise)
             ledger.release(
                 t, kind="model", to=1 - k, noise=STD,
-                value=value, batch=batch, point=point, known=point, scale=-STEP,
+                value=value, batch=batch, point=point, known=known, scale=-STEP,
             )  # fmt: skip
             sent.append(value)
         model = torch.stack(sent).mean(dim=0)
@@ -130,4 +133,5 @@ FAULTS: list[tuple[str, bool, str]] = [
     ("shuffled", True, "sampler"),
     ("fixed", True, "sampler"),
     ("private point", True, "points"),
+    ("hidden term", True, "points"),
 ]

@@ -9,6 +9,7 @@ from torch import nn
 
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status
+from overhear.runs.recorder import recorder
 from overhear.runs.recorder.conformance.oracle import per_example
 from overhear.runs.recorder.conformance.outcome import Verdict
 from overhear.runs.recorder.record import record
@@ -71,7 +72,14 @@ def test_noise_too_scarce_or_gradients_too_short_are_not_passed(tmp_path):
     assert "none of 1 gradients is longer than the clip norm" in found["sums"].words
     assert found.said == "declared; checked in round 1 but for residuals, sums, every log"
     assert found.status is Status.DECLARED
-    assert not checked(ledger.path, **{**given, "public": [], "points": None}).passed  # nothing ran
+    assert not checked(ledger.path, **{**given, "public": []}).passed  # nothing ran
+
+
+def test_what_is_said_to_be_known_must_be_looked_at(tmp_path):
+    play(tmp_path, own_noise=False, own_batches=False)
+    found = checked(tmp_path, points=None, public=[])
+    assert found["points"].verdict is NOT_RUN
+    assert found.said == "declared; checked in rounds 1 to 8 but for points"
 
 
 def test_points_are_not_run_where_the_round_before_was_not_kept(tmp_path):
@@ -104,6 +112,31 @@ def test_a_transcript_that_is_missing_or_changed_is_refused(tmp_path):
     file.unlink()
     with pytest.raises(FileNotFoundError, match="chooses what is checked"):
         checked(tmp_path)
+
+
+def test_a_transcript_that_holds_a_record_twice_is_refused(tmp_path, monkeypatch):
+    """As a system might keep it that does not mean well: its line names the digest all the same."""
+    monkeypatch.setattr(recorder, "positions_of", np.asarray)
+    with record(tmp_path / "0.jsonl", agent=0, agents=1, clip=1.0, keep="all") as ledger:
+        given = {"value": START, "batch": [3, 3], "point": START}
+        ledger.release(1, kind="a", to="all", noise=1.0, **given)
+    with pytest.raises(InputError, match="batch holds position 3 twice"):
+        checked(ledger.path)
+
+
+def test_a_server_says_of_what_its_mean_is_made(tmp_path):
+    value = torch.ones(D, dtype=torch.float64)
+
+    def of(name, known):
+        with record(tmp_path / f"{name}.jsonl", agent="server", agents=1, keep="all") as ledger:
+            given = {"of": [], "value": value, "known": known}
+            ledger.release(1, kind="mean", to="all", noise=0, **given)
+        return checked(ledger.path, points=lambda round, agent, released: value)
+
+    assert of("a", value)["points"].verdict is PASSED
+    assert of("b", value)["messages"].verdict is PASSED
+    assert of("c", 2 * value)["messages"].verdict is FAILED
+    assert "it is said to be made of what was released" in of("d", None)["every release"].words
 
 
 def test_a_log_without_transcripts_has_nothing_to_check(tmp_path):

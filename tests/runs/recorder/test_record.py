@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import stat
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from torch import nn
 
 from overhear.privacy.chained_file import LedgerInUse
 from overhear.privacy.errors import InputError
+from overhear.privacy.guarantee import Statement
 from overhear.privacy.releases.log import Played, read_log
 from overhear.runs.recorder.record import record
+from overhear.training.accounts.declared import account_of_releases
 
 GIVEN = {"agent": 0, "agents": 3, "clip": 1.0, "rate": 0.1}
 ONE = {"kind": "model", "to": [1, 2], "noise": 2.0}
@@ -403,3 +406,48 @@ def test_the_script_of_a_user_runs_as_it_stands(tmp_path, monkeypatch):
     )
     assert sent == [1, 5] * 100
     assert mu(names["ledger"], "neighbour:1") == pytest.approx(0.5)
+
+
+def test_whatever_is_accepted_can_be_read_and_accounted_for(tmp_path):
+    """40 recorders with 25 calls each by chance: what contradicts itself is refused before."""
+    rng, accepted = random.Random(0), 0
+    for number in range(40):
+        path = tmp_path / f"{number}.jsonl"
+        given = {"agents": 2, "clip": 1.0, "rate": 0.1, "sampler": rng.choice([None, "poisson"])}
+        ledger, t = record(path, **given), 1
+        for _ in range(25):
+            if rng.random() < 0.1:
+                ledger.close()
+                ledger, t = record(path, resume=True, **given), max(0, t - rng.randrange(3))
+            t += rng.random() < 0.5
+            for _ in range(rng.randrange(3)):
+                ledger.batch(9, rng.choice([None, 0.3]), owner=rng.randrange(2))
+            try:
+                ledger.release(t, **_some_release(rng, t))
+            except InputError:
+                continue
+            accepted += 1
+        ledger.close()
+        log = read_log(path)
+        found = account_of_releases(log, statement=Statement(delta=1e-5))
+        assert found.epsilon > 0 or not any(log.rounds.values())
+    assert accepted > 300
+
+
+def _some_release(rng, t):
+    of = None
+    if rng.random() < 0.7:
+        of = [
+            {
+                "owner": rng.randrange(2),
+                **rng.choice([{}, {"vector": "g"}, {"vector": "g", "clip": 2.0}]),
+                **rng.choice([{}, {}, {"batch": rng.randrange(2)}, {"rate": 0.3}]),
+                **rng.choice([{}, {}, {"vector": "g", "round": max(0, t - rng.randrange(3))}]),
+            }
+            for _ in range(rng.randrange(1, 3))
+        ]
+    noise = [1.0, 0, [{"std": 1.0, "id": "z"}], [{"std": 1.0, "id": "z", "known_to": [1]}]]
+    return {
+        "sender": rng.randrange(2), "kind": rng.choice("abc"), "to": rng.choice([[0, 1], "all"]),
+        "noise": rng.choice(noise), "of": of,
+    }  # fmt: skip
