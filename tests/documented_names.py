@@ -28,6 +28,11 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.attacks.bounds.lower_bounds": ("LowerBound", "ideal", "total_error", "two_sided"),
         "overhear.attacks.bounds.one_run_bounds": ("one_run_f_dp", "one_run_pure"),
         "overhear.attacks.bounds.loss_threshold": ("loss_canaries",),
+        "overhear.attacks.foreign.claimed": ("claimed", "claim_of_log", "parse_claim", "Claimed"),
+        "overhear.attacks.foreign.scores_audit": ("audit_scores", "ScoresAudit"),
+        "overhear.attacks.foreign.planted": ("canaries", "Planted", "PlantedScores"),
+        "overhear.attacks.foreign.audit_training": ("audit_training", "Observed", "TrainingAudit"),
+        "overhear.attacks.foreign.inference": ("membership", "MembershipResult"),
     },
     "reports": {
         "overhear.runs.run_file.run_file": ("RunFile", "load_run_file", "run_file_schema"),

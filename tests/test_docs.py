@@ -43,7 +43,14 @@ PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
 # They train, attack and audit, or plan every algorithm.
-SLOW = {"algorithms", "attacks", "tutorial-attack", "tutorial-budget", "tutorial-sign"}
+SLOW = {
+    "algorithms",
+    "attacks",
+    "audit-your-own-training",
+    "tutorial-attack",
+    "tutorial-budget",
+    "tutorial-sign",
+}
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="docs/ is not here: not a checkout")
 

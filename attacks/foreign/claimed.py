@@ -26,7 +26,7 @@ from ...training.accounts.declared import account_of_releases
 from ..bounds.mechanism import Claim
 from ..bounds.mechanism import epsilon as epsilon_of
 
-__all__ = ["DELTA", "Claimed", "claim_of_log", "claimed", "parse_claim", "parsed_numbers"]
+__all__ = ["DELTA", "Claimed", "claim_of_log", "claimed", "parse_claim", "parsed_numbers", "small"]
 
 DELTA = 1e-5
 _KEYS = ("epsilon", "delta", "noise", "rate", "rounds")
@@ -71,8 +71,8 @@ class Claimed:
             )
         if cost > self.epsilon * (1.0 + _ROUNDED):
             raise InputError(
-                f"the claimed mechanism costs epsilon {cost:.4g} at delta {self.delta:g}, more "
-                f"than the claimed {self.epsilon:.4g}; correct the one or the other"
+                f"the claimed mechanism costs epsilon {cost:.4g} at delta {small(self.delta)}, "
+                f"more than the claimed {self.epsilon:.4g}; correct the one or the other"
             )
         # Digits that were rounded off contradict nothing.
         object.__setattr__(self, "epsilon", max(self.epsilon, cost))
@@ -86,15 +86,15 @@ class Claimed:
         """What is claimed, as a noun.
 
         >>> Claimed(epsilon=3.0, delta=1e-5).words()
-        'epsilon 3 at delta 1e-05, whatever the mechanism'
+        'epsilon 3 at delta 1e-5, whatever the mechanism'
         """
         if not self.is_tested:
-            return f"nothing at delta {self.delta:g}"
-        said = f"epsilon {self.epsilon:.4g} at delta {self.delta:g}"
+            return f"nothing at delta {small(self.delta)}"
+        said = f"epsilon {self.epsilon:.4g} at delta {small(self.delta)}"
         if self.mechanism is None:
             return f"{said}, whatever the mechanism"
         parts = [
-            f"{count} rounds at noise {noise:.4g} and rate {rate:.4g}"
+            f"{count} round{'' if count == 1 else 's'} at noise {noise:.4g} and rate {rate:.4g}"
             for (noise, rate), count in self.mechanism.rounds.items()
         ]
         shown = " and ".join(parts) if len(parts) < 3 else f"{len(parts)} kinds of rounds"
@@ -229,6 +229,15 @@ def claim_of_log(log: ReleaseLog, *, delta: float = DELTA, epsilon: float | None
     return Claimed(
         epsilon=worst.epsilon if epsilon is None else epsilon, delta=delta, mechanism=mechanism
     )
+
+
+def small(delta: float) -> str:
+    """Delta as it is written elsewhere.
+
+    >>> small(1e-05)
+    '1e-5'
+    """
+    return f"{delta:g}".replace("e-0", "e-")
 
 
 def _parsed(key: str, value: str) -> float:

@@ -48,7 +48,7 @@ class PlantedScores:
     scores: NDArray[np.float64]
     included: Bools
 
-    def write(self, path: Path) -> None:
+    def write(self, path: str | Path) -> None:
         """Write them as `overhear audit --scores` reads them.
 
         Raises:
@@ -56,7 +56,7 @@ class PlantedScores:
         """
         rows = zip(self.scores.tolist(), self.included.tolist(), strict=True)
         lines = [f"{score!r},{int(coin)}\n" for score, coin in rows]
-        with path.open("x", encoding="utf-8") as file:
+        with Path(path).open("x", encoding="utf-8") as file:
             file.write("score,included\n" + "".join(lines))
 
 

@@ -70,7 +70,7 @@ def make_records(
     if kind not in KINDS:
         raise InputError(f"kind={kind!r} must be one of {', '.join(KINDS)}")
     if kind == "yours":
-        return _given(records, count)
+        return _given(records, count, data[0])
     if records is not None:
         raise InputError(f'records belong to kind="yours", not to {kind!r}; leave them out')
     picked = generator.choice(size, size=min(size, max(count, _LOOKED_AT)), replace=False)
@@ -91,13 +91,25 @@ def make_records(
     return _blank(pairs, count, classes, generator)
 
 
-def _given(records: Sequence[Record] | None, count: int) -> list[Record]:
+def _given(records: Sequence[Record] | None, count: int, like: Record) -> list[Record]:
     if records is None or len(records) != count:
         held = "none" if records is None else len(records)
         raise InputError(
             f'kind="yours" takes records=[...], one for each of the {count} canaries; {held} given'
         )
+    wanted = _types(like)
+    for at, record in enumerate(records):
+        if _types(record) != wanted:
+            raise InputError(
+                f"canary {at} holds {_types(record)}, and the data hold {wanted}; give records of "
+                "the same form, so that they fit into one batch"
+            )
     return list(records)
+
+
+def _types(record: Record) -> str:
+    parts = record if isinstance(record, tuple | list) else (record,)
+    return ", ".join(type(part).__name__ for part in parts)
 
 
 def _pair(data: Any, at: int) -> tuple[Any, Any, int]:

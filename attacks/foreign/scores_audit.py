@@ -25,7 +25,7 @@ from ..audit.audited import Verdict
 from ..bounds.guesses import Guesses
 from ..bounds.lower_bounds import LowerBound
 from ..bounds.power import LEAST_SHARE
-from .claimed import Claimed
+from .claimed import Claimed, small
 from .score_bounds import perfect_bound, score_bounds, thresholds_apart
 
 __all__ = ["LEAST", "MOST", "Scored", "ScoresAudit", "audit_scores", "ideal_words"]
@@ -96,7 +96,7 @@ class ScoresAudit:
         """What was found, as one sentence."""
         share = f"{100 * self.confidence:.6g} %"
         found = (
-            f"epsilon is at least {_down(self.epsilon)} at delta {self.claimed.delta:g} "
+            f"epsilon is at least {_down(self.epsilon)} at delta {small(self.claimed.delta)} "
             f"({share} confidence, {self.canaries} canaries)"
         )
         if self.verdict is Verdict.NOTHING_PROVEN:
