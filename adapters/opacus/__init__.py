@@ -1,7 +1,7 @@
 """Opacus: `watch` a training while it runs, or declare a finished one by its accountant's history.
 
-    with oh.record("runs/opacus", system=opacus.watch(optimizer, loader), keep="all") as log:
-        ...                                                # the training as it stands
+with oh.record("runs/opacus", system=opacus.watch(optimizer, loader), keep="all") as log:
+    ...                                                # the training as it stands
 """
 
 from .history import DeclaredHistory, from_history

@@ -158,7 +158,9 @@ def _check(loader: Any, sampler: Any) -> None:
             "the loader is that of a BatchMemoryManager, which splits a batch into several steps; "
             "watch the loader that make_private returned, and leave the manager out"
         )
-    if isinstance(sampler, DistributedUniformWithReplacementSampler) or _says(loader, "distributed"):
+    if isinstance(sampler, DistributedUniformWithReplacementSampler) or _says(
+        loader, "distributed"
+    ):
         raise InputError(
             "the loader is one of several of a distributed training, whose sum no single process "
             "sees; watch a training in one process"

@@ -74,7 +74,9 @@ def from_history(
             "engine.accountant.history, after training"
         )
     if sum(steps for _, _, steps in stretches) > _MOST_STEPS:
-        raise InputError(f"the history holds more than {_MOST_STEPS} steps; account for parts of it")
+        raise InputError(
+            f"the history holds more than {_MOST_STEPS} steps; account for parts of it"
+        )
     path = Path(path)
     path = path / "releases.jsonl" if path.suffix != ".jsonl" else path
     header = {"schema": SCHEMA, "system": "opacus", "agents": 1, "agent": 0, "clip": clip}

@@ -6,8 +6,8 @@
     original.step     a pre-hook writes the line: sum_i clip(g_i) + N(0, (z C)^2), divided by the
                       expected batch size; then the model changes
 
-Opacus calls one hook a step, which its accountant has. The pre-hook is torch's own, of the optimizer
-inside: it sees the gradient that is really used, whoever wrote it.
+Opacus calls one hook a step, which its accountant has. The pre-hook is torch's own, of the
+optimizer inside: it sees the gradient that is really used, whoever wrote it.
 
 A line holds what Opacus says of itself in that step: the rate of its sampler, its clip norm C, and
 the deviation z C from its noise multiplier z. Whether this is so, conformance tests in kept rounds.
@@ -286,9 +286,7 @@ class OpacusSystem:
         )  # fmt: skip
         if self._canaries is not None:
             noisy = torch.cat([of.reshape(-1) for of in grads]) / scale
-            self._canaries.note(
-                noisy, std=step.std, clip=step.clip, rate=self._batches.rate
-            )
+            self._canaries.note(noisy, std=step.std, clip=step.clip, rate=self._batches.rate)
         self._replay.note(inner)
         self._round += 1
 

@@ -249,7 +249,9 @@ class _Game:
                 f"what was observed gives scores of shape {scores.shape} for {planted.count} "
                 "canaries; it must give one each"
             )
-        return _Played(scores, planted.reveal(), ratios=bool(came.ratios), claim=came.claim(self.delta))
+        return _Played(
+            scores, planted.reveal(), ratios=bool(came.ratios), claim=came.claim(self.delta)
+        )
 
     def _seed(self) -> int | None:
         if self.seed is None:
