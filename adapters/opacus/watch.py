@@ -116,7 +116,8 @@ class OpacusSystem:
         self._dataset = batches.loader.dataset
         self._recorder: Recorder | None = None
         self._step: _Step | None = None
-        self._round, self._gap, self._canaries = 0, False, self._planted()
+        self._round, self._gap, self._inside = 0, False, False
+        self._canaries = self._planted()
         self.rehearsal: Path | None = None
         if self._canaries is not None:
             folder = tempfile.mkdtemp(prefix="overhear-audit-")
@@ -240,7 +241,7 @@ class OpacusSystem:
                 f"has {len(here)}; go through the loader that make_private returned, with one step "
                 "a batch, and a collate_fn that keeps every record once"
             )
-        clip = _clip(optimizer)
+        clip, self._inside = _clip(optimizer), False
         kept = self._recorder is not None and self._recorder.keeps(self._round)
         self._step = _Step(
             positions=positions,
@@ -257,6 +258,9 @@ class OpacusSystem:
 
     def _before_step(self, inner: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 torch's
         """Write the line of a step; nothing has changed by it yet."""
+        if self._inside:  # a subclass calls the step of the class that it is derived from
+            return
+        self._inside = True
         step, self._step = self._step, None
         if step is None or self._recorder is None:
             raise InputError(
@@ -291,6 +295,7 @@ class OpacusSystem:
         self._round += 1
 
     def _after_step(self, inner: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 torch's
+        self._inside = False
         if self._recorder is not None and self._recorder.keeps(self._round) and self._gap:
             self._replay.note_left(self._round)
 
