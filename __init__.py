@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS
     from .interface.attack import attack
     from .interface.audit import audit
     from .interface.budget import budget
+    from .interface.canaries import canaries
     from .interface.plan import plan
     from .interface.record import record
     from .interface.report import report
@@ -28,6 +29,7 @@ __all__ = [
     "attack",
     "audit",
     "budget",
+    "canaries",
     "plan",
     "record",
     "report",
@@ -41,6 +43,7 @@ _STANDS_IN = {
     "attack": "attack",
     "audit": "audit",
     "budget": "budget",
+    "canaries": "canaries",
     "plan": "plan",
     "record": "record",
     "report": "report",

@@ -14,6 +14,8 @@ from .plan import config_of
 from .run import Run
 
 if TYPE_CHECKING:
+    from ..attacks.foreign.audit_training import TrainingAudit
+    from ..attacks.foreign.claimed import Claimed
     from ..attacks.foreign.scores_audit import ScoresAudit
 
 __all__ = ["audit"]
@@ -24,7 +26,7 @@ def audit(
     *,
     scores: Any = None,
     **options: Any,
-) -> AuditResult | ScoresAudit | Any:
+) -> AuditResult | ScoresAudit | TrainingAudit:
     """Bound epsilon from below by what an adversary could measure.
 
     Args:
@@ -44,9 +46,7 @@ def audit(
     if scores is not None:
         if target is not None:
             raise InputError("target and scores exclude each other; give one of them")
-        from ..attacks.foreign.scores_audit import audit_scores
-
-        return audit_scores(scores, **options)
+        return _of_scores(scores, **options)
     if target is None:
         raise InputError("audit needs a run, a function that trains, or scores=...")
     if isinstance(target, Run):
@@ -62,6 +62,32 @@ def audit(
     raise InputTypeError(
         f"target must be a Run, a folder, a run file or a function that trains, not a "
         f"{type(target).__name__}"
+    )
+
+
+def _of_scores(
+    scores: Any,
+    *,
+    included: Any = None,
+    claim: Claimed | None = None,
+    confidence: float = 0.95,
+    split: Any = None,
+    ratios: bool = False,
+    **of_claim: Any,
+) -> ScoresAudit:
+    from ..attacks.foreign.claimed import claimed
+    from ..attacks.foreign.scores_audit import audit_scores
+
+    if (claim is None) == (not of_claim):
+        found = "neither" if claim is None else "both"
+        raise InputError(f"give claim, or epsilon and delta, exactly one of them; {found} given")
+    return audit_scores(
+        scores,
+        included,
+        claim=claimed(**of_claim) if claim is None else claim,
+        confidence=confidence,
+        split=split,
+        ratios=ratios,
     )
 
 

@@ -93,7 +93,9 @@ def refused(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             assert "Traceback" not in shown.err
             assert not (tmp_path / "out").exists()
             said.add(shown.err)
-        (sentence,) = said
+        (told,) = said
+        first, _, sentence = told.partition("\n")
+        assert first.startswith("runs code of yours: ")
         assert sentence.count("\n") == 1
         return str(sentence)
 

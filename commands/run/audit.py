@@ -24,7 +24,8 @@ def audit(
     target: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DIR|RUN.toml]", help="Folder of a run, or a run file; of --oracle a log."
+            metavar="[DIR|RUN.toml]",
+            help="Folder of a run, or a run file; of --oracle a log.",
         ),
     ] = None,
     *,
@@ -132,14 +133,14 @@ def audit(
     """
     from ...privacy.errors import InputError
 
-    if oracle is not None:
+    if oracle is not None and scores is None:
+        if target is None:
+            raise InputError("--oracle needs a log of releases, or the folder that holds them")
         from .conformance import run_conformance
 
         stray = {"--set": overrides, "--out": out, "--again": again, "--device": device}
         if extra := [name for name, value in stray.items() if value]:
             raise InputError(f"{extra[0]} does not belong to --oracle; leave it out")
-        if target is None:
-            raise InputError("the log that --oracle is held against is missing; name it first")
         run_conformance(
             target, oracle=oracle, points=points, public=public or (), draw=draw, json=json
         )
@@ -156,6 +157,7 @@ def audit(
             "--membership": membership,
             "--last-model": last_model,
             "--again": again,
+            "--oracle": oracle,
         }
         others |= {f"--{name}": True for name in asked} | {"--show-records": show_records}
         others |= {"--set": overrides, "--out": out, "--device": device, "a run": target}

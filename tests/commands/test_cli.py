@@ -103,7 +103,7 @@ def test_a_model_that_exits_passes_no_gate(
         encoding="utf-8",
     )
     assert cli.main(["plan", str(run), "--strict", "--check"]) == cli.BAD_INPUT
-    assert "importing 'model_that_exits' raised SystemExit: 0;" in capsys.readouterr().err
+    assert "importing 'model_that_exits' raised SystemExit: 0 in line 1" in capsys.readouterr().err
     assert cli.main(["train", str(run), "--out", str(tmp_path / "out")]) == cli.BAD_INPUT
 
 

@@ -40,6 +40,8 @@ __all__ = [
     "blocks",
     "followed_by",
     "mapped",
+    "moved",
+    "placed",
 ]
 
 _BLOCK = 4096  # records at once, where all are gone through
@@ -289,6 +291,22 @@ def followed_by(held: Held, more: Examples) -> Held:
             torch.cat([held.targets, more.targets.to(held.targets)]),
         )
     return Followed(held, Examples(more.inputs.cpu(), more.targets.cpu()))
+
+
+def moved(examples: Examples, device: torch.device, dtype: torch.dtype) -> Examples:
+    """Examples on a device; their numbers in a precision, inputs that are indices as they are."""
+    kind = dtype if examples.inputs.is_floating_point() else None
+    return Examples(examples.inputs.to(device, kind), examples.targets.to(device))
+
+
+def placed(held: Held, device: torch.device, dtype: torch.dtype) -> Held:
+    """What an agent holds where batches are taken of it: on a device if it is in memory anyway.
+
+    Of a store whose records are elsewhere nothing is read but batches.
+    """
+    if isinstance(held, Shard) and held.in_memory and device.type != "cpu":
+        held = held.all()
+    return moved(held, device, dtype) if isinstance(held, Examples) else held
 
 
 def blocks(records: Store, *, size: int = _BLOCK) -> Iterator[Examples]:

@@ -15,8 +15,8 @@ from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound, check_blocks, check_weights
 from ..data.dataset import Examples
 from ..data.partition import poisson_batch
-from ..data.store import Held, Shard
-from ..device.copies import on_device
+from ..data.store import Held, moved, placed
+from ..device.copies import together_on_device
 from ..device.numbers import check_numbers
 from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
@@ -235,32 +235,15 @@ class Engine:
         return self._on_device(shard.take(torch.zeros(0, dtype=torch.int64, device=device)))
 
     def _placed(self, shard: Held) -> Held:
-        """A shard where its batches are taken from: on the run's device if it is in memory anyway.
-
-        Of a store whose records are elsewhere nothing is read but batches.
-        """
-        if isinstance(shard, Shard) and shard.in_memory and self.setting.device.type != "cpu":
-            shard = shard.all()
-        return self._on_device(shard) if isinstance(shard, Examples) else shard
+        return placed(shard, self.setting.device, self.setting.dtype)
 
     def _on_device(self, examples: Examples) -> Examples:
-        """Examples on the run's device and in its precision; inputs that are indices stay so."""
-        inputs, device = examples.inputs, self.setting.device
-        dtype = self.setting.dtype if inputs.is_floating_point() else None
-        return Examples(inputs.to(device, dtype), examples.targets.to(device))
+        return moved(examples, self.setting.device, self.setting.dtype)
 
     def _where_records_are(self, drawn: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Positions by agent, on the run's device if the records are, by one copy for all agents.
-
-        Nothing waits for it.
-        """
-        at = dict(drawn)
-        there = [agent for agent in drawn if isinstance(self._shards[agent], Examples)]
-        if self.setting.device.type != "cpu" and there:
-            positions = [drawn[agent] for agent in there]
-            moved = on_device(torch.cat(positions), self.setting.device)
-            at.update(zip(there, moved.split([len(one) for one in positions]), strict=True))
-        return at
+        """Positions by agent: on the run's device if the agent's records are there."""
+        there = {a: at for a, at in drawn.items() if isinstance(self._shards[a], Examples)}
+        return {**drawn, **together_on_device(there, self.setting.device)}
 
     def start(self, *, recorded: Recorded | None = None) -> None:
         """Run the algorithm's `init`; started again, it draws fresh noise."""

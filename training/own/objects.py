@@ -42,8 +42,9 @@ def give(value: object, *, key: str) -> str:
         InputError: its module cannot be told, or nothing could be digested.
 
     >>> import json
-    >>> give(json.dumps, key="[model] name")[:19]
-    'object:json.dumps@'[:19]
+    >>> name = give(json.dumps, key="[model] name")
+    >>> name.partition("@")[0], len(name.partition("@")[2])
+    ('object:json.dumps', 64)
     """
     if isinstance(value, str):
         return value

@@ -25,7 +25,6 @@ def _game(name: str = "dpdl", *, rounds: int = 2, rate: float = 1.0, **how) -> C
         ),
         "rounds": rounds,
         "clip_norm": contract.CLIP,
-        "classes": 2,
         "adversaries": {"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
         "canaries": 100,
     }

@@ -1,0 +1,147 @@
+"""A run folder from Python: the same files, figures and sentences as from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import overhear as oh
+from overhear.interface.shown import overrides_of
+from overhear.privacy.errors import InputError
+
+RUN = {
+    "data": {"name": "digits", "agents": 3},
+    "model": {"name": "linear"},
+    "algorithm": {"name": "dp-dpsgd"},
+    "privacy": {"epsilon": 3, "delta": 1e-5},
+    "training": {"rounds": 4, "sampling_rate": 0.1, "learning_rate": 0.5},
+    "intercept": {"rounds": [1]},
+    "audit": {"canaries": 30, "checked_rounds": 2},
+}
+POLICY = {
+    "schema": 1,
+    "limits": [{"adversary": "eavesdropper", "epsilon": 3, "delta": 1e-5}],
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return oh.train(RUN, tmp_path_factory.mktemp("runs") / "one")
+
+
+def test_a_plan_is_that_of_the_command_line(capsys, tmp_path):
+    import tomli_w
+
+    from overhear.commands.cli import main
+
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(RUN))
+    assert main(["plan", str(path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    found = oh.plan(RUN)
+    assert found.to_json().items() <= printed.items()
+    assert found.to_json() == oh.plan(path).to_json() == oh.plan(str(path)).to_json()
+    assert "eavesdropper" in repr(found)
+    assert "<table>" in found._repr_html_()
+    assert oh.plan(path, set={"privacy.epsilon": 1}).guarantees[0].epsilon <= 1
+    assert oh.plan(RUN, set={"privacy": {"epsilon": 1}}).guarantees[0].epsilon <= 1
+
+
+def test_a_run_has_its_ledger_metrics_and_models(run):
+    assert run.ledger.rounds == 4
+    assert run.metrics.rows[-1]["round"] == 4
+    assert len(run.models()) == 3
+    assert sum(p.numel() for p in run.models()[0].parameters()) == 650
+    assert run.plan.guarantees[0].epsilon <= 3
+    assert "4 of 4 rounds released" in repr(run)
+    assert "<table>" in run._repr_html_()
+    assert repr(run.metrics).startswith("Test metrics")
+
+
+def test_a_table_of_metrics_for_pandas(run):
+    pytest.importorskip("pandas")
+    assert list(run.metrics.to_pandas()["round"])[-1] == 4
+
+
+def test_a_run_is_audited_reported_and_checked(tmp_path):
+    run = oh.train(RUN, tmp_path / "run")
+    assert run.audit_result is None
+    found = run.audit(canaries=20)
+    assert found.verdict == run.audit_result.verdict == "not measured"
+    assert found.found.canaries == 20
+    assert not found.passed  # too few canaries to say anything
+    assert all(one.passed for one in found.found.checks)
+    assert "eavesdropper" in repr(found)
+    page = run.report()
+    assert page.path == tmp_path / "run" / "report.html"
+    assert page.text.startswith("<!doctype html>")
+    assert 'sandbox=""' in page._repr_html_()
+    assert "<script" not in page._repr_html_()
+    assert oh.report(run, "json").to_json()["audit"]["canaries"] == 20
+    checked = run.check(POLICY)
+    assert checked.passed
+    assert bool(checked)
+    assert "PASSED" in repr(checked).upper()
+    strict = {**POLICY, "limits": [{**POLICY["limits"][0], "epsilon": 0.1}]}
+    assert not run.check(strict).passed
+    with pytest.raises(FileExistsError, match="exists"):
+        run.audit()
+
+
+@pytest.mark.slow
+def test_a_run_is_attacked_with_other_keys_than_its_own(tmp_path):
+    run = oh.train(RUN, tmp_path / "run")
+    assert run.attacks is None
+    found = run.attack(images=1, presets=["idlg"], restarts=1)
+    assert {row["preset"] for row in found.rows} == {"idlg"}
+    assert run.attacks.rows == found.rows
+    assert "<img" in found._repr_html_()
+
+
+def test_epsilon_is_told_round_by_round(tmp_path):
+    told = []
+    oh.train(RUN, tmp_path / "run", on_round=lambda *what: told.append(what[:3]))
+    assert [one[0] for one in told][-1] == 4
+    assert told[-1][2] <= 3
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: oh.plan({"data": {"nam": "digits"}}), "name"),
+        (lambda: oh.plan(7), "run must be the path of a run file, a dict"),
+        (lambda: oh.plan(RUN, set={"epsilon": 3}), "must name a table and a key"),
+        (lambda: oh.plan(RUN, set={"privacy.epsilon": print}), "is nothing that a run file holds"),
+        (lambda: oh.plan(RUN, set={"privacy.epsilom": 3}), "did you mean"),
+        (lambda: oh.train(RUN, "x", on_round=3), "on_round=3 must be a function"),
+        (lambda: oh.report("x", "pdf"), "format='pdf' must be one of"),
+        (lambda: oh.attack(3), "target must be a Run"),
+        (lambda: oh.audit(3), "target must be a Run"),
+        (oh.audit, "audit needs a run"),
+    ],
+)
+def test_what_cannot_be_used_is_a_sentence(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message) as told:
+        call()
+    assert "pydantic" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", [oh.Run, oh.report, oh.attack])
+def test_a_folder_without_a_run_is_told(name, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no run|run\.toml|does not exist"):
+        name(tmp_path / "absent")
+
+
+def test_values_become_overrides_as_toml_has_them():
+    found = overrides_of({"attack.presets": ("idlg",), "data": {"name": 'a"b'}, "a.b": True})
+    assert found == ['attack.presets=[ "idlg", ]', 'data.name="a\\"b"', "a.b=true"]
+
+
+def test_a_report_of_logs_is_that_of_a_declared_system(tmp_path):
+    from tests.privacy.releases.logs import one, write
+
+    write(tmp_path / "logs" / "a.jsonl", {1: [one()]})
+    assert "declared, not proven" in oh.report(tmp_path / "logs").text
+    assert oh.report(tmp_path / "logs", "json").to_json()["status"] == "declared"
