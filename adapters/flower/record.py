@@ -4,8 +4,9 @@
     reply   <- record <- my_noise <- fixedclipping_mod <- the app
 
 It stands first in `mods`, so that nothing changes a reply after it. A reply to "train" is one
-release, of kind "model" to the server: what the client received, plus its clipped update, plus noise.
-Whatever else a reply holds leaves without noise, and is refused unless it is allowed by name.
+release, of kind "model" to the server: what the client received, plus its clipped update, plus
+noise. Whatever else a reply holds leaves without noise, and is refused unless it is allowed by
+name.
 
 Flower may handle each message in another process. So the mod holds no file: for each reply it opens
 the log, which is verified, writes, and closes it.
@@ -123,7 +124,7 @@ class RecordedReplies:
         agent, agents = self._who(ctxt)
         try:
             reply = call_next(msg, ctxt)
-        except Exception:  # its text would be sent to the server
+        except Exception:  # noqa: BLE001 its text would be sent to the server
             _LOG.exception("the client app failed; the server is told no more than that")
             raise RuntimeError("the client app failed; why stands in the client's log") from None
         if reply.has_error():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,12 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def gradients_of(
-    model: nn.Module, parameters: list[nn.Parameter], loader: Any, *, loss: Loss
+    model: nn.Module,
+    parameters: list[nn.Parameter],
+    loader: Any,
+    *,
+    loss: Loss,
+    clips: Sequence[float] | None = None,
 ) -> Callable[[Tensor, NDArray[np.int64]], Tensor]:
     """A function of per-example gradients, as a check of conformance takes it.
 
@@ -30,6 +35,8 @@ def gradients_of(
         parameters: those that are trained, in the optimizer's order.
         loader: whose data set and collation give pairs (inputs (B, ...), targets (B, ...)).
         loss: of (outputs (1, ...), targets (1, ...)), a scalar.
+        clips: of each parameter, where each is clipped by itself; a check clips whole rows alone,
+            so it is done here.
 
     Returns:
         (point (D,), positions (B,)) -> (B, D) float64.
@@ -69,9 +76,20 @@ def gradients_of(
         }
         with _without_hooks_of_opacus(network):
             found = each(point.double().to(device), others, inputs.to(device), targets.to(device))
-        return found.detach().cpu()
+        return _clipped(found.detach().cpu(), sizes, clips)
 
     return gradients
+
+
+def _clipped(rows: Tensor, sizes: list[int], clips: Sequence[float] | None) -> Tensor:
+    """(B, D) rows with each part no longer than its clip norm."""
+    if clips is None:
+        return rows
+    parts = zip(rows.split(sizes, dim=1), clips, strict=True)
+    return torch.cat(
+        [part * (clip / part.norm(dim=1, keepdim=True).clamp(min=clip)) for part, clip in parts],
+        dim=1,
+    )
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:

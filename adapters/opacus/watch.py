@@ -186,8 +186,13 @@ class OpacusSystem:
                 "model is missing: watch(optimizer, loader, model=model, loss=...) lets "
                 "conformance compute gradients by itself, not by those that Opacus clipped"
             )
+        layers = isinstance(self._optimizer, DPPerLayerOptimizer)
         return gradients_of(
-            self._model, list(self._optimizer.params), self._batches.loader, loss=self._loss
+            self._model,
+            list(self._optimizer.params),
+            self._batches.loader,
+            loss=self._loss,
+            clips=self._optimizer.max_grad_norms if layers else None,
         )
 
     def points(self, round: int, agent: int, released: Sequence[Any]) -> Tensor | None:  # noqa: ARG002

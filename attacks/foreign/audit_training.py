@@ -29,7 +29,7 @@ from .claimed import DELTA, Claimed
 from .losses import Loss
 from .own_training import OwnTraining, Train
 from .planted import Planted, canaries
-from .planted_records import Record
+from .planted_records import GRADIENT, Record
 from .scores_audit import LEAST, ScoresAudit, audit_scores, ideal_words
 
 __all__ = ["SURE", "Observed", "TrainingAudit", "audit_training"]
@@ -235,6 +235,12 @@ class _Game:
         planted = canaries(self.data, self.each, seed=self._seed(), **self.plant)
         came = self.training(planted)
         models = _models_of(came)
+        if models is not None and self.plant["kind"] == GRADIENT:
+            raise InputError(
+                'kind="gradient" needs a training whose gradients are seen, and train gave a '
+                "model; let it return the log of a recorder with an adapter, or plant mislabelled "
+                "records"
+            )
         if models is not None:
             found = planted.score(models, loss=self.loss)
             return _Played(found.scores, found.included, ratios=False, claim=None)

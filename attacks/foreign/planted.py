@@ -260,7 +260,7 @@ def canaries(
     Args:
         dataset: (n) map-style, of pairs (input, integer label).
         count: m, how many canaries, from 1 to a million.
-        kind: "mislabelled", "blank" or "yours".
+        kind: "mislabelled", "blank", "gradient" (for an adapter that sees gradients) or "yours".
         seed: of coins and canaries, for tests; from the system's entropy by default.
         path: where the coins are written before anything else, readable to the owner alone.
         records: of "yours", the canaries.

@@ -1,7 +1,7 @@
 """Three clients of Flower learn digits; every reply has its line before it leaves.
 
-    python examples/flower/app.py ledger      # pip install "overhear[flower]" "flwr[simulation]"
-    overhear account ledger
+python examples/flower/app.py ledger      # pip install "overhear[flower]" "flwr[simulation]"
+overhear account ledger
 """
 
 import sys
@@ -36,9 +36,7 @@ def noise(msg: Message, ctxt: Context, call_next):
 
 client = ClientApp(
     mods=[
-        record(
-            FOLDER, unit="client", clip=CLIP, noise_std=NOISE, allow=["metrics.num-examples"]
-        ),
+        record(FOLDER, unit="client", clip=CLIP, noise_std=NOISE, allow=["metrics.num-examples"]),
         noise,
         fixedclipping_mod,
     ]
@@ -75,7 +73,7 @@ server = ServerApp()
 
 
 @server.main()
-def main(grid: Grid, ctxt: Context) -> None:
+def main(grid: Grid, _: Context) -> None:
     """Two rounds of federated averaging."""
     strategy = DifferentialPrivacyClientSideFixedClipping(
         FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS, min_available_nodes=CLIENTS),

@@ -25,7 +25,7 @@ def outcome(folder, fault=None, **how):
 
 @pytest.mark.parametrize("inner", [torch.optim.SGD, torch.optim.Adam])
 def test_a_sound_training_is_checked(tmp_path, inner):
-    log, found = outcome(tmp_path / "log", inner=inner, lr=0.05)
+    _, found = outcome(tmp_path / "log", inner=inner, lr=0.05)
     assert (str(found.status), found.failed) == ("declared, checked", [])
     run = {one.name for one in found.outcomes if str(one.verdict) == "passed"}
     assert run == {"residuals", "sums", "sampler", "points"}
