@@ -134,11 +134,6 @@ class OpacusSystem:
             found |= {"rate": self._batches.rate, "sampler": "poisson"}
         return found
 
-    @property
-    def records(self) -> Mapping[int, int]:
-        """How many records the one agent holds."""
-        return {0: self._batches.records}
-
     def attach(self, recorder: Recorder) -> None:
         """Write a line before each step from here on."""
         if not self._batches.poisson:
@@ -283,6 +278,10 @@ class OpacusSystem:
         if optimizer.loss_reduction == "mean":
             scale = 1.0 / (optimizer.expected_batch_size * optimizer.accumulated_iterations)
         self._gap = self._gap or not recorder.keeps(self._round)
+        kept: dict[str, Any] = {}
+        if step.point is not None:
+            kept = {"value": _flat(grads), "batch": step.positions, "point": step.point}
+            kept["records"] = self._batches.records
         recorder.release(
             self._round,
             kind="gradient",
@@ -290,9 +289,8 @@ class OpacusSystem:
             noise=step.std,
             of=[self._vector(step.clip)],
             scale=scale,
-            **({} if step.point is None else
-               {"value": _flat(grads), "batch": step.positions, "point": step.point}),
-        )  # fmt: skip
+            **kept,
+        )
         if self._canaries is not None:
             noisy = torch.cat([of.reshape(-1) for of in grads]) / scale
             self._canaries.note(noisy, std=step.std, clip=step.clip, rate=self._batches.rate)

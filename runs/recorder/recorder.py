@@ -143,6 +143,7 @@ class Recorder:
         point: Any = None,
         known: Any = None,
         scale: float = 1.0,
+        records: int | None = None,
         sender: int | str | None = None,
     ) -> None:
         """Write a release down; it may leave once this has returned.
@@ -163,6 +164,7 @@ class Recorder:
             point: the model at which gradients were taken.
             known: what of the value does not depend on these records.
             scale: factor of the sum and its noise in the value, not 0.
+            records: how many the system itself drew the batches from.
             sender: whose release it is, where the log holds everybody's.
 
             A tuple as batch or point has one for each vector of `of`.
@@ -219,6 +221,7 @@ class Recorder:
                     point=point,
                     known=known,
                     scale=scale,
+                    records=records,
                 )
             self._said.check(release, round=at)
             if kept is not None:
@@ -280,7 +283,7 @@ class Recorder:
         if gradients is None:
             seen = self._observing("gradients", "give gradients=, a function of your own")
             gradients = seen.gradients()
-            how = {"records": seen.records, "points": seen.points, **how}
+            how = {"points": seen.points, **how}
         return conformance(self.path, gradients=gradients, rounds=rounds, **how)
 
     def listen_to(self, system: System) -> None:

@@ -35,17 +35,11 @@ class Observing(System, Protocol):
     Attributes:
         rehearsal: where the log goes in place of what `record` says, where the training is one of
             an audit, of which nothing is released or kept; else None.
-        records: by agent how many records it holds.
         ratios: whether scores are log-likelihood ratios at what the log claims.
     """
 
     rehearsal: Path | None
     ratios: bool
-
-    @property
-    def records(self) -> Mapping[int, int]:
-        """By agent how many records it holds."""
-        ...
 
     def gradients(self) -> Callable[..., Any]:
         """Per-example gradients, as `conformance` takes them."""
