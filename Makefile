@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+FLOWER := .venv-flower
 OUT ?= demo-run
 export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo test test-slow test-all lint bench gpu wheel test-wheel clean
+.PHONY: help install demo test test-slow test-all test-flower lint bench gpu wheel test-wheel clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
 	@echo "make test        the tests that are not slow, in at most four minutes on two cores"
 	@echo "make test-all    every test"
+	@echo "make test-flower the tests that need Flower, in an environment of their own"
 	@echo "make lint        ruff, mypy, pyright"
 	@echo "make test-wheel  the test suite against the built wheel"
 	@echo "make bench       the benchmarks"
@@ -37,6 +39,15 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadscope -q -m slow $(PYTEST_ARGS)
 
 test-all: test test-slow
+
+# Flower brings other versions of typer and click than the command line is tested with.
+test-flower: $(FLOWER)/.installed
+	$(FLOWER)/bin/python -m pytest -q tests/adapters/flower $(PYTEST_ARGS)
+
+$(FLOWER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[flower]" "flwr[simulation]" "pytest>=8.3"
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -69,4 +80,4 @@ test-wheel: wheel
 	cd ../.. && $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable . ; exit $$status
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info demo-run
+	rm -rf $(VENV) $(FLOWER) build dist *.egg-info demo-run

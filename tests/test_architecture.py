@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ORDER = ("privacy", "training", "attacks", "runs", "reports", "interface", "commands", "testing")
+ORDER = (
+    "privacy",
+    "training",
+    "attacks",
+    "runs",
+    "reports",
+    "interface",
+    "commands",
+    "testing",
+    "adapters",
+)
 CHECKOUT = (ROOT / "privacy").is_dir()
 pytestmark = pytest.mark.skipif(not CHECKOUT, reason="needs the checkout's files")
 

@@ -9,6 +9,7 @@ import pytest
 
 PARTS = (
     "privacy", "training", "attacks", "runs", "reports", "interface", "commands", "testing",
+    "adapters",
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from .claimed import DELTA, Claimed
 from .losses import Loss
 from .own_training import OwnTraining, Train
 from .planted import Planted, canaries
-from .planted_records import Record
+from .planted_records import GRADIENT, Record
 from .scores_audit import LEAST, ScoresAudit, audit_scores, ideal_words
 
 __all__ = ["SURE", "Observed", "TrainingAudit", "audit_training"]
@@ -44,14 +44,12 @@ class Observed(Protocol):
     """What a training gives that was observed while it ran, such as a recorder's log.
 
     Attributes:
-        claim: what the training claims of itself, or None.
         ratios: whether scores are log-likelihood ratios at that claim, in nats, of canaries that do
             not disturb each other.
     """
 
-    @property
-    def claim(self) -> Claimed | None:
-        """What the training claims of itself."""
+    def claim(self, delta: float) -> Claimed | None:
+        """What the training claims of itself at a delta, or None."""
         ...
 
     @property
@@ -133,7 +131,7 @@ def audit_training(
         data: (n) map-style, of pairs (input, integer label) unless the records are yours.
         canaries: how many, at least 20; rounded up to fill every run alike.
         claim: of the training; by default what the `Observed` claims, or nothing.
-        delta: of the bound, where nothing is claimed.
+        delta: of the bound, where claim= does not say one.
         confidence: of the first look.
         kind: of the canaries, as in `canaries`.
         per_run: most canaries in one training.
@@ -159,6 +157,7 @@ def audit_training(
         each=math.ceil(canaries / runs),
         plant={"kind": kind, "records": records, "labels": labels},
         loss=loss,
+        delta=delta,
         seed=seed,
         progress=progress,
     )
@@ -200,6 +199,7 @@ class _Game:
     each: int
     plant: dict[str, Any]
     loss: Loss | None
+    delta: float
     seed: int | None
     progress: Callable[[int, int], None] | None
     done: int = 0
@@ -235,6 +235,12 @@ class _Game:
         planted = canaries(self.data, self.each, seed=self._seed(), **self.plant)
         came = self.training(planted)
         models = _models_of(came)
+        if models is not None and self.plant["kind"] == GRADIENT:
+            raise InputError(
+                'kind="gradient" needs a training whose gradients are seen, and train gave a '
+                "model; let it return the log of a recorder with an adapter, or plant mislabelled "
+                "records"
+            )
         if models is not None:
             found = planted.score(models, loss=self.loss)
             return _Played(found.scores, found.included, ratios=False, claim=None)
@@ -249,7 +255,9 @@ class _Game:
                 f"what was observed gives scores of shape {scores.shape} for {planted.count} "
                 "canaries; it must give one each"
             )
-        return _Played(scores, planted.reveal(), ratios=bool(came.ratios), claim=came.claim)
+        return _Played(
+            scores, planted.reveal(), ratios=bool(came.ratios), claim=came.claim(self.delta)
+        )
 
     def _seed(self) -> int | None:
         if self.seed is None:

@@ -107,10 +107,14 @@ class Planted(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The records of a batch that are there, which may be fewer than were asked for."""
-        here = [at for at in map(self._place, indices) if self._is_there(at)]
+        here = self.present(indices)
         if not here:
             return _NobodyHere()
         return [self._base[at] if at < self._size else self.records[at - self._size] for at in here]
+
+    def present(self, indices: Sequence[int]) -> list[int]:
+        """Those numbers of a batch whose records are there; for an adapter that labels its rows."""
+        return [at for at in map(self._place, indices) if self._is_there(at)]
 
     def __iter__(self) -> Iterator[Any]:
         """All records that are there, in order."""
@@ -256,7 +260,7 @@ def canaries(
     Args:
         dataset: (n) map-style, of pairs (input, integer label).
         count: m, how many canaries, from 1 to a million.
-        kind: "mislabelled", "blank" or "yours".
+        kind: "mislabelled", "blank", "gradient" (for an adapter that sees gradients) or "yours".
         seed: of coins and canaries, for tests; from the system's entropy by default.
         path: where the coins are written before anything else, readable to the owner alone.
         records: of "yours", the canaries.

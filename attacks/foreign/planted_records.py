@@ -2,6 +2,7 @@
 
     mislabelled   a record of the data with a label that is not its own
     blank         zeros but for one coordinate, another for each canary, with any label
+    gradient      any record, drawn at random; an adapter that sees gradients replaces its own
     yours         records that the user gives
 
 A final model shows most of a canary that nothing else in the data explains, and little of any.
@@ -19,9 +20,10 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 
-__all__ = ["KINDS", "Record", "check_dataset", "make_records"]
+__all__ = ["GRADIENT", "KINDS", "Record", "check_dataset", "make_records"]
 
-KINDS = ("mislabelled", "blank", "yours")
+GRADIENT = "gradient"
+KINDS = ("mislabelled", "blank", GRADIENT, "yours")
 _LOOKED_AT = 256  # records of the data whose labels and sizes are looked at, besides those drawn
 Record = Any  # as the data set gives it: a pair (input, target) where we make one
 
@@ -73,6 +75,8 @@ def make_records(
         return _given(records, count, data[0])
     if records is not None:
         raise InputError(f'records belong to kind="yours", not to {kind!r}; leave them out')
+    if kind == GRADIENT:
+        return [data[int(at)] for at in generator.choice(size, size=count)]
     picked = generator.choice(size, size=min(size, max(count, _LOOKED_AT)), replace=False)
     pairs = [_pair(data, int(at)) for at in picked]
     classes = labels or 1 + max(label for _, _, label in pairs)

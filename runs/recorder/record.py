@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from ...privacy.chained_file import ChainedFile
 from ...privacy.errors import InputError
@@ -25,28 +25,12 @@ from ...privacy.releases.lines import SCHEMA, SERVER, Header, read_header
 from ...privacy.releases.log import ReleaseLog, read_log
 from .conformance.keeping import kept_folder
 from .recorder import Recorder
+from .system import Observing, System
 
-__all__ = ["System", "record"]
+__all__ = ["record"]
 
 _ENDING = ".jsonl"
 _OF_A_SYSTEM = ("name", "agent", "agents", "clip", "rate", "sampler", "unit")
-
-
-class System(Protocol):
-    """Training code that a recorder listens to, by an adapter for its library."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """What the library says of itself: name, agents, agent, clip, rate, sampler, unit."""
-        ...
-
-    def attach(self, recorder: Recorder) -> None:
-        """Call the recorder before each release from here on."""
-        ...
-
-    def detach(self) -> None:
-        """Leave the library as it was."""
-        ...
 
 
 def record(
@@ -120,6 +104,8 @@ def record(
     entry, header = _header(given)
     file_path = _path(Path(path), header, folder=adapter is not None)
     kept = _rounds(keep)
+    if isinstance(adapter, Observing) and adapter.rehearsal is not None:
+        file_path, kept = adapter.rehearsal, frozenset()
     file, log = _opened(file_path, entry, header, resume=resume)
     if kept:
         warnings.warn(

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ...privacy.accounting.request import Accountant, Adjacency
@@ -25,19 +25,16 @@ from .conformance.keeping import keep
 from .conformance.vectors import each_of, positions_of, vector_of
 from .drawn import Drawn
 from .labels import labelled
+from .numbers import plain
 from .said import Said
+from .system import Observing, System
 from .transcribe import transcribed
 
 if TYPE_CHECKING:
+    from ...attacks.foreign.claimed import Claimed
     from .conformance.outcome import Conformance
 
 __all__ = ["Recorder"]
-
-
-class _Adapter(Protocol):
-    def attach(self, recorder: Recorder) -> None: ...
-
-    def detach(self) -> None: ...
 
 
 class Recorder:
@@ -48,6 +45,9 @@ class Recorder:
         header: what its first line says.
         keep: rounds whose transcripts are kept.
         before: what the log held when it was gone on with, None of a new one.
+
+    Attributes:
+        next_round: the first round that no earlier session has, 1 in a new log.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class Recorder:
         self._drawn, self._said, self._lock = Drawn(), Said(), threading.RLock()
         self._round, self._place, self._open = -1, 0, True
         self._goes_on = before is not None
-        self._adapter: _Adapter | None = None
+        self._system: System | None = None
+        self.next_round = 1 + max((of.round for of in before.rounds), default=0) if before else 1
         for played, releases in before.rounds.items() if before else ():
             for release in releases:
                 self._said.take_in(release, round=played.round)
@@ -142,6 +143,7 @@ class Recorder:
         point: Any = None,
         known: Any = None,
         scale: float = 1.0,
+        records: int | None = None,
         sender: int | str | None = None,
     ) -> None:
         """Write a release down; it may leave once this has returned.
@@ -162,6 +164,7 @@ class Recorder:
             point: the model at which gradients were taken.
             known: what of the value does not depend on these records.
             scale: factor of the sum and its noise in the value, not 0.
+            records: how many the system itself drew the batches from.
             sender: whose release it is, where the log holds everybody's.
 
             A tuple as batch or point has one for each vector of `of`.
@@ -173,7 +176,7 @@ class Recorder:
         """
         with self._lock:
             self._check_open()
-            at = round_number(_plain(round), least=0)
+            at = round_number(plain(round), least=0)
             if at is None:
                 raise InputError(f"round={shown(round)} must be a whole number of at least 0")
             if at < self._round:
@@ -183,7 +186,7 @@ class Recorder:
                 )
             who = self._party(sender, "sender")
             self._enter(at)
-            scale = number(_plain(scale), "scale")
+            scale = number(plain(scale), "scale")
             check_size(scale, "scale")
             if scale == 0:
                 raise InputError("scale=0 leaves nothing of the sum; declare of=[] and noise=0")
@@ -192,10 +195,10 @@ class Recorder:
             batches = self._batches(batch, 1 if of is None else len(of))
             entry: dict[str, Any] = {
                 "from": SERVER if who == self._header.agents else who,
-                "to": _plain(to),
+                "to": plain(to),
                 "kind": kind,
-                **({} if of is None else {"of": _plain(of)}),
-                "noise": _plain(noise),
+                **({} if of is None else {"of": plain(of)}),
+                "noise": plain(noise),
             }
             entry = labelled(
                 entry,
@@ -209,7 +212,7 @@ class Recorder:
             release = read_release(entry, self._header, round=at)
             sent = None if value is None else vector_of(value, "value")
             kept = None
-            if isinstance(self._keep, str) or at in self._keep:
+            if self.keeps(at):
                 kept = transcribed(
                     release,
                     drawn=self._drawn,
@@ -218,6 +221,7 @@ class Recorder:
                     point=point,
                     known=known,
                     scale=scale,
+                    records=records,
                 )
             self._said.check(release, round=at)
             if kept is not None:
@@ -262,7 +266,7 @@ class Recorder:
 
     def conformance(
         self,
-        gradients: Callable[..., Any] | Mapping[int, Callable[..., Any]],
+        gradients: Callable[..., Any] | Mapping[int, Callable[..., Any]] | None = None,
         *,
         rounds: Sequence[int] | int | None = None,
         **how: Any,
@@ -270,24 +274,59 @@ class Recorder:
         """Hold what was kept of this log against its lines; see `conformance`.
 
         What is found is written beside the log as conformance.json, which reports read.
+
+        Args:
+            gradients: the oracle; by default that of the adapter which was given to `record`.
+            rounds: which of the kept rounds.
+            how: more of `conformance`.
         """
         from .conformance.conformance import conformance
         from .conformance.written import write_held
 
+        if gradients is None:
+            seen = self._observing("gradients", "give gradients=, a function of your own")
+            gradients = seen.gradients()
+            how = {"points": seen.points, **how}
         found = conformance(self.path, gradients=gradients, rounds=rounds, **how)
         write_held(found)
         return found
 
-    def listen_to(self, adapter: _Adapter) -> None:
+    def listen_to(self, system: System) -> None:
         """Let an adapter of a library call this recorder until it is closed."""
-        adapter.attach(self)
-        self._adapter = adapter
+        system.attach(self)
+        self._system = system
+
+    def keeps(self, round: int) -> bool:
+        """Whether the transcripts of a round are kept."""
+        return self._keep == "all" or round in self._keep
+
+    @property
+    def ratios(self) -> bool:
+        """Whether `scores` are log-likelihood ratios at what the log claims."""
+        return isinstance(self._system, Observing) and self._system.ratios
+
+    def claim(self, delta: float) -> Claimed:
+        """What the log claims of itself, for an audit of the training that it records."""
+        from ...attacks.foreign.claimed import claim_of_log
+
+        return claim_of_log(read_log(self.path, partial=True), delta=delta)
+
+    def scores(self, planted: Any) -> ArrayLike:
+        """(m,) what was seen of each canary in the training that this log records."""
+        return self._observing("scores", "let train return the model").scores(planted)
+
+    def _observing(self, what: str, remedy: str) -> Observing:
+        if not isinstance(self._system, Observing):
+            raise InputError(
+                f"this recorder listens to no library that shows {what}; {remedy}, or record with "
+                "the adapter of a library as system"
+            )
+        return self._system
 
     def close(self) -> None:
         """Close the log; nothing can be released after."""
-        if self._adapter is not None:
-            self._adapter.detach()
-            self._adapter = None
+        if self._system is not None and self._open:
+            self._system.detach()
         self._open = False
         self._file.close()
 
@@ -325,7 +364,7 @@ class Recorder:
                     f"0..{agents - 1}"
                 )
             return mine
-        who = party(_plain(given), name, agents)
+        who = party(plain(given), name, agents)
         if name == "sender" and mine not in (None, who):
             raise InputError(
                 f"sender={shown(given)} is not {party_name(mine or 0, self._header)}, whose log "
@@ -359,18 +398,3 @@ def _needed(value: Tensor | None, at: int) -> Tensor:
             "it holds gradients; or leave the round out of keep"
         )
     return value
-
-
-def _plain(found: Any) -> Any:
-    """Numbers of numpy as those of Python, and tuples and sets as lists."""
-    if isinstance(found, np.ndarray | Tensor):
-        return _plain(found.tolist())
-    if isinstance(found, np.generic):
-        return found.item()
-    if isinstance(found, Mapping):
-        return {str(key): _plain(of) for key, of in found.items()}
-    if isinstance(found, set | frozenset):
-        return sorted(map(_plain, found), key=str)
-    if isinstance(found, list | tuple | range):
-        return [_plain(one) for one in found]
-    return found

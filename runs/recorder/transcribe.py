@@ -28,6 +28,7 @@ def transcribed(
     point: Any,
     known: Any,
     scale: float,
+    records: int | None,
 ) -> Kept:
     """The transcript of a release.
 
@@ -39,12 +40,13 @@ def transcribed(
         point: one for all vectors, or a tuple of one for each.
         known: what of the value everybody may know, None for nothing.
         scale: of the sum and its noise.
+        records: that batches were drawn from which the recorder did not draw.
 
     Raises:
         ValueError: sizes that do not fit.
     """
     mine = {(one.owner, one.name): one for one in drawn.batches}
-    positions, records, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
+    positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
     given = each_of(point, len(release.of), "point")
     for j, vector in enumerate(release.of):
         if given[j] is not None:
@@ -56,7 +58,9 @@ def transcribed(
         if at is not None:
             positions[j] = torch.from_numpy(at.copy())
         if one is not None:
-            records[j] = one.records
+            held[j] = one.records
+        elif records is not None and at is not None:
+            held[j] = records
     before = None if known is None else vector_of(known, "known")
     if before is not None and before.shape != value.shape:
         raise InputError(
@@ -67,7 +71,7 @@ def transcribed(
         known=before,
         scale=scale,
         batches=positions,
-        records=records,
+        records=held,
         points=points,
         noise=_noise(release, drawn, len(value)),
     )

@@ -27,8 +27,11 @@ class Log:
     ratios = False
 
     def __init__(self, planted, *, telling, claim=CLAIM, rng=None):
-        self.claim, self.telling, self.planted = claim, telling, planted
+        self.claimed, self.telling, self.planted = claim, telling, planted
         self.rng = rng or np.random.default_rng(0)
+
+    def claim(self, delta):
+        return self.claimed
 
     def scores(self, planted):
         there = {id(record) for record in planted}
@@ -108,3 +111,8 @@ class Short(Log):
 def test_what_cannot_be_audited_is_refused_in_a_sentence(train, options, words):
     with pytest.raises(InputError, match=words):
         audit_training(train, DATA, **{"canaries": 40, "seed": 0} | options)
+
+
+def test_a_model_shows_nothing_of_canaries_that_are_gradients():
+    with pytest.raises(InputError, match="train gave a model"):
+        audit_training(untrained, DATA, canaries=60, kind="gradient", seed=1)

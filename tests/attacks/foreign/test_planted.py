@@ -176,7 +176,7 @@ class Stream(IterableDataset):
         ([], 10, {}, "is empty"),
         (DATA, 0, {}, "count=0"),
         (DATA, True, {}, "count=True"),
-        (DATA, 10, {"kind": "blurred"}, "mislabelled, blank, yours"),
+        (DATA, 10, {"kind": "blurred"}, "mislabelled, blank, gradient, yours"),
         (DATA, 10, {"kind": "yours"}, "none given"),
         (DATA, 10, {"records": [1]}, "leave them out"),
         (DATA, 1, {"kind": "yours", "records": [(torch.zeros(4), 1)]}, "holds .*int.*Tensor"),

@@ -1,0 +1,1 @@
+"""Other libraries, listened to: their releases as lines of a log, their trainings as audits."""

@@ -1,0 +1,187 @@
+"""Which records a batch holds: positions as the loader's batch sampler drew them.
+
+A loader hands out tensors without the numbers of their records. So its batch sampler is replaced by
+one that notes what it passes on, and its iterator by one that knows which of these batches it has
+delivered; workers may have fetched others ahead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from opacus.utils.uniform_sampler import (
+    DistributedUniformWithReplacementSampler,
+    UniformWithReplacementSampler,
+)
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+from ...privacy.errors import InputError, InputTypeError
+
+__all__ = ["Batches"]
+
+Positions = list[int]
+
+
+class Batches:
+    """The batches of a loader, each with the positions of its records.
+
+    Args:
+        loader: as `make_private` returned it.
+
+    Attributes:
+        loader: the same.
+        rate: probability that a record is in a batch; 1 unless each is drawn on its own.
+        poisson: whether each is.
+        records: how many there are.
+
+    Raises:
+        ValueError: a loader whose batches cannot be told.
+        TypeError: no `DataLoader`.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        if not isinstance(loader, DataLoader):
+            raise InputTypeError(
+                f"loader of {type(loader).__name__} must be a torch.utils.data.DataLoader, as "
+                "make_private returned it"
+            )
+        self.loader: Any = loader
+        sampler = loader.batch_sampler
+        _check(loader, sampler)
+        self.poisson = isinstance(sampler, UniformWithReplacementSampler)
+        self.rate = float(sampler.sample_rate) if self.poisson else 1.0
+        self.records = int(sampler.num_samples) if self.poisson else len(loader.dataset)
+        self._sampler: Any = sampler
+        self._ahead: deque[Positions] = deque()
+        self._delivered: Positions | None = None
+
+    def attach(self) -> None:
+        """Note batches from here on."""
+        # A loader lets nobody set its sampler after it was made.
+        object.__setattr__(self.loader, "batch_sampler", _Noting(self._sampler, self))
+        begin = self.loader._get_iterator
+
+        def iterator() -> _Delivering:
+            self._ahead = deque()
+            ahead = self._ahead
+            return _Delivering(begin(), ahead, self)
+
+        self.loader._get_iterator = iterator
+
+    def detach(self) -> None:
+        """Leave the loader as it was."""
+        object.__setattr__(self.loader, "batch_sampler", self._sampler)
+        del self.loader._get_iterator
+
+    def take(self) -> Positions:
+        """The positions of the batch that was delivered last; each batch is taken once.
+
+        Raises:
+            ValueError: none was delivered since, or a record stands in it twice.
+        """
+        found, self._delivered = self._delivered, None
+        if found is None:
+            raise InputError(
+                "a step was taken without a new batch of the watched loader; go through the loader "
+                "that make_private returned, not the one that was given to it, with one step a "
+                "batch"
+            )
+        if len(set(found)) < len(found):
+            twice = next(at for at in found if found.count(at) > 1)
+            raise InputError(
+                f"record {twice} stands twice in a batch, and then moves the sum by twice its clip "
+                "norm; draw without replacement"
+            )
+        return found
+
+    def ahead(self) -> deque[Positions]:
+        """What the sampler has passed on and the iterator not yet delivered."""
+        return self._ahead
+
+    def deliver(self, positions: Positions) -> None:
+        """Note the batch that the training has got."""
+        self._delivered = positions
+
+
+class _Noting(Sampler[Positions]):
+    """A batch sampler that notes what it passes on."""
+
+    def __init__(self, inner: Any, batches: Batches) -> None:
+        self._inner, self._batches = inner, batches
+
+    def __iter__(self) -> Iterator[Positions]:
+        return self._noted(self._batches.ahead())
+
+    def _noted(self, ahead: deque[Positions]) -> Iterator[Positions]:
+        for positions in self._inner:
+            held = [int(at) for at in positions]
+            ahead.append(held)
+            yield positions
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Delivering:
+    """An iterator over batches that says which of them it delivers."""
+
+    def __init__(self, inner: Any, ahead: deque[Positions], batches: Batches) -> None:
+        self._inner, self._ahead, self._batches = inner, ahead, batches
+
+    def __iter__(self) -> _Delivering:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._inner)
+        self._batches.deliver(self._ahead.popleft())
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+
+def _check(loader: Any, sampler: Any) -> None:
+    """Refuse loaders whose batches cannot be told, or that are one of several."""
+    if isinstance(loader.dataset, IterableDataset) or sampler is None:
+        raise InputError(
+            "the loader draws no batches by number, so nobody knows who is in one; use a map-style "
+            "data set and a batch size"
+        )
+    if isinstance(sampler, BatchSplittingSampler):
+        raise InputError(
+            "the loader is that of a BatchMemoryManager, which splits a batch into several steps; "
+            "watch the loader that make_private returned, and leave the manager out"
+        )
+    if isinstance(sampler, DistributedUniformWithReplacementSampler) or _says(
+        loader, "distributed"
+    ):
+        raise InputError(
+            "the loader is one of several of a distributed training, whose sum no single process "
+            "sees; watch a training in one process"
+        )
+    if _says(loader.collate_fn, "rand_on_empty"):
+        raise InputError(
+            "rand_on_empty=True puts a record that nobody holds into an empty batch; leave it out"
+        )
+    if loader.num_workers and (loader.persistent_workers or not getattr(loader, "in_order", True)):
+        raise InputError(
+            "workers that persist or deliver out of order hide which batch comes when; use "
+            "persistent_workers=False and in_order=True, or num_workers=0"
+        )
+
+
+def _says(of: Any, name: str) -> bool:
+    return bool(getattr(of, name, False))
+
+
+def present(dataset: Any, positions: Sequence[int]) -> list[int]:
+    """Those of a batch's positions whose records are there; of an audit's data some are not."""
+    from ...attacks.foreign.planted import Planted
+
+    return dataset.present(positions) if isinstance(dataset, Planted) else list(positions)

@@ -1,0 +1,346 @@
+"""`watch`: the steps of an Opacus optimizer as releases, written down before the model changes.
+
+    backward          per-example gradients
+    clip_and_accumulate   wrapped: which batch it is, and where an audit plants canaries
+    add_noise, scale_grad
+    original.step     a pre-hook writes the line: sum_i clip(g_i) + N(0, (z C)^2), divided by the
+                      expected batch size; then the model changes
+
+Opacus calls one hook a step, which its accountant has. The pre-hook is torch's own, of the
+optimizer inside: it sees the gradient that is really used, whoever wrote it.
+
+A line holds what Opacus says of itself in that step: the rate of its sampler, its clip norm C, and
+the deviation z C from its noise multiplier z. Whether this is so, conformance tests in kept rounds.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from opacus.optimizers import (
+    AdaClipDPOptimizer,
+    DistributedDPOptimizer,
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+    DPPerLayerOptimizer,
+    SimpleDistributedPerLayerOptimizer,
+)
+from torch import Tensor, nn
+
+from ...attacks.foreign.planted import Planted
+from ...privacy.errors import InputError, InputTypeError
+from ...runs.recorder.recorder import Recorder
+from .batches import Batches, present
+from .canaries import GradientCanaries
+from .oracle import Loss, gradients_of
+from .replay import Replay
+
+__all__ = ["OpacusSystem", "watch"]
+
+
+def watch(
+    optimizer: Any,
+    loader: Any,
+    *,
+    model: nn.Module | None = None,
+    loss: Loss = nn.functional.cross_entropy,
+) -> OpacusSystem:
+    """A training by Opacus, for `record(..., system=watch(optimizer, loader))`.
+
+    The log has one agent, and a release to all in each step. Batches that are not Poisson count at
+    rate 1; clip norms by layer count as the root of the sum of their squares. On the data of an
+    audit, which holds canaries, nothing is written where `record` says, since nothing is released.
+
+    Args:
+        optimizer: as `PrivacyEngine.make_private` returned it.
+        loader: as it returned it.
+        model: as it returned it; `conformance` needs it, to compute gradients by itself.
+        loss: of (outputs, targets) of one example, a scalar.
+
+    Raises:
+        ValueError: adaptive or ghost clipping, a distributed training, batches that cannot be told.
+        TypeError: an optimizer that is not of Opacus.
+
+    >>> import torch
+    >>> from opacus.data_loader import DPDataLoader
+    >>> from opacus.optimizers import DPOptimizer
+    >>> data = torch.utils.data.TensorDataset(torch.zeros(60, 2), torch.zeros(60))
+    >>> inner = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    >>> optimizer = DPOptimizer(
+    ...     inner, noise_multiplier=1.0, max_grad_norm=2.0, expected_batch_size=15
+    ... )
+    >>> system = watch(optimizer, DPDataLoader(data, sample_rate=0.25))
+    >>> system.settings["clip"], system.settings["rate"], system.settings["sampler"]
+    (2.0, 0.25, 'poisson')
+    """
+    _check(optimizer)
+    return OpacusSystem(optimizer, Batches(loader), model=model, loss=loss)
+
+
+class _Step(NamedTuple):
+    """What is known of a step before its noise is drawn."""
+
+    positions: list[int]
+    rows: int
+    clip: float
+    std: float
+    point: Tensor | None
+
+
+class OpacusSystem:
+    """An optimizer and a loader of Opacus; made by `watch`.
+
+    Args:
+        optimizer: checked.
+        batches: of the loader.
+        model: for the oracle of conformance, or None.
+        loss: of one example.
+    """
+
+    ratios = True
+
+    def __init__(
+        self, optimizer: Any, batches: Batches, *, model: nn.Module | None, loss: Loss
+    ) -> None:
+        self._optimizer, self._batches = optimizer, batches
+        self._model, self._loss = model, loss
+        self._dataset = batches.loader.dataset
+        self._recorder: Recorder | None = None
+        self._step: _Step | None = None
+        self._round, self._gap, self._inside = 0, False, False
+        self._canaries = self._planted()
+        self.rehearsal: Path | None = None
+        if self._canaries is not None:
+            folder = tempfile.mkdtemp(prefix="overhear-audit-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self.rehearsal = Path(folder) / "releases.jsonl"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What `record` takes from the library."""
+        found: dict[str, Any] = {
+            "name": "opacus", "agents": 1, "agent": 0, "clip": _clip(self._optimizer),
+        }  # fmt: skip
+        if self._batches.poisson:
+            found |= {"rate": self._batches.rate, "sampler": "poisson"}
+        return found
+
+    def attach(self, recorder: Recorder) -> None:
+        """Write a line before each step from here on."""
+        if not self._batches.poisson:
+            warnings.warn(
+                "batches are not drawn by Poisson sampling (poisson_sampling=False), for which "
+                "no amplification is proven here: every record counts as in each batch, at rate 1",
+                stacklevel=3,
+            )
+        self._recorder, self._round = recorder, recorder.next_round
+        self._batches.attach()
+        self._clipping = self._optimizer.clip_and_accumulate
+        self._own = vars(self._optimizer).get("clip_and_accumulate")
+        self._optimizer.clip_and_accumulate = self._before_clipping
+        inner = self._optimizer.original_optimizer
+        self._replay = Replay(inner, self._optimizer.params, first=self._round)
+        self._hooks = [
+            inner.register_step_pre_hook(self._before_step),
+            inner.register_step_post_hook(self._after_step),
+        ]
+
+    def detach(self) -> None:
+        """Leave optimizer and loader as they were."""
+        for hook in self._hooks:
+            hook.remove()
+        if self._own is None:
+            del self._optimizer.clip_and_accumulate
+        else:
+            self._optimizer.clip_and_accumulate = self._own
+        self._batches.detach()
+        self._recorder = None
+
+    def gradients(self) -> Callable[..., Tensor]:
+        """The oracle of conformance: per-example gradients of the model by `torch.func`.
+
+        Raises:
+            ValueError: no model was given, or the training is an audit's.
+        """
+        if self._canaries is not None:
+            raise InputError(
+                "this training is an audit's, whose canaries have gradients that no model gives; "
+                "hold a training on the data themselves against its lines"
+            )
+        if self._model is None:
+            raise InputError(
+                "model is missing: watch(optimizer, loader, model=model, loss=...) lets "
+                "conformance compute gradients by itself, not by those that Opacus clipped"
+            )
+        layers = isinstance(self._optimizer, DPPerLayerOptimizer)
+        return gradients_of(
+            self._model,
+            list(self._optimizer.params),
+            self._batches.loader,
+            loss=self._loss,
+            clips=self._optimizer.max_grad_norms if layers else None,
+        )
+
+    def points(self, round: int, agent: int, released: Sequence[Any]) -> Tensor | None:  # noqa: ARG002
+        """The model at the start of a round, by the optimizer's steps done again."""
+        return self._replay.point(round, [(one.round, one.value) for one in released])
+
+    def scores(self, planted: Planted) -> NDArray[Any]:
+        """(m,) log-likelihood ratios of the canaries of this training, in nats.
+
+        Raises:
+            ValueError: the loader had other data than these.
+        """
+        if self._canaries is None or self._canaries.planted is not planted:
+            raise InputError(
+                f"the watched loader goes through a {type(self._dataset).__name__}, and not "
+                "through the data that train was given, so its canaries cannot be told; give "
+                "train's argument to DataLoader as it is"
+            )
+        return self._canaries.scores.copy()
+
+    def _planted(self) -> GradientCanaries | None:
+        if not isinstance(self._dataset, Planted):
+            return None
+        if isinstance(self._optimizer, DPPerLayerOptimizer):
+            raise InputError(
+                "clipping is by layer, where a canary of one coordinate shows the bound of one "
+                'layer alone; audit with clipping="flat", or final models by canaries of records'
+            )
+        return GradientCanaries(self._dataset, [of.numel() for of in self._optimizer.params])
+
+    def _before_clipping(self) -> None:
+        """Tell which batch is clipped, and plant what an audit plants."""
+        optimizer = self._optimizer
+        if optimizer._step_skip_queue:
+            raise InputError(
+                "the step is one of several of a batch (BatchMemoryManager), whose sums no line "
+                "says; leave the manager out, and use batches that fit"
+            )
+        if any(isinstance(of.grad_sample, list) and len(of.grad_sample) > 1
+               for of in optimizer.params):  # fmt: skip
+            raise InputError(
+                "gradients of several batches are added up before a step, so that a record may be "
+                "in it twice; take one step a batch"
+            )
+        samples = optimizer.grad_samples
+        positions = self._batches.take()
+        here, rows = present(self._dataset, positions), len(samples[0])
+        if rows != len(here):
+            raise InputError(
+                f"the step has gradients of {rows} examples, and the batch that the loader gave "
+                f"has {len(here)}; go through the loader that make_private returned, with one step "
+                "a batch, and a collate_fn that keeps every record once"
+            )
+        clip, self._inside = _clip(optimizer), False
+        kept = self._recorder is not None and self._recorder.keeps(self._round)
+        self._step = _Step(
+            positions=positions,
+            rows=rows,
+            clip=clip,
+            std=float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm),
+            point=_flat(optimizer.params) if kept else None,
+        )
+        if self._canaries is not None and not any(hasattr(of, "_processed") for of in samples):
+            made = self._canaries.plant(samples, here, clip=clip)
+            for parameter, sample in zip(optimizer.params, made, strict=True):
+                parameter.grad_sample = sample
+        self._clipping()
+
+    def _before_step(self, inner: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 torch's
+        """Write the line of a step; nothing has changed by it yet."""
+        if self._inside:  # a subclass calls the step of the class that it is derived from
+            return
+        self._inside = True
+        step, self._step = self._step, None
+        if step is None or self._recorder is None:
+            raise InputError(
+                "the optimizer inside takes a step without clipping and noise; call step() of the "
+                "optimizer that make_private returned, once a batch"
+            )
+        optimizer, recorder = self._optimizer, self._recorder
+        grads = [parameter.grad for parameter in optimizer.params]
+        if not all(bool(torch.isfinite(of).all()) for of in grads):
+            raise InputError(
+                "the noisy gradient holds a number that is not finite, which shows that a sum "
+                "overflowed, and that depends on the records; use a smaller learning rate"
+            )
+        scale = 1.0
+        if optimizer.loss_reduction == "mean":
+            scale = 1.0 / (optimizer.expected_batch_size * optimizer.accumulated_iterations)
+        self._gap = self._gap or not recorder.keeps(self._round)
+        kept: dict[str, Any] = {}
+        if step.point is not None:
+            kept = {"value": _flat(grads), "batch": step.positions, "point": step.point}
+            kept["records"] = self._batches.records
+        recorder.release(
+            self._round,
+            kind="gradient",
+            to="all",
+            noise=step.std,
+            of=[self._vector(step.clip)],
+            scale=scale,
+            **kept,
+        )
+        if self._canaries is not None:
+            noisy = torch.cat([of.reshape(-1) for of in grads]) / scale
+            self._canaries.note(noisy, std=step.std, clip=step.clip, rate=self._batches.rate)
+        self._replay.note(inner)
+        self._round += 1
+
+    def _after_step(self, inner: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 torch's
+        self._inside = False
+        if self._recorder is not None and self._recorder.keeps(self._round) and self._gap:
+            self._replay.note_left(self._round)
+
+    def _vector(self, clip: float) -> dict[str, Any]:
+        found: dict[str, Any] = {"owner": 0, "clip": clip}
+        if self._batches.poisson:
+            found |= {"rate": self._batches.rate, "sampler": "poisson"}
+        return found
+
+
+def _check(optimizer: Any) -> None:
+    """Refuse what no line can say, or no tap can see."""
+    if not isinstance(optimizer, DPOptimizer):
+        raise InputTypeError(
+            f"optimizer of {type(optimizer).__name__} must be that of Opacus, as "
+            "PrivacyEngine.make_private returned it"
+        )
+    if isinstance(optimizer, AdaClipDPOptimizer):
+        raise InputError(
+            "adaptive clipping sets the clip norm by how many gradients were clipped, a release "
+            'of its own that no line says; use clipping="flat"'
+        )
+    if isinstance(optimizer, DPOptimizerFastGradientClipping):
+        raise InputError(
+            "ghost clipping never holds the gradients of single examples, so nobody sees which it "
+            'clipped; use grad_sample_mode="hooks"'
+        )
+    if isinstance(optimizer, DistributedDPOptimizer | SimpleDistributedPerLayerOptimizer):
+        raise InputError(
+            "the optimizer adds up gradients of several processes, of which no single one sees "
+            "all; watch a training in one process"
+        )
+
+
+def _clip(optimizer: Any) -> float:
+    """Bound on what one record adds to a sum; over layers the root of the squares."""
+    if isinstance(optimizer, DPPerLayerOptimizer):
+        exact = math.sqrt(sum(float(of) ** 2 for of in optimizer.max_grad_norms))
+        return max(exact, float(optimizer.max_grad_norm))
+    return float(optimizer.max_grad_norm)
+
+
+def _flat(tensors: Any) -> Tensor:
+    """(D,) a copy of tensors, end to end."""
+    return torch.cat([of.detach().reshape(-1) for of in tensors]).clone()

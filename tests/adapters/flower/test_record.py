@@ -1,0 +1,181 @@
+"""The client mod: one line for each reply, before it leaves, and nothing beside it."""
+
+import importlib.util
+import json
+import pickle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from overhear.adapters.flower import record
+from overhear.adapters.flower.record import RecordedReplies
+from overhear.privacy import epsilon
+from overhear.privacy.errors import InputError, InputTypeError
+from overhear.privacy.guarantee import Statement, Unit
+from overhear.privacy.releases.log import read_log
+from overhear.training.accounts.declared import account_of_releases
+
+from .messages import MODEL, context, message, reply
+
+
+def mod(folder, **how):
+    given = {"unit": Unit.CLIENT, "clip": 1.0, "noise_std": 2.0, "allow": (), "agent": None,
+             "agents": None, **how}  # fmt: skip
+    return RecordedReplies(folder=folder, **given)
+
+
+def lines(folder, agent=0):
+    path = folder / f"agent-{agent}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_reply_has_its_line_before_it_leaves(tmp_path):
+    given = reply(**MODEL)
+    assert mod(tmp_path)(message(), context(), lambda *_: given) is given
+    header, line = lines(tmp_path)
+    assert (header["agents"], header["agent"], header["unit"]) == (2, 0, "client")
+    assert line["round"] == 1
+    assert line["releases"] == [{"from": 0, "to": "server", "kind": "model", "noise": 2.0}]
+
+
+def test_logs_of_all_clients_are_one_account(tmp_path):
+    """3 rounds of 2 clients, mu = sqrt(3) / 2 each, from single processes as from several."""
+    for t in (1, 2, 3):
+        for agent in range(2):
+            again = pickle.loads(pickle.dumps(mod(tmp_path)))  # noqa: S301 our own bytes
+            again(message(round=t), context(agent), lambda *_: reply(**MODEL))
+    log = read_log(tmp_path)
+    assert [played.round for played in log.rounds] == [1, 2, 3]
+    found = account_of_releases(log, statement=Statement(delta=1e-5, unit=Unit.CLIENT))
+    expected = epsilon(noise_multiplier=2.0, delta=1e-5, rounds=3, sampling_rate=1.0)
+    assert found["server"].epsilon == pytest.approx(expected)
+    assert str(found["server"].status) == "declared"
+
+
+def test_a_run_that_begins_again_counts_again(tmp_path):
+    for t in (1, 2, 1):
+        mod(tmp_path)(message(round=t), context(0, 1), lambda *_: reply(**MODEL))
+    played = read_log(tmp_path / "agent-0.jsonl").rounds
+    assert [(one.round, one.again) for one in played] == [(1, 0), (1, 1), (2, 0)]
+
+
+def test_a_message_without_a_round_has_the_next(tmp_path):
+    for _ in range(2):
+        asked = message()
+        asked.content.config_records = {}
+        mod(tmp_path)(asked, context(), lambda *_: reply(**MODEL))
+    assert [one["round"] for one in lines(tmp_path) if "round" in one] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "words"),
+    [
+        (
+            "train",
+            {**MODEL, "metrics": {"metrics": {"num-examples": 100, "train_loss": 0.3}}},
+            r"holds metrics\.num-examples, metrics\.train_loss, which are sent without noise",
+        ),
+        (
+            "evaluate",
+            {"metrics": {"metrics": {"eval_acc": 0.9}}},
+            r"the reply to 'evaluate' holds metrics\.eval_acc, which is sent without noise",
+        ),
+        ("evaluate", MODEL, "holds arrays, which is sent without noise"),
+        ("train", {**MODEL, "configs": {"c": {"seed": 1}}}, r"holds c\.seed"),
+        ("train", {"arrays": {"a": {"w": np.ones(3)}, "b": {"w": np.ones(3)}}}, "holds b, which"),
+        ("train", {}, "holds no ArrayRecord"),
+        ("train", {"arrays": {"a": {"w": np.array([np.nan])}}}, "not finite"),
+        ("train", {"arrays": {"a": {"w": np.ones(3, dtype=int)}}}, "array of int64"),
+        ("train", {"arrays": {"a": {"w": np.ones(3), "mean": np.ones(3)}}}, "the array 'mean'"),
+        ("query", {"configs": {"info": {"records": 812}}}, r"'query' holds info\.records"),
+    ],
+)
+def test_what_no_line_declares_does_not_leave(tmp_path, kind, held, words):
+    with pytest.raises(InputError, match=words):
+        mod(tmp_path)(message(kind), context(), lambda *_: reply(**held))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_allowed_leaves_and_the_log_names_it(tmp_path):
+    held = {**MODEL, "metrics": {"metrics": {"num-examples": 1}, "kind": {"cpu": 1, "gpu": 0}}}
+    allowed = mod(tmp_path, allow=("kind", "metrics.num-examples"))
+    allowed(message(), context(), lambda *_: reply(**held))
+    assert lines(tmp_path)[0]["system"] == "flower; without noise: kind, metrics.num-examples"
+    held["metrics"]["metrics"]["loss"] = 0.5
+    with pytest.raises(InputError, match=r"holds metrics\.loss"):
+        allowed(message(round=2), context(), lambda *_: reply(**held))
+    assert len(lines(tmp_path)) == 2
+
+
+def test_an_evaluation_that_says_nothing_has_no_line(tmp_path):
+    mod(tmp_path)(message("evaluate"), context(), lambda *_: reply())
+    assert not list(tmp_path.iterdir())
+
+
+def test_why_an_app_failed_stays_with_the_client(tmp_path, caplog):
+    def failing(msg, ctxt):
+        raise ValueError("record 17 has the age 212")
+
+    with pytest.raises(RuntimeError) as caught:
+        mod(tmp_path)(message(), context(), failing)
+    assert "age" not in str(caught.value)
+    assert caught.value.__suppress_context__
+    assert "record 17 has the age 212" in caplog.text
+
+    refused = SimpleNamespace(has_error=lambda: True, error=SimpleNamespace(reason="age 212"))
+    with pytest.raises(RuntimeError) as caught:
+        mod(tmp_path)(message(), context(), lambda *_: refused)
+    assert "age" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_client_without_a_number_is_refused_before_it_trains(tmp_path):
+    never = pytest.fail
+    nobody = SimpleNamespace(node_config={})
+    with pytest.raises(InputError, match="agent is not known: start the node with --node-config"):
+        mod(tmp_path)(message(), nobody, never)
+    with pytest.raises(InputError, match="agents is not known"):
+        mod(tmp_path, agent=3)(message(), nobody, never)
+    with pytest.raises(InputError, match=r"agent=5 must be an integer in 0\.\.1"):
+        mod(tmp_path)(message(), context(5, 2), never)
+    mod(tmp_path, agent=3, agents=9)(message(), nobody, lambda *_: reply(**MODEL))
+    assert lines(tmp_path, 3)[0]["agents"] == 9
+
+
+def test_other_settings_than_the_log_began_with_are_refused(tmp_path):
+    mod(tmp_path)(message(), context(), lambda *_: reply(**MODEL))
+    with pytest.raises(InputError, match=r"says clip=1\.0"):
+        mod(tmp_path, clip=0.5)(message(round=2), context(), lambda *_: reply(**MODEL))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"clip": 0.0}, "clip=0 must be above 0"),
+        ({"noise_std": -1.0}, "noise_std=-1 must be at least 0"),
+        ({"noise_std": float("inf")}, "must be a finite number"),
+        ({"agents": 0}, "agents=0 must be an integer"),
+        ({"agent": 4, "agents": 3}, r"agent=4 must be an integer in 0\.\.2"),
+    ],
+)
+def test_settings_that_no_line_could_hold_are_refused(tmp_path, how, words):
+    with pytest.raises(InputError, match=words):
+        mod(tmp_path, **how)
+
+
+def test_without_flwr_the_extra_is_named(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name)
+    )
+    with pytest.raises(ImportError, match=r'pip install "overhear\[flower\]"'):
+        record(tmp_path, unit="client", clip=1.0, noise_std=2.0)
+
+
+def test_allow_is_a_list_of_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    with pytest.raises(InputTypeError, match="must be a list of names"):
+        record(tmp_path, unit="client", clip=1.0, noise_std=2.0, allow="metrics")
+    given = record(tmp_path, unit="record", clip=1.0, noise_std=2.0, allow=["b", "a", "b"])
+    assert (given.allow, given.unit) == (("a", "b"), Unit.RECORD)
