@@ -82,14 +82,12 @@ def test_a_new_policy_passes_a_small_run_and_stops_one_over_its_limit(
     capsys.readouterr()
 
 
-def test_a_new_log_of_a_system_is_a_header_and_rounds_of_releases() -> None:
-    header, *rounds = map(json.loads, template(What.SYSTEM).splitlines())
-    assert header["schema"] == 2
-    assert [entry["round"] for entry in rounds] == [1, 2]
-    for entry in rounds:
-        for release in entry["releases"]:
-            assert 0 <= release["from"] < header["agents"]
-            assert {"to", "kind", "noise"} <= release.keys()
+def test_a_new_log_of_a_system_is_accounted_for(capsys) -> None:
+    assert main(["new", "system", "releases.jsonl"]) == 0
+    assert main(["account", "releases.jsonl", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out.partition("\n")[2])
+    assert found["rounds"] == 2
+    assert {row["status"] for row in found["adversaries"]} == {"declared"}
 
 
 def test_a_new_workflow_runs_commands_that_exist_of_this_version() -> None:
