@@ -34,6 +34,11 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.attacks.foreign.audit_training": ("audit_training", "Observed", "TrainingAudit"),
         "overhear.attacks.foreign.inference": ("membership", "MembershipResult"),
     },
+    "adapters": {
+        "overhear.adapters.opacus.watch": ("watch",),
+        "overhear.adapters.opacus.history": ("from_history", "DeclaredHistory"),
+        "overhear.adapters.flower.record": ("record",),
+    },
     "reports": {
         "overhear.runs.run_file.run_file": ("RunFile", "load_run_file", "run_file_schema"),
         "overhear.runs.plan.plan": ("Plan", "make_plan"),

@@ -47,6 +47,7 @@ SLOW = {
     "algorithms",
     "attacks",
     "audit-your-own-training",
+    "opacus",
     "tutorial-attack",
     "tutorial-budget",
     "tutorial-sign",

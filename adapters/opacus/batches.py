@@ -49,11 +49,12 @@ class Batches:
                 "make_private returned it"
             )
         self.loader: Any = loader
-        sampler = loader.batch_sampler
+        sampler: Any = self.loader.batch_sampler
         _check(loader, sampler)
         self.poisson = isinstance(sampler, UniformWithReplacementSampler)
         self.rate = float(sampler.sample_rate) if self.poisson else 1.0
-        self.records = int(sampler.num_samples) if self.poisson else len(loader.dataset)
+        held: Any = self.loader.dataset
+        self.records = int(sampler.num_samples) if self.poisson else len(held)
         self._sampler: Any = sampler
         self._ahead: deque[Positions] = deque()
         self._delivered: Positions | None = None

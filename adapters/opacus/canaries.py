@@ -53,8 +53,8 @@ class GradientCanaries:
                 f"{planted.count} canaries need a coordinate each, and the model has {total} "
                 f"parameters; play more trainings with per_run={total} or less"
             )
-        chosen = np.random.default_rng().choice(total, size=planted.count, replace=False)
-        self._at: NDArray[np.int64] = chosen.astype(np.int64)
+        # Evenly over all layers; there is nothing secret in them.
+        self._at: NDArray[np.int64] = np.arange(planted.count) * total // planted.count
         self._first = int(planted.positions[0])
         self._ordinary = torch.zeros(planted.count, dtype=torch.float64)
         self.scores = np.zeros(planted.count)

@@ -298,7 +298,7 @@ class Recorder:
 
     def keeps(self, round: int) -> bool:
         """Whether the transcripts of a round are kept."""
-        return self._keep == "all" or round in self._keep
+        return isinstance(self._keep, str) or round in self._keep
 
     @property
     def ratios(self) -> bool:
