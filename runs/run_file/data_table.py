@@ -79,7 +79,7 @@ class DataTable(Table):
     """Public number of classes; without it the labels tell it, and it counts as public."""
     outputs: Count | None = None
     """Numbers to predict of a record, in place of classes."""
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)  # by name, for the user's function
     """Of your own function: every other key of the table is one of these."""
 
     @model_validator(mode="before")

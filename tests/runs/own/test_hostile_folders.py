@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from overhear.runs.folder.sums import write_sums
+
 EVIL = 'open("ran", "w").close()\n'
 NAMES = [
     "os:system",
@@ -38,6 +40,7 @@ def written(place):
         if files is not None:
             held = {"schema": 1, "files": files, "installed": {}}
             (place / "run" / "sources.json").write_text(json.dumps(held))
+        write_sums(place / "run")  # who writes a folder writes its sums
 
     return write
 
@@ -70,12 +73,14 @@ def test_sources_outside_of_the_folder_are_refused_even_if_trusted(place, overhe
 )
 def test_sources_that_are_none_are_refused(place, overhear, text):
     (place / "run" / "sources.json").write_text(text)
+    write_sums(place / "run")
     code, said = overhear("report", "run")
     assert (code, "sources.json cannot be read" in said) == (2, True), said
 
 
 def test_a_folder_without_sources_is_refused_even_if_trusted(place, overhear):
     (place / "run" / "sources.json").unlink()
+    write_sums(place / "run")
     code, said = overhear("report", "run", "--trust-code")
     assert (code, "has no sources.json" in said) == (2, True), said
 
@@ -96,6 +101,7 @@ def test_a_pin_of_one_file_does_not_let_another_run(place, overhear):
     (place / "evil.py").write_text(EVIL)
     run = place / "run" / "run.toml"
     run.write_text(run.read_text().replace("own_mine:net", "evil:X"))
+    write_sums(place / "run")
     pins = {n: hashlib.sha256((place / n).read_bytes()).hexdigest() for n in ("own_mine.py",)}
     listed = ", ".join(f'"{name}" = "{value}"' for name, value in pins.items())
     (place / "policy.toml").write_text(
