@@ -87,10 +87,12 @@ def test_a_run_ends_after_the_round_that_runs_and_goes_on_to_the_same_models(
     assert tested[0] == tested[1]
 
 
-@pytest.mark.parametrize("name", ["_tell_layout", "write_sums"])
-def test_a_run_that_is_done_ends_as_if_nobody_had_asked(config, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("owner", "name"), [(running.run_folder, "tell_layout"), (running, "write_sums")]
+)
+def test_a_run_that_is_done_ends_as_if_nobody_had_asked(config, tmp_path, monkeypatch, owner, name):
     stop = Stop()
-    asks_before(monkeypatch, stop, running, name, call=1)
+    asks_before(monkeypatch, stop, owner, name, call=1)
     train_run(config, tmp_path / "out", stop=stop)
     assert run_folder.is_finished(tmp_path / "out")
 
