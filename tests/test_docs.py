@@ -347,7 +347,9 @@ def test_a_page_has_no_dead_link(page):
 
 
 def test_a_block_of_a_page_is_of_a_kind_that_is_run():
-    kinds = {block.kind for page in PAGES if page.stem != "results" for block in blocks(page)}
+    # Of these two commands take minutes, need data or another environment.
+    run = [page for page in PAGES if page.stem not in ("results", "flower")]
+    kinds = {block.kind for page in run for block in blocks(page)}
     assert kinds <= {"pycon", "python", "text", "toml", "jsonl", "console"}
 
 

@@ -101,5 +101,6 @@ def test_a_signal_that_comes_while_the_module_loads_ends_it_without_a_traceback(
                 running.send_signal(signal.SIGINT)
                 break
         said += running.stderr.read()
-        assert running.wait(60) == -signal.SIGINT
+        # By the signal itself, or by the program, where that listens already.
+        assert running.wait(60) in (-signal.SIGINT, 130)
     assert "Traceback" not in said

@@ -161,8 +161,11 @@ class Loop:
 def _generators(device: torch.device) -> list[Tensor]:
     """The states of torch's own generators that a loss on the device may draw from."""
     states = [torch.get_rng_state()]
-    if device.type in ("cuda", "mps"):
-        states.append(torch.get_device_module(device).get_rng_state(device))
+    # A generator that was never made has drawn nothing.
+    if device.type == "cuda" and torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state(device))
+    elif device.type == "mps" and torch.backends.mps.is_available():
+        states.append(torch.mps.get_rng_state())
     return states
 
 

@@ -19,7 +19,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "Missing argument 'DIR|RUN.toml'"),
+        ((), "a run's folder or a run file is missing"),
         (("run", "--sweep", "graph.name=ring"), "belong to RUN.toml"),
         (("run", "--out", "found"), "belong to RUN.toml"),
         (("run.toml",), "RUN.toml needs --out too"),

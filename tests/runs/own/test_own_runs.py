@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from overhear.runs.folder.sums import write_sums
 from tests.runs.own.conftest import MINE, command
 
 TRUST = "--trust-code"
@@ -119,6 +120,7 @@ def test_a_file_that_did_not_train_the_run_is_refused(place, overhear):
     held = json.loads((place / "run" / "sources.json").read_text())
     del held["files"]["own_parts.py"]
     (place / "run" / "sources.json").write_text(json.dumps(held))
+    write_sums(place / "run")
     code, said = overhear("report", "run", TRUST)
     assert code == 2
     assert "own_parts.py is imported now and did not train this run" in said
