@@ -54,12 +54,18 @@ _ASSUMED = "assumed: nobody looked"
 
 
 def assumed(
-    header: Header, *, passed: Sequence[str] = (), rounds: Sequence[int] = ()
+    header: Header,
+    *,
+    sampled: bool | None = None,
+    passed: Sequence[str] = (),
+    rounds: Sequence[int] = (),
 ) -> list[Assumed]:
     """The assumptions of a log.
 
     Args:
         header: of the log.
+        sampled: whether some release counts as made of a batch, as it may say for itself; what the
+            header says when None.
         passed: names of the checks of kept releases that passed.
         rounds: the rounds in which they looked.
 
@@ -73,8 +79,9 @@ def assumed(
         "released": "public releases alone" if header.public else "what was released before",
         "unit": unit,
         "sampler": (
-            f"each {unit} on its own, at its rate, in secret and anew each round"
-            if header.poisson
+            f"each {unit} on its own, at its rate, in secret and anew each time that a round is "
+            "gone through; nobody sees who takes part"
+            if (header.poisson if sampled is None else sampled)
             else f"every {unit} may be in every batch"
         ),
     }

@@ -89,21 +89,24 @@ def _decided(decision: Decision) -> dict[str, Any]:
 
 
 def check_declared(folder: Path, policy: Policy) -> Decision:
-    """Hold the logs of a folder against a policy, at the delta and adjacency of its limits.
+    """Hold the logs of a folder against a policy, each limit at its own delta and adjacency.
 
     Raises:
         ValueError: a log that cannot be read.
     """
-    adjacencies = {one.adjacency for one in policy.limits}
-    found = declared_report(
-        [folder],
-        delta=min(one.delta for one in policy.limits),
-        adjacency=Adjacency(min(adjacencies)),
-        policy=policy,
-    )
-    if found.decision is None:
-        raise RuntimeError("a policy was given, and nothing was decided")
-    return found.decision
+    log = read_log(folder)
+    accounts = dict[tuple[float, str], DeclaredAccount]()
+    for delta, adjacency in dict.fromkeys((one.delta, one.adjacency) for one in policy.limits):
+        statement = Statement(delta=delta, adjacency=Adjacency(adjacency), unit=log.header.unit)
+        limited = [
+            one.adversary
+            for one in policy.limits
+            if (one.delta, one.adjacency) == (delta, adjacency)
+        ]
+        accounts[delta, adjacency] = account_of_releases(
+            log, statement=statement, adversaries=limited
+        )
+    return decide_declared(policy, lambda one: accounts[one.delta, one.adjacency])
 
 
 def declared_report(
@@ -150,6 +153,8 @@ def declared_report(
             )
     return DeclaredReport(
         account=found,
-        assumptions=assumed(log.header),
-        decision=None if policy is None else decide_declared(policy, found, victim=victim),
+        assumptions=assumed(log.header, sampled=log.sampled),
+        decision=(
+            None if policy is None else decide_declared(policy, lambda _: found, victim=victim)
+        ),
     )
