@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ def party(found: Any, key: str, agents: int) -> int:
 def batch_name(found: Any) -> str:
     """The name of a batch, which a number may be."""
     if isinstance(found, str):
-        check_text(found, "batch")
+        check_name(found, "batch")
         return found
     return str(integer(found, "batch", least=0, most=_MOST_ROUND))
 
@@ -113,6 +114,16 @@ def check_text(found: Any, key: str) -> None:
         raise InputError(f"{key}={shown(found)} must be a text of 1 to {_LONGEST_NAME} characters")
     if not found.isprintable():
         raise InputError(f"{key}={shown(found)} must be printable text in one line")
+
+
+def check_name(found: Any, key: str) -> None:
+    """Refuse a name that looks like another one: spaces at an end, or letters that are composed."""
+    check_text(found, key)
+    if found != unicodedata.normalize("NFC", found.strip()):
+        raise InputError(
+            f"{key}={shown(found)} must have no spaces at its ends and be in normal form NFC, so "
+            "that names that look alike are one name"
+        )
 
 
 def check_choice(found: Mapping[str, Any], key: str, known: Sequence[str]) -> None:

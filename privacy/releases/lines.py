@@ -27,6 +27,7 @@ from .fields import (
     batch_name,
     check_choice,
     check_keys,
+    check_name,
     check_size,
     check_text,
     digest,
@@ -48,6 +49,7 @@ __all__ = [
     "Noise",
     "Release",
     "Vector",
+    "party_name",
     "read_header",
     "read_release",
 ]
@@ -105,6 +107,7 @@ class Vector:
         clip: bound on its L2 norm, infinite where it is not clipped.
         rate: probability that a unit is in the batch, 1 where it is not known to be Poisson.
         round: of the batch, where it is an earlier one than the release's.
+        again: how often that round had been gone through again by then.
     """
 
     owner: int
@@ -115,6 +118,7 @@ class Vector:
     clip: float
     rate: float
     round: int | None
+    again: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +197,15 @@ def read_header(found: Mapping[str, Any]) -> Header:
     )
 
 
+def party_name(party: int, header: Header) -> str:
+    """An agent by its number, or the server.
+
+    >>> party_name(6, read_header({"schema": "releases-1", "agents": 6}))
+    'the server'
+    """
+    return "the server" if party == header.agents else f"agent {party}"
+
+
 def read_release(found: Any, header: Header, *, round: int) -> Release:
     """A release of a round.
 
@@ -260,7 +273,7 @@ def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: in
     name, part = found.get("vector"), found.get("part")
     for key, text in (("vector", name), ("part", part)):
         if text is not None:
-            check_text(text, key)
+            check_name(text, key)
     if part is not None and name is None:
         raise InputError(
             f"part={shown(part)} of a vector without a name: give the name as `vector`, by which "
@@ -339,7 +352,7 @@ def _source(found: Any, header: Header, *, sender: int) -> Noise:
     check_size(weight, "weight of noise")
     name = found.get("id")
     if name is not None:
-        check_text(name, "id")
+        check_name(name, "id")
     known = found.get("known_to", [SERVER if sender == header.agents else sender])
     if not isinstance(known, Sequence) or isinstance(known, str):
         raise InputError(f"known_to={shown(known)} must be a list of agents")

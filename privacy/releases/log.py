@@ -9,15 +9,17 @@ carries a digest (`chain`), every line must.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from ..bounded import check_size
 from ..errors import InputError
 from ..ledger_lines import LONGEST_LINE, Chain, damaged, is_complete_object, parsed, round_number
-from .lines import SCHEMA, Header, Release, read_header, read_release
+from .files import LogFile, Played, check_joined, check_same_system, missing_rounds
+from .lines import SCHEMA, Header, Release, party_name, read_header, read_release
 
 __all__ = ["Played", "ReleaseLog", "holds_logs", "party_name", "read_log"]
 
@@ -25,13 +27,6 @@ _MOST_BYTES = 4 << 30
 _MOST_RELEASES = 5_000_000
 _PATTERN = "*.jsonl"
 _MARK = b'{"resumed_after"'
-
-
-class Played(NamedTuple):
-    """A round as often as it was played: once more for each time that it was gone through again."""
-
-    round: int
-    again: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +39,7 @@ class ReleaseLog:
         torn: how many lines were cut off.
         warnings: what was taken at its worst, in sentences.
         paths: the files.
+        missing: first and last of rounds, one after the other, that no line is about.
     """
 
     header: Header
@@ -51,6 +47,12 @@ class ReleaseLog:
     torn: int
     warnings: Sequence[str]
     paths: Sequence[Path]
+    missing: Sequence[tuple[int, int]] = ()
+
+    @property
+    def sampled(self) -> bool:
+        """Whether some vector counts as made of a batch that not every unit is in."""
+        return any(v.rate < 1 for of in self.rounds.values() for r in of for v in r.of)
 
 
 def read_log(
@@ -75,10 +77,10 @@ def read_log(
     every = [_read(path) for path in files]
     first = every[0]
     for one in every[1:]:
-        _check_same_system(first, one)
+        check_same_system(first, one)
     warnings = list[str]()
     if len(every) > 1 or first.header.agent is not None:
-        warnings += _check_joined(every, absent or {}, partial=partial)
+        warnings += check_joined(every, absent or {}, partial=partial)
     elif absent:
         raise InputError(
             f"absent={sorted(absent)} has no effect on {files[0]}, which holds everybody's "
@@ -101,12 +103,21 @@ def read_log(
             f"{torn} {'line was' if torn == 1 else 'lines were'} cut off in {of}; what a line "
             "announced may be any round, so every release counts once more"
         )
+    missing = missing_rounds(every)
+    if missing:
+        few = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in missing[:3])
+        warnings.append(
+            f"no line is about rounds {few}{', ...' * (len(missing) > 3)}, which count as rounds "
+            "without a release; every round that released something needs its line, and a round "
+            'that did not may say {"round": N, "releases": []}'
+        )
     return ReleaseLog(
         header=replace(first.header, agent=None) if len(every) > 1 else first.header,
         rounds=dict(sorted(rounds.items())),
         torn=torn,
         warnings=tuple(warnings),
         paths=tuple(files),
+        missing=missing,
     )
 
 
@@ -114,9 +125,10 @@ def holds_logs(folder: Path) -> bool:
     """Whether a folder holds logs of releases, and is not that of a run."""
     if not folder.is_dir() or (folder / "run.toml").exists():
         return False
-    for path in sorted(folder.glob(_PATTERN))[:1]:
-        with path.open("rb") as file:
-            return f'"{SCHEMA}"'.encode() in file.read(1 << 10)
+    for path in sorted(folder.glob(_PATTERN)):
+        if path.is_file():  # a pipe would be waited for
+            with path.open("rb") as file:
+                return f'"{SCHEMA}"'.encode() in file.read(1 << 10)
     return False
 
 
@@ -132,22 +144,14 @@ def _files(paths: Sequence[Path]) -> list[Path]:
             found.append(path)
     if not found:
         raise InputError("no log of releases is named; give a file or a folder")
-    resolved = [path.resolve() for path in found]
+    resolved = [os.path.realpath(path) for path in found]  # of a loop of links too
     for path, real in zip(found, resolved, strict=True):
         if resolved.count(real) > 1:
             raise InputError(f"{path} is named twice; name each log once")
     return found
 
 
-@dataclass(kw_only=True, slots=True)
-class _File:
-    path: Path
-    header: Header
-    rounds: dict[Played, list[Release]]
-    torn: int = 0
-
-
-def _read(path: Path) -> _File:
+def _read(path: Path) -> LogFile:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; name a log of releases")
     check_size(path, _MOST_BYTES)
@@ -164,8 +168,8 @@ class _Reader:
         self._known: dict[str, Release] = {}
         self._count = 0
 
-    def read(self) -> _File:
-        one = _File(path=self._path, header=self._header(), rounds={})
+    def read(self) -> LogFile:
+        one = LogFile(path=self._path, header=self._header())
         # By round in which going on it was last met, how often before, and what it holds.
         met: dict[int, tuple[int, int]] = {}
         last, went_on = -1, 0
@@ -176,6 +180,7 @@ class _Reader:
                 if after is None:
                     raise self._wrong("resumed_after must be the number of a round, or -1")
                 last, went_on, seen = after, went_on + 1, set()
+                one.resumed_after.append(after)
                 continue
             number = self._number(body, last)
             if number != last:
@@ -183,7 +188,10 @@ class _Reader:
             last = number
             session, again = met.get(number, (went_on, 0))
             met[number] = went_on, again + (session != went_on)
-            found = [self._release(release, one.header, number) for release in body["releases"]]
+            found = [
+                _carried(self._release(release, one.header, number), met)
+                for release in body["releases"]
+            ]
             self._check_once(found, one.header, number, seen)
             one.rounds.setdefault(Played(number, met[number][1]), []).extend(found)
         if one.torn and not any(one.rounds.values()):
@@ -208,7 +216,7 @@ class _Reader:
         except InputError as error:
             raise InputError(f"{self._path} line 1: {error}") from error
 
-    def _bodies(self, one: _File) -> Iterator[dict[str, Any]]:
+    def _bodies(self, one: LogFile) -> Iterator[dict[str, Any]]:
         """The objects of the lines; a line that was cut off is last, or before going on."""
         following = self._line()
         while line := following:
@@ -298,82 +306,19 @@ class _Reader:
         line = self._file.readline(LONGEST_LINE + 1)
         self._at += bool(line)
         if len(line) > LONGEST_LINE:
-            raise damaged(self._path, self._at, f"it is longer than {LONGEST_LINE} bytes")
+            raise InputError(
+                f"{self._path} line {self._at} is longer than {LONGEST_LINE} bytes; say the "
+                "releases of the round in several lines, each with its number"
+            )
         return line
 
 
-def party_name(party: int, header: Header) -> str:
-    """An agent by its number, or the server.
-
-    >>> party_name(6, read_header({"schema": "releases-1", "agents": 6}))
-    'the server'
-    """
-    return "the server" if party == header.agents else f"agent {party}"
-
-
-def _check_joined(
-    every: Sequence[_File], absent: Mapping[int, Sequence[int]], *, partial: bool
-) -> list[str]:
-    """Refuse files that do not make one system: a party twice, or one that says nothing.
-
-    Returns:
-        What is missing of a part of a system, in a sentence.
-    """
-    header, parties = every[0].header, [one.header.agent for one in every]
-    for one in every:
-        if one.header.agent is None:
-            raise InputError(
-                f"{one.path} names no agent, so it cannot be joined with {every[0].path}; add "
-                '"agent" to the header of each file, or give one file that holds everything'
-            )
-    for one in every:
-        if parties.count(one.header.agent) > 1:
-            raise InputError(
-                f"{one.path}: two files are of {party_name(one.header.agent or 0, header)}; "
-                "give each party's log once"
-            )
-    if unknown := [agent for agent in absent if not 0 <= agent < header.agents]:
-        raise InputError(f"absent agent {unknown[0]} must lie in 0..{header.agents - 1}")
-    missing = sorted(set(range(header.agents)) - set(parties) - set(absent))
-    if missing and partial:
-        few = ", ".join(map(str, missing[:5])) + ", ..." * (len(missing) > 5)
-        return [f"no releases of agents {few} are counted: their logs are not here"]
-    if missing:
-        raise InputError(
-            f"no log of agent {missing[0]} of {header.agents} is given; add its file, or say in "
-            "which rounds it was absent"
-        )
-    rounds = sorted({played.round for one in every for played in one.rounds})
-    for party in sorted(set(absent) - set(parties)):
-        if there := sorted(set(rounds) - set(absent[party])):
-            raise InputError(
-                f"no log of agent {party} is given, which is not said to be absent in round "
-                f"{there[0]}; add its file"
-            )
-    for one in every:
-        party = one.header.agent or 0
-        held = {played.round for played in one.rounds}
-        away = set(absent.get(party, ()))
-        for number in rounds:
-            if number not in held and number not in away and party != header.agents:
-                raise InputError(
-                    f"{one.path} has no release of agent {party} in round {number}, in which "
-                    f"others released; say that it was absent, --absent {party}:{number}, if that "
-                    "is publicly known, or add what it released"
-                )
-            if number in held and number in away:
-                raise InputError(
-                    f"agent {party} is said to be absent in round {number}, and {one.path} has a "
-                    "release of it"
-                )
-    return []
-
-
-def _check_same_system(first: _File, other: _File) -> None:
-    for key in ("system", "agents", "unit", "public", "encrypted"):
-        one, two = getattr(first.header, key), getattr(other.header, key)
-        if one != two:
-            raise InputError(
-                f"{other.path} says {key}={two!s} and {first.path} {key}={one!s}; the logs of one "
-                "system agree in it"
-            )
+def _carried(release: Release, met: Mapping[int, tuple[int, int]]) -> Release:
+    """A release whose vectors of earlier rounds are those of the last time that these were met."""
+    if all(vector.round is None for vector in release.of):
+        return release
+    of = (
+        vector if vector.round is None else replace(vector, again=met.get(vector.round, (0, 0))[1])
+        for vector in release.of
+    )
+    return replace(release, of=tuple(of))

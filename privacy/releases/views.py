@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,12 +23,15 @@ from ..adversary import Adversary, Sees
 from ..errors import InputError, UnsupportedView
 from ..view.leak import leak_sentence
 from ..view.view import View
-from .lines import Header, Release, Vector
-from .log import Played, ReleaseLog, party_name
+from .lines import Header, party_name
+from .log import ReleaseLog
+from .shapes import Shape, insiders, rounds_are_tied, shape_of
 
 __all__ = ["Batch", "Exposed", "Views"]
 
 _MOST_ROWS = 4_000  # of rounds that are one view
+_MOST_COLUMNS = 4_000  # of one agent in a view
+_UNCLIPPED = "a vector that is not clipped is released"
 _TIED = 1e-9  # share of the information between two batches that is more than rounding
 
 
@@ -65,34 +68,6 @@ class Exposed:
     whole_run: bool
 
 
-class _Column(NamedTuple):
-    owner: int
-    batch: int
-    bound: float
-    rate: float
-    vector: int
-
-
-class _Shape(NamedTuple):
-    """A round, or all of a run, with names replaced by numbers.
-
-    Attributes:
-        senders, receivers, kinds: of each row; receivers None where it is public.
-        parts: of each row (column, weight) pairs.
-        noise: of each row (source, coefficient) pairs.
-        columns: what each is a part of, and the bound of the whole.
-        known_to: of each source.
-    """
-
-    senders: tuple[int, ...]
-    receivers: tuple[frozenset[int] | None, ...]
-    kinds: tuple[str, ...]
-    parts: tuple[tuple[tuple[int, float], ...], ...]
-    noise: tuple[tuple[tuple[int, float], ...], ...]
-    columns: tuple[_Column, ...]
-    known_to: tuple[frozenset[int], ...]
-
-
 class Views:
     """The views of a log, by shape of round.
 
@@ -106,7 +81,7 @@ class Views:
 
     def __init__(self, log: ReleaseLog) -> None:
         self._header = log.header
-        self.whole_run = _rounds_are_tied(log)
+        self.whole_run = rounds_are_tied(log)
         if self.whole_run:
             if log.torn:
                 raise UnsupportedView(
@@ -121,15 +96,16 @@ class Views:
                     "its own id, or account for fewer rounds"
                 )
             whole = [(played, of) for played, of in log.rounds.items()]
-            self._shapes = {_shape(whole): (1, 0)}
+            self._shapes = {shape_of(whole): (1, 0)}
         else:
-            self._shapes = dict[_Shape, tuple[int, int]]()
+            self._shapes = dict[Shape, tuple[int, int]]()
             for played, of in log.rounds.items():
-                shape = _shape([(played, of)])
+                shape = shape_of([(played, of)])
                 count, first = self._shapes.get(shape, (0, played.round))
                 self._shapes[shape] = count + 1, first
         self._torn = log.torn
-        self._views: dict[tuple[int, Adversary], _Seen] = {}
+        self._views: dict[tuple[int, _Sight], _Seen] = {}
+        self._sights: dict[tuple[int, Adversary], _Sight] = {}
         self.owners = sorted({c.owner for shape in self._shapes for c in shape.columns})
 
     def exposed(self, who: Adversary, victim: int) -> Exposed:
@@ -147,9 +123,7 @@ class Views:
         for number, (shape, (count, first)) in enumerate(self._shapes.items()):
             if not any(column.owner == victim for column in shape.columns):
                 continue
-            seen = self._views.get((number, who))
-            if seen is None:
-                seen = self._views[number, who] = _Seen(shape, who, self._header)
+            seen = self._seen(number, shape, who)
             for mu, rate, vectors, because in seen.batches(victim, whole=self.whole_run):
                 key = mu, rate, vectors
                 found[key] += count + self._torn
@@ -165,37 +139,52 @@ class Views:
             whole_run=self.whole_run,
         )
 
-    def alone(self, agent: int) -> bool:
-        """Whether an agent learns of others what an eavesdropper learns, where all see everything.
+    def _seen(self, number: int, shape: Shape, who: Adversary) -> _Seen:
+        """The view of an adversary; those who see and know the same have the same one."""
+        sight = self._sights.get((number, who))
+        if sight is None:
+            sight = self._sights[number, who] = _sight(shape, who, self._header)
+        if (number, sight) not in self._views:
+            self._views[number, sight] = _Seen(shape, sight, self._header)
+        return self._views[number, sight]
 
-        It does unless it knows noise of a release that holds anybody else's vectors, or that is
-        tied to such a release by noise.
+    def apart(self) -> frozenset[int]:
+        """Agents that may learn of others what one that only looks on does not.
+
+        Where all see everything, they know noise that is tied to vectors of others; elsewhere they
+        send, receive or know anything.
         """
-        return not any(_touches(shape, agent) for shape in self._shapes)
+        found = set[int]()
+        for shape in self._shapes:
+            if self._header.public:
+                found.update(shape.senders, *shape.known_to, *filter(None, shape.receivers))
+            else:
+                found |= insiders(shape)
+        return frozenset(found)
 
 
-def _touches(shape: _Shape, agent: int) -> bool:
-    """Whether noise that the agent knows is tied to vectors of others."""
-    known = {s for s, knowers in enumerate(shape.known_to) if agent in knowers}
-    if not known:
-        return False
-    tied, rows, before = set(known), set[int](), -1
-    while len(rows) != before:
-        before = len(rows)
-        rows |= {i for i, of in enumerate(shape.noise) if any(s in tied for s, _ in of)}
-        tied |= {s for i in rows for s, _ in shape.noise[i]}
-    return any(shape.columns[c].owner != agent for i in rows for c, _ in shape.parts[i])
+class _Sight(NamedTuple):
+    """The rows that an adversary sees, and the sources that it does not know."""
+
+    rows: tuple[int, ...]
+    sources: tuple[int, ...]
+
+
+def _sight(shape: Shape, who: Adversary, header: Header) -> _Sight:
+    return _Sight(
+        tuple(i for i in range(len(shape.senders)) if _sees(shape, i, who, header)),
+        tuple(s for s, known in enumerate(shape.known_to) if not known & who.agents),
+    )
 
 
 class _Seen:
     """The view of one adversary in a round, or in all."""
 
-    def __init__(self, shape: _Shape, who: Adversary, header: Header) -> None:
+    def __init__(self, shape: Shape, sight: _Sight, header: Header) -> None:
         from scipy.sparse import csr_array
 
         self._shape = shape
-        rows = [i for i in range(len(shape.senders)) if _sees(shape, i, who, header)]
-        sources = [s for s, known in enumerate(shape.known_to) if not known & who.agents]
+        rows, sources = sight
         place = {s: j for j, s in enumerate(sources)}
         contributions = _matrix([shape.parts[i] for i in rows], len(shape.columns))
         noise = _matrix(
@@ -219,6 +208,11 @@ class _Seen:
             if column.owner == victim:
                 every.setdefault(column.batch, []).append(c)
         groups = [list(columns) for columns in every.values()]
+        if (count := sum(map(len, groups))) > _MOST_COLUMNS:
+            raise UnsupportedView(
+                f"{count} vectors of agent {victim} are released together, and at most "
+                f"{_MOST_COLUMNS} are looked at; name those that are one vector"
+            )
         if whole or (len(groups) > 1 and self._are_tied(groups)):
             groups = [[c for of in groups for c in of]]
             return [self._batch(groups[0], rate=1.0, whole=whole)]
@@ -231,7 +225,8 @@ class _Seen:
         mu = self._view.mu(columns, bounds=bounds)
         count = len({self._shape.columns[c].vector for c in columns})
         if math.isinf(mu):
-            return mu, rate, count, leak_sentence(self._view.leaks(columns))
+            leaks = self._view.leaks(columns)
+            return mu, rate, count, leak_sentence(leaks) if leaks else _UNCLIPPED
         if count == 1:
             return mu, rate, count, "one vector of a batch is released"
         of = "all rounds" if whole else "one batch"
@@ -248,7 +243,7 @@ class _Seen:
         return bool(share[of[:, None] != of[None, :]].max(initial=0.0) > _TIED)
 
 
-def _sees(shape: _Shape, row: int, who: Adversary, header: Header) -> bool:
+def _sees(shape: Shape, row: int, who: Adversary, header: Header) -> bool:
     to = shape.receivers[row]
     if to is None or not header.public:
         return True
@@ -257,7 +252,7 @@ def _sees(shape: _Shape, row: int, who: Adversary, header: Header) -> bool:
     return bool(({shape.senders[row]} | to) & who.agents)
 
 
-def _to(shape: _Shape, row: int, header: Header) -> str:
+def _to(shape: Shape, row: int, header: Header) -> str:
     to = shape.receivers[row]
     if to is None:
         return " to all"
@@ -273,109 +268,3 @@ def _matrix(rows: Sequence[Iterable[tuple[int, float]]], columns: int) -> object
         (np.asarray(values, dtype=float), (np.asarray(at, dtype=int), np.asarray(to, dtype=int))),
         shape=(len(rows), columns),
     )
-
-
-def _rounds_are_tied(log: ReleaseLog) -> bool:
-    """Whether a source of noise or a vector occurs in more than one round."""
-    seen: dict[str, Played] = {}
-    for played, releases in log.rounds.items():
-        for release in releases:
-            if any(v.round is not None for v in release.of):
-                return True
-            for one in release.noise:
-                if one.id is not None and seen.setdefault(one.id, played) != played:
-                    return True
-    return False
-
-
-def _shape(rounds: Sequence[tuple[Played, Sequence[Release]]]) -> _Shape:
-    """Numbers in place of names, in the order of their first occurrence.
-
-    Raises:
-        ValueError: two statements about one vector, batch or source that contradict each other.
-    """
-    numbers = _Numbers(rounds)
-    senders, receivers, kinds, parts, noise = [], [], [], [], []
-    for played, releases in rounds:
-        for release in releases:
-            senders.append(release.sender)
-            receivers.append(release.to)
-            kinds.append(release.kind)
-            of: dict[int, float] = {}
-            for vector in release.of:
-                column = numbers.column(vector, played)
-                of[column] = of.get(column, 0.0) + vector.weight
-            parts.append(tuple(of.items()))
-            noise.append(
-                tuple((numbers.source(one.id, one.known_to), one.std) for one in release.noise)
-            )
-    return _Shape(
-        tuple(senders), tuple(receivers), tuple(kinds), tuple(parts), tuple(noise),
-        tuple(numbers.columns), tuple(numbers.known_to),
-    )  # fmt: skip
-
-
-class _Numbers:
-    """Gives columns, batches and sources their numbers."""
-
-    def __init__(self, rounds: Sequence[tuple[Played, Sequence[Release]]]) -> None:
-        self.columns: list[_Column] = []
-        self.known_to: list[frozenset[int]] = []
-        self._of_vector: dict[tuple[object, ...], tuple[int, float]] = {}
-        self._of_column: dict[tuple[object, ...], int] = {}
-        self._count = 0
-        self._of_batch: dict[tuple[object, ...], tuple[int, float]] = {}
-        self._of_source: dict[str, int] = {}
-        self._last: Mapping[int, Played] = {played.round: played for played, _ in rounds}
-
-    def column(self, vector: Vector, played: Played) -> int:
-        if vector.round is not None:
-            # Of a round that was gone through again, the last time before this release.
-            earlier = [Played(vector.round, a) for a in range(played.again, -1, -1)]
-            known = [p for p in earlier if (vector.owner, p, vector.batch) in self._of_batch]
-            played = known[0] if known else Played(vector.round, 0)
-        key = vector.owner, played, vector.batch
-        batch, rate = self._of_batch.setdefault(key, (len(self._of_batch), vector.rate))
-        if rate != vector.rate:
-            raise InputError(
-                f"batch {vector.batch} of agent {vector.owner} in round {played.round} has the "
-                f"rates {rate:g} and {vector.rate:g}; a batch is drawn once"
-            )
-        if vector.vector is None:
-            return self._new(vector, batch, self._vectors())
-        name: tuple[object, ...] = (*key, vector.vector)
-        if name not in self._of_vector:
-            self._of_vector[name] = self._vectors(), vector.clip
-        whole = self._of_vector[name]
-        if whole[1] != vector.clip:
-            raise InputError(
-                f"vector {vector.vector!r} of agent {vector.owner} in round {played.round} has the "
-                f"clip norms {whole[1]:g} and {vector.clip:g}; it is clipped once"
-            )
-        name = (*name, vector.part)
-        if name not in self._of_column:
-            self._of_column[name] = self._new(vector, batch, whole[0])
-        return self._of_column[name]
-
-    def _vectors(self) -> int:
-        """The number of the next vector."""
-        self._count += 1
-        return self._count - 1
-
-    def _new(self, vector: Vector, batch: int, whole: int) -> int:
-        self.columns.append(_Column(vector.owner, batch, vector.clip, vector.rate, whole))
-        return len(self.columns) - 1
-
-    def source(self, name: str | None, known_to: frozenset[int]) -> int:
-        if name is None:
-            self.known_to.append(known_to)
-            return len(self.known_to) - 1
-        number = self._of_source.setdefault(name, len(self.known_to))
-        if number == len(self.known_to):
-            self.known_to.append(known_to)
-        elif self.known_to[number] != known_to:
-            raise InputError(
-                f"noise {name!r} is said to be known to {sorted(self.known_to[number])} and to "
-                f"{sorted(known_to)}; name all who know it, each time"
-            )
-        return number

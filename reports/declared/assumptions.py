@@ -64,7 +64,8 @@ def assumed(
 
     Args:
         header: of the log.
-        sampled: whether any line says that its batch is Poisson; as the header says when None.
+        sampled: whether some release counts as made of a batch, as it may say for itself; what the
+            header says when None.
         passed: names of the checks of kept releases that passed.
         rounds: the rounds in which they looked.
 
@@ -78,7 +79,8 @@ def assumed(
         "released": "public releases alone" if header.public else "what was released before",
         "unit": unit,
         "sampler": (
-            f"each {unit} on its own, at its rate, in secret and anew each round"
+            f"each {unit} on its own, at its rate, in secret and anew each time that a round is "
+            "gone through; nobody sees who takes part"
             if (header.poisson if sampled is None else sampled)
             else f"every {unit} may be in every batch"
         ),

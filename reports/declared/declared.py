@@ -100,21 +100,26 @@ def _decided(decision: Decision) -> dict[str, Any]:
 
 
 def check_declared(folder: Path, policy: Policy) -> Decision:
-    """Hold the logs of a folder against a policy, at the delta and adjacency of its limits.
+    """Hold the logs of a folder against a policy, each limit at its own delta and adjacency.
 
     Raises:
         ValueError: a log that cannot be read.
     """
-    adjacencies = {one.adjacency for one in policy.limits}
-    found = declared_report(
-        [folder],
-        delta=min(one.delta for one in policy.limits),
-        adjacency=Adjacency(min(adjacencies)),
-        policy=policy,
-    )
-    if found.decision is None:
-        raise RuntimeError("a policy was given, and nothing was decided")
-    return found.decision
+    log = read_log(folder)
+    held = read_held(log.paths)
+    status = Status.DECLARED if held is None else held.status
+    accounts = dict[tuple[float, str], DeclaredAccount]()
+    for delta, adjacency in dict.fromkeys((one.delta, one.adjacency) for one in policy.limits):
+        statement = Statement(delta=delta, adjacency=Adjacency(adjacency), unit=log.header.unit)
+        limited = [
+            one.adversary
+            for one in policy.limits
+            if (one.delta, one.adjacency) == (delta, adjacency)
+        ]
+        accounts[delta, adjacency] = account_of_releases(
+            log, statement=statement, adversaries=limited, status=status
+        )
+    return decide_declared(policy, lambda one: accounts[one.delta, one.adjacency], held=held)
 
 
 def declared_report(
@@ -163,17 +168,16 @@ def declared_report(
             found = account_of_releases(
                 log, statement=statement, adversaries=[*found, *more], victim=victim, status=status
             )
-    sampled = any(v.rate < 1 for of in log.rounds.values() for one in of for v in one.of)
     return DeclaredReport(
         account=found,
         assumptions=assumed(
             log.header,
-            sampled=sampled or log.header.poisson,
+            sampled=log.sampled,
             passed=() if held is None else held.passed,
             rounds=() if held is None else held.rounds,
         ),
         decision=None
         if policy is None
-        else decide_declared(policy, found, victim=victim, held=held),
+        else decide_declared(policy, lambda _: found, victim=victim, held=held),
         held=held,
     )

@@ -11,7 +11,7 @@ list cannot give, such as an audit of the engine, is missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...privacy.guarantee import Guarantee, Status
 from ...runs.numbers import bound, small
@@ -26,7 +26,7 @@ __all__ = ["decide_declared"]
 
 def decide_declared(
     policy: Policy,
-    account: DeclaredAccount,
+    account: Callable[[Limit], DeclaredAccount],
     *,
     victim: int | None = None,
     held: Held | None = None,
@@ -35,15 +35,19 @@ def decide_declared(
 
     Args:
         policy: what must hold.
-        account: of the log, with every adversary that the policy limits.
+        account: of the log, for each limit of the policy one that holds its adversary.
         victim: the agent that figures are about, where they are about one alone.
         held: what checks of kept releases found.
     """
-    found = [_limited(limit, account, policy.evidence, victim) for limit in policy.limits]
+    accounts = [account(limit) for limit in policy.limits]
+    found = [
+        _limited(limit, one, policy.evidence, victim)
+        for limit, one in zip(policy.limits, accounts, strict=True)
+    ]
     if held is not None:
         found.append(_checks(held))
-    found += _evidence(policy.evidence, account)
-    return Decision(requirements=found, notes=tuple(account.warnings))
+    found += _evidence(policy.evidence, accounts[0])
+    return Decision(requirements=found, notes=tuple(accounts[0].warnings))
 
 
 def _limited(
@@ -124,13 +128,15 @@ def _evidence(wanted: Evidence, account: DeclaredAccount) -> Iterator[Requiremen
                 "declared systems, or train with the engine.",
             )
     if wanted.complete_run:
-        torn = account.log.torn
+        torn, missing = account.log.torn, account.log.missing
         yield Requirement(
             name="evidence: complete log",
-            outcome=Outcome.MISSING if torn else Outcome.PASSED,
+            outcome=Outcome.MISSING if torn or missing else Outcome.PASSED,
             sentence=(
                 f"{torn} of its lines are cut off; each counts as one more of every release."
                 if torn
+                else f"No line is about round {missing[0][0]}, which may have released something."
+                if missing
                 else "No line of the log is cut off. Whether the system has more rounds than the "
                 "log is not known."
             ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["DeclaredAccount", "account_of_releases"]
 
 _MOST_PAIRS = 250_000  # of an adversary and a victim, that a name may ask about
+_MOST_MEMBERS = 10_000_000  # of all coalitions that a name may ask about
 _NOT_DECLARED = ("final-models", "single-message")
 
 
@@ -160,6 +162,11 @@ def account_of_releases(
         )
     if victim is not None and not 0 <= victim < header.agents:
         raise InputError(f"victim={victim} must lie in 0..{header.agents - 1}")
+    if not log.rounds:
+        raise InputError(
+            f"{log.paths[0]} holds no round; what a system released before its log was written is "
+            'not known, and one that released nothing says {"round": 1, "releases": []}'
+        )
     views = Views(log)
     asked = list(dict.fromkeys(adversaries)) or _default(log)
     every = []
@@ -210,30 +217,34 @@ def _pairs(
         who = Adversary(name=SERVER, sees=Sees.OWN_LINKS, agents=frozenset({agents}))
         pairs = [(who, v) for v in asked]
     elif name == ALL_OTHERS:
+        _check_count(name, agents * len(asked), _MOST_MEMBERS)
         pairs = [(coalition(set(range(agents)) - {v}), v) for v in asked if agents > 1]
     elif name == WORST_NEIGHBOUR:
-        pairs = _neighbours(views, log, asked)
+        curious = _curious(views, agents)
+        _check_count(name, len(curious) * len(asked), _MOST_PAIRS)
+        pairs = [(neighbour(k), v) for k in curious for v in asked if v != k]
     else:
         who = parse_adversary(name, agents)
         pairs = [(who, v) for v in asked if victim is not None or v not in who.agents]
     if not pairs:
         raise UnsupportedView(f"adversary {name!r} leaves no victim among {agents} agents")
-    if len(pairs) > _MOST_PAIRS:
-        raise InputError(
-            f"adversary {name!r} asks about {len(pairs)} pairs of an adversary and a victim, and "
-            f"at most {_MOST_PAIRS} are looked at; name one, such as neighbour:0, and a victim"
-        )
     return pairs
 
 
-def _neighbours(views: Views, log: ReleaseLog, asked: Sequence[int]) -> list[tuple[Adversary, int]]:
-    """Single agents with their victims; of agents who learn what everybody learns the first two."""
-    every: Sequence[int] = range(log.header.agents)
-    if not log.header.public:
-        plain = [k for k in every if views.alone(k)]
-        # Two of them, so that there is one for each victim.
-        every = sorted({*(k for k in every if not views.alone(k)), *plain[:2]})
-    return [(neighbour(k), v) for k in every for v in asked if v != k]
+def _check_count(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise InputError(
+            f"adversary {name!r} asks about {count} agents that look on, counted for each victim, "
+            f"and at most {most} are looked at; name one, such as neighbour:0, and a victim"
+        )
+
+
+def _curious(views: Views, agents: int) -> list[int]:
+    """The agents that may learn most: of those that only look on, the first two."""
+    apart = views.apart()
+    # Two of them, so that there is one for each victim.
+    onlookers = islice((k for k in range(agents) if k not in apart), 2)
+    return sorted({*(k for k in apart if k < agents), *onlookers})
 
 
 def _worst(

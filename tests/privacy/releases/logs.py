@@ -47,10 +47,12 @@ def account(
     path: Path | list[Path], *, adversaries: Iterable[str] = (), **how: Any
 ) -> DeclaredAccount:
     """The account of a log at delta 1e-5."""
-    absent = how.pop("absent", None)
+    absent, victim = how.pop("absent", None), how.pop("victim", None)
     log = read_log(path, absent=absent)
     statement = Statement(delta=1e-5, unit=log.header.unit, **how)
-    return account_of_releases(log, statement=statement, adversaries=list(adversaries))
+    return account_of_releases(
+        log, statement=statement, adversaries=list(adversaries), victim=victim
+    )
 
 
 def mu(path: Path | list[Path], adversary: str = "eavesdropper", **how: Any) -> float:

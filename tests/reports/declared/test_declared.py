@@ -95,6 +95,39 @@ def test_a_log_that_is_cut_off_is_not_complete(capsys, tmp_path, policy):
     assert "cut off" in " ".join(out.split())
 
 
+def test_a_log_with_rounds_that_no_line_is_about_is_not_complete(capsys, tmp_path, policy):
+    write(tmp_path / "c" / "a.jsonl", {t: [one()] for t in (1, 10)})
+    path = policy(evidence='declared = "trusted"', epsilon=9)
+    code, out, _ = told(capsys, "check", tmp_path / "c", "--policy", path)
+    assert code == 5
+    assert "No line is about round 2" in " ".join(out.split())
+    path = policy(evidence='declared = "trusted"\ncomplete_run = false', epsilon=9)
+    assert told(capsys, "check", tmp_path / "c", "--policy", path)[0] == 0
+
+
+def test_each_limit_is_held_at_its_own_delta_and_adjacency(capsys, log, policy):
+    """Epsilon is 2.34 at delta 1e-5, 2.99 at 1e-7, and 4.37 where a record is replaced."""
+    path = policy(evidence='declared = "trusted"', epsilon=2.4)
+    limits = path.read_text()
+    for epsilon, delta, adjacency in (
+        (3.1, 1e-7, "add-or-remove-one"),
+        (4.5, 1e-5, "replace-one"),
+    ):
+        limits += (
+            f'[[limits]]\nadversary = "eavesdropper"\nepsilon = {epsilon}\ndelta = {delta}\n'
+            f'adjacency = "{adjacency}"\n'
+        )
+        path.write_text(limits)
+        code, out, _ = told(capsys, "check", log.parent, "--policy", path)
+        assert (code, "Within the policy" in out) == (0, True)
+
+
+def test_a_release_that_is_sampled_against_its_header_says_so_in_its_assumptions(capsys, tmp_path):
+    path = write(tmp_path / "a.jsonl", {1: [one(sampler="poisson")]}, sampler="other")
+    _, out, _ = told(capsys, "account", path, "--format", "json")
+    assert "each record on its own" in json.loads(out)["assumptions"][3]["text"]
+
+
 def test_no_protection_is_over_every_limit(capsys, tmp_path, policy):
     write(tmp_path / "c" / "a.jsonl", {1: [one(noise=[])]})
     path = policy(evidence='declared = "trusted"', epsilon=1e6)
