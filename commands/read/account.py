@@ -92,7 +92,7 @@ def account(
 
         say(console, headline(found) + ".")
         say(console, meaning(found))
-        table = [dict(zip(HEADS, row, strict=True)) for row in rows(found)]
+        table: list[dict[str, str]] = [dict(zip(HEADS, row, strict=True)) for row in rows(found)]
         console.print(rows_table(table, title="Who could learn what"))
         for warning in found.account.warnings:
             say(console, f"Note: {warning}.")

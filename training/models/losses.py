@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -89,8 +90,9 @@ def loss_named(name: str, *, classes: int, outputs: int) -> Loss:
             f"[model] loss={name!r} is {type(found).__name__}; it must be a function (outputs, "
             "targets) -> one number for each example"
         )
-    check_loss(found, name, classes=classes, outputs=outputs)
-    return found
+    loss = cast("Loss", found)  # which the check holds it to
+    check_loss(loss, name, classes=classes, outputs=outputs)
+    return loss
 
 
 def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:

@@ -287,12 +287,13 @@ def _shown(cell: object) -> str:
 
 def _numbers(cells: Cells) -> NDArray[np.float64]:
     """Cells as finite numbers."""
+    values, plain = np.zeros(0), False
     try:
         values = np.array(list(map(float, cells)), dtype=np.float64)  # type: ignore[arg-type]  # a cell that is none raises
         # Python reads 1_000 as a number, nobody else does.
         plain = not any("_" in cell for cell in cells if isinstance(cell, str))
     except (TypeError, ValueError, OverflowError):
-        plain = False
+        pass
     if plain and np.isfinite(values).all():
         return values
     for place, cell in enumerate(cells):
