@@ -6,7 +6,8 @@
 
 A round whose noise and vectors occur in no other round is a view by itself, and its batches are
 amplified by sampling. Otherwise all rounds are one view, in which a record may take part every
-time. Rounds that differ by names alone are looked at once.
+time. Rounds that differ by names alone are looked at once. Sampled clients are amplified only
+against those who do not see their own messages, which tell who takes part.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from ..adversary import Adversary, Sees
 from ..errors import InputError, UnsupportedView
+from ..guarantee import Unit
 from ..view.leak import leak_sentence
 from ..view.view import View
 from .lines import Header, party_name
@@ -185,6 +187,7 @@ class _Seen:
 
         self._shape = shape
         rows, sources = sight
+        self._rows, self._by_client = rows, header.unit is Unit.CLIENT
         place = {s: j for j, s in enumerate(sources)}
         contributions = _matrix([shape.parts[i] for i in rows], len(shape.columns))
         noise = _matrix(
@@ -216,7 +219,21 @@ class _Seen:
         if whole or (len(groups) > 1 and self._are_tied(groups)):
             groups = [[c for of in groups for c in of]]
             return [self._batch(groups[0], rate=1.0, whole=whole)]
-        return [self._batch(of, rate=self._shape.columns[of[0]].rate) for of in groups]
+        return [self._batch(of, rate=self._rate(of)) for of in groups]
+
+    def _rate(self, columns: Sequence[int]) -> float:
+        """Of a batch: that of its columns, and 1 where the adversary sees who takes part.
+
+        A client sends in a round just where it takes part, so whoever sees its own message knows.
+        """
+        owner, rate = self._shape.columns[columns[0]].owner, self._shape.columns[columns[0]].rate
+        return 1.0 if self._by_client and owner in self._takes_part(columns) else rate
+
+    def _takes_part(self, columns: Sequence[int]) -> set[int]:
+        """Who sends a seen release that holds one of the columns."""
+        held = set(columns)
+        rows = (i for i in self._rows if held & {c for c, _ in self._shape.parts[i]})
+        return {self._shape.senders[i] for i in rows}
 
     def _batch(
         self, columns: Sequence[int], *, rate: float, whole: bool = False

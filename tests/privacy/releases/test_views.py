@@ -232,6 +232,29 @@ def test_a_torn_line_where_noise_goes_on_is_refused(tmp_path):
         account(write(tmp_path / "a.jsonl", [*lines, '{"rou'], end=""))
 
 
+def test_clients_are_not_amplified_against_who_sees_that_they_take_part(tmp_path):
+    """To the server a client's own message is that; to all goes the sum, which does not tell."""
+    own = [
+        one(k, to="server", of=[{"owner": k, "vector": "g"}], noise=[{"std": 1.0}])
+        for k in range(3)
+    ]
+    total = one("server", to="all", of=[{"owner": k, "vector": "g"} for k in range(3)], noise=4.0)
+    how = {"unit": "client", "depends_on": "public", "links": "encrypted"}
+    log = write(tmp_path / "a.jsonl", {t: [*own, total] for t in range(1, 11)}, **how)
+    found = account(log, adversaries=["server", "eavesdropper"])
+    hidden = {"delta": 1e-5, "rounds": 10, "noise_multiplier": 4.0}
+    assert found["eavesdropper"].epsilon == epsilon(sampling_rate=0.1, **hidden)
+    # The server added the noise of the sum, and knows it: the sum of three vectors is clean.
+    assert found["server"].epsilon == math.inf
+    alone = write(tmp_path / "b.jsonl", dict.fromkeys(range(1, 11), own), **how)
+    seen = {"delta": 1e-5, "rounds": 10, "noise_multiplier": 1.0}
+    assert account(alone)["server"].epsilon == epsilon(sampling_rate=1.0, **seen)
+    records = write(
+        tmp_path / "c.jsonl", dict.fromkeys(range(1, 11), own), **{**how, "unit": "record"}
+    )
+    assert account(records)["server"].epsilon == epsilon(sampling_rate=0.1, **seen)
+
+
 def test_a_client_is_the_unit_where_the_log_says_so(tmp_path):
     found = account(write(tmp_path / "a.jsonl", {1: [one()]}, unit="client"))
     assert str(found.statement.unit) == "client"
