@@ -143,7 +143,7 @@ class Risk(Described):
     """What a figure means for one record, for one adversary."""
 
     source: Annotated[str, Field(alias="from")]
-    """The trade-off curve, or epsilon and delta alone where no curve is known."""
+    """The trade-off curve, or that nothing protects or no bound is known."""
     relation: Literal["at most", "at least"]
     advantage: Fraction
     """True-positive rate less false-positive rate, at most."""

@@ -30,7 +30,7 @@ import numpy as np
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
-from ...training.exposure.guarantees import check_traced_at
+from ...training.exposure.guarantees import check_traced_at, counted
 from ...training.exposure.sensitivity import JointSensitivity
 from ..bounds.evidence import (
     LINKS,
@@ -325,15 +325,16 @@ def claim_of(
         UnsupportedView: a noise multiplier at which the sensitivity was not looked at.
     """
     check_traced_at(sensitivity, noise_multiplier)
-    counts: Counter[tuple[float, float]] = Counter()
-    most = 1
-    for r in sensitivity.releases:
-        inside = min(r.rounds, rounds - r.first + 1) if r.first else 1
-        if r.joint_sensitivity > 0 and r.sampling_rate > 0 and inside > 0:
-            counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += inside
-            most = max(most, r.contributions if r.sampling_rate < 1 else 1)
-    counts = counts or Counter({(math.inf, 1.0): 1})  # nothing is released
-    return Claim(rounds=dict(counts), adjacency=statement.adjacency, contributions=most)
+    inside = [
+        r._replace(rounds=min(r.rounds, rounds - r.first + 1) if r.first else 1)
+        for r in sensitivity.releases
+        if r.joint_sensitivity > 0 and r.sampling_rate > 0
+    ]
+    inside = [r for r in inside if r.rounds > 0]
+    if not inside:  # nothing is released
+        return Claim(rounds={(math.inf, 1.0): 1}, adjacency=statement.adjacency)
+    counts = counted(inside, noise_multiplier, statement.adjacency)
+    return Claim(rounds=counts, adjacency=statement.adjacency)
 
 
 def hosts_of(

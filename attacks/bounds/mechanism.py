@@ -22,18 +22,24 @@ many. Epsilon is rounded up as well; `_SLACK` takes off more than that.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import SupportsIndex
 
 from ...privacy._validate import check_real
 from ...privacy.accounting.accountant import composed_delta, composed_epsilon
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.accounting.request import Adjacency, check_delta, check_rounds
+from ...privacy.accounting.request import (
+    Adjacency,
+    Rounds,
+    as_events,
+    check_delta,
+    check_rounds,
+    orders_of,
+)
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.errors import InputError
+from ...privacy.participation import Event, Reach, always
 
 __all__ = [
     "Claim",
@@ -68,10 +74,10 @@ class Claim:
     """The mechanism that one adversary is proven to face.
 
     Attributes:
-        rounds: (effective noise multiplier, sampling rate) and how many rounds have it. The
-            multiplier is 1 / joint sensitivity of the adversary's view, in clip norms.
+        rounds: (effective noise multiplier, sampling rate), or `Event`, and how many rounds have
+            it; kept as events. The multiplier is 1 / joint sensitivity of the adversary's view, in
+            clip norms.
         adjacency: how two neighbouring data sets differ.
-        contributions: the most that a record makes to a batch, released jointly.
 
     Raises:
         ValueError: a value is outside its range or there are no rounds.
@@ -81,18 +87,21 @@ class Claim:
     <Adjacency.ADD_OR_REMOVE_ONE: 'add-or-remove-one'>
     """
 
-    rounds: Mapping[tuple[float, float], int]
+    rounds: Rounds
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
-    contributions: SupportsIndex = 1
 
     def __post_init__(self) -> None:
         """Refuse what the accountant would, and keep a copy of our own."""
-        check_rounds(self.rounds, self.adjacency, self.contributions)
-        object.__setattr__(self, "rounds", dict(self.rounds))
+        object.__setattr__(self, "rounds", check_rounds(self.rounds, self.adjacency))
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
 
     def __hash__(self) -> int:
-        return hash((frozenset(self.rounds.items()), self.adjacency, self.contributions))
+        return hash((frozenset(self.events.items()), self.adjacency))
+
+    @property
+    def events(self) -> dict[Event, int]:
+        """The rounds as the accountant sees them."""
+        return as_events(self.rounds)
 
 
 def epsilon(claim: Claim, delta: float) -> float:
@@ -101,9 +110,7 @@ def epsilon(claim: Claim, delta: float) -> float:
     >>> round(epsilon(Claim(rounds={(1.0, 0.01): 1000}), 1e-5), 3)
     1.828
     """
-    return composed_epsilon(
-        claim.rounds, delta=delta, adjacency=claim.adjacency, contributions=claim.contributions
-    )
+    return composed_epsilon(claim.rounds, delta=delta, adjacency=claim.adjacency)
 
 
 def total_variation(claim: Claim) -> float:
@@ -112,9 +119,7 @@ def total_variation(claim: Claim) -> float:
     >>> round(total_variation(Claim(rounds={(2.0, 1.0): 4})), 4)  # 2 Phi(mu / 2) - 1 at mu = 1
     0.3829
     """
-    return composed_delta(
-        claim.rounds, epsilon=0.0, adjacency=claim.adjacency, contributions=claim.contributions
-    )
+    return composed_delta(claim.rounds, epsilon=0.0, adjacency=claim.adjacency)
 
 
 def at_scale(claim: Claim, scale: float) -> Claim:
@@ -123,17 +128,17 @@ def at_scale(claim: Claim, scale: float) -> Claim:
     Raises:
         ValueError: scale is not above 0 and finite.
 
-    >>> at_scale(Claim(rounds={(1.0, 0.1): 300}), 2.0).rounds
-    {(2.0, 0.1): 300}
+    >>> [one.noise_multiplier for one in at_scale(Claim(rounds={(1.0, 0.1): 300}), 2.0).events]
+    [2.0]
     """
     check_real("scale", scale)
     if not 0.0 < scale < math.inf:
         raise InputError(f"scale={scale} must be above 0 and finite; 1 is the declared noise")
-    rounds: dict[tuple[float, float], int] = {}
-    for (multiplier, rate), count in claim.rounds.items():
-        key = (multiplier * scale, rate)
+    rounds: dict[Event, int] = {}
+    for event, count in claim.events.items():
+        key = event._replace(noise_multiplier=event.noise_multiplier * scale)
         rounds[key] = rounds.get(key, 0) + count  # rounding may make two alike
-    return Claim(rounds=rounds, adjacency=claim.adjacency, contributions=claim.contributions)
+    return Claim(rounds=rounds, adjacency=claim.adjacency)
 
 
 def family(claim: Claim) -> Family:
@@ -146,10 +151,10 @@ def family(claim: Claim) -> Family:
     >>> family(Claim(rounds={(1.0, 0.1): 300}))
     <Family.SAMPLED: 'sampled'>
     """
-    active = [(mult, rate) for mult, rate in claim.rounds if rate > 0.0 and mult < math.inf]
-    if all(rate == 1.0 for _, rate in active):
+    active = _active(claim)
+    if all(rate == 1.0 for _, rate, _ in active):
         return Family.GAUSSIAN
-    return Family.ANY if any(mult == 0.0 for mult, _ in active) else Family.SAMPLED
+    return Family.ANY if any(mult == 0.0 for mult, _, _ in active) else Family.SAMPLED
 
 
 @lru_cache(maxsize=4096)
@@ -187,15 +192,17 @@ def least_epsilon(claim: Claim, leaked: float, delta: float) -> float:
 def least_epsilon_at(claim: Claim, scale: float, delta: float) -> float:
     """Epsilon of a sampled claim at a scale of its noise, rounded down; 0 at infinite scale.
 
-    For several contributions under "replace-one" the proven loss is an upper bound that no known
-    pair of data sets attains; the loss of one contribution is attained, and is what is returned.
+    Within a ball the proven loss of a record that is replaced is an upper bound that no pair of
+    data sets attains. That of a record that is there or not is attained, and is what is returned.
 
     >>> round(least_epsilon_at(Claim(rounds={(1.0, 0.01): 1000}), 1.0, 1e-5), 3)
     1.828
     """
     if scale == math.inf:
         return 0.0
-    attained = Claim(rounds=claim.rounds, adjacency=claim.adjacency)
+    ball = any(event.reach is Reach.BALL for event in claim.events)
+    adjacency = Adjacency.ADD_OR_REMOVE_ONE if ball else claim.adjacency
+    attained = Claim(rounds=claim.rounds, adjacency=adjacency)
     return epsilon(at_scale(attained, scale), delta) * (1.0 - _SLACK)
 
 
@@ -253,11 +260,12 @@ def declared_mu(claim: Claim) -> float:
     >>> declared_mu(Claim(rounds={(2.0, 1.0): 4}, adjacency="replace-one"))
     2.0
     """
-    if any(mult == 0.0 and rate > 0.0 for mult, rate in claim.rounds):
-        return math.inf
-    squares = sum(count * mult**-2 for (mult, rate), count in claim.rounds.items() if rate > 0.0)
-    reach = 2.0 if claim.adjacency is Adjacency.REPLACE_ONE else 1.0
-    return reach * math.sqrt(squares)
+    everybody = {
+        event._replace(moves=always()): count
+        for event, count in claim.events.items()
+        if event.moves.rate > 0.0
+    }
+    return orders_of(everybody, claim.adjacency)[0]
 
 
 def smallest_scale(claim: Claim) -> float:
@@ -266,16 +274,17 @@ def smallest_scale(claim: Claim) -> float:
     >>> smallest_scale(Claim(rounds={(0.5, 0.1): 300}))
     0.2
     """
-    return _LEAST_MULTIPLIER / min(m for m, rate in claim.rounds if rate > 0.0 and m > 0.0)
+    return _LEAST_MULTIPLIER / min(m for m, rate, _ in _active(claim) if m > 0.0)
 
 
 def _guessed_log_scale(claim: Claim, mu: float) -> float:
     """Log scale at which the central limit theorem gives this mu; it costs time, not truth."""
     reach = 2.0 if claim.adjacency is Adjacency.REPLACE_ONE else 1.0
+    active = _active(claim)
 
     def excess(x: float) -> float:
         squares = 0.0
-        for (multiplier, rate), count in claim.rounds.items():
+        for multiplier, rate, count in active:
             one = min((multiplier * math.exp(x)) ** -2, 100.0)
             squares += count * (one if rate == 1.0 else rate**2 * math.expm1(one))
         return 0.5 * math.log(squares) + math.log(reach / mu)
@@ -283,9 +292,18 @@ def _guessed_log_scale(claim: Claim, mu: float) -> float:
     return smallest_safe(excess, 0.0, step=0.5, tolerance=1e-3)
 
 
+def _active(claim: Claim) -> list[tuple[float, float, int]]:
+    """(noise multiplier, rate, count) of the rounds that cost anything."""
+    return [
+        (event.noise_multiplier, event.coin * event.moves.rate, count)
+        for event, count in claim.events.items()
+        if event.coin * event.moves.rate > 0.0 and event.noise_multiplier < math.inf
+    ]
+
+
 def _ever_sampled(claim: Claim) -> float:
     """Probability that the record is in any batch of the rounds that are sampled."""
-    missed = [n * math.log1p(-q) for (m, q), n in claim.rounds.items() if q < 1.0 and m < math.inf]
+    missed = [n * math.log1p(-q) for _, q, n in _active(claim) if q < 1.0]
     return -math.expm1(sum(missed))
 
 

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.accounting.request import Adjacency, check_delta
+from ...privacy.accounting.request import check_delta
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError
@@ -93,8 +93,8 @@ def one_run_f_dp(
 
     Returns:
         The bound; 0 where no curve is rejected. Where the claim gives no curve that is proven
-        (several contributions under "replace-one" in sampled rounds, or sampled rounds without
-        noise), or all of its curves are rejected, the epsilon of `one_run_pure`.
+        (sampled rounds without noise), or all of its curves are rejected, the epsilon of
+        `one_run_pure`.
 
     Raises:
         ValueError: delta or confidence is out of range.
@@ -112,8 +112,7 @@ def one_run_f_dp(
     (1.9, 500, 88)
     """
     kind = family(claim)
-    several = claim.adjacency is Adjacency.REPLACE_ONE and int(claim.contributions) > 1
-    if kind is Family.ANY or (kind is Family.SAMPLED and several):
+    if kind is Family.ANY:
         return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
     bound, right = _counted(
         guesses, delta=delta, confidence=confidence, name="one-run f-DP", made=made

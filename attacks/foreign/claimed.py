@@ -219,13 +219,11 @@ def claim_of_log(log: ReleaseLog, *, delta: float = DELTA, epsilon: float | None
             "contradict; correct the log, or claim an epsilon instead"
         )
     counts: Counter[tuple[float, float]] = Counter()
-    most = 1
     for batch in Views(log).exposed(EAVESDROPPER, worst.victim).batches:
         if batch.mu > 0 and batch.rate > 0:
             counts[1.0 / batch.mu, batch.rate] += batch.rounds
-            most = max(most, batch.vectors if batch.rate < 1 else 1)
     rounds: Mapping[tuple[float, float], int] = counts or {(math.inf, 1.0): 1}
-    mechanism = Claim(rounds=dict(rounds), contributions=most)
+    mechanism = Claim(rounds=dict(rounds))
     return Claimed(
         epsilon=worst.epsilon if epsilon is None else epsilon, delta=delta, mechanism=mechanism
     )

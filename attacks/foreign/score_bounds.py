@@ -158,7 +158,7 @@ def _bound(
 def _least_error(claimed: Claimed, share: float) -> float:
     """Least share of wrong guesses among the surest `share` of all canaries."""
     claim, epsilon = claimed.mechanism, claimed.epsilon
-    if claim is None or (int(claim.contributions) > 1 and claim.adjacency == "replace-one"):
+    if claim is None:
         return (1.0 - claimed.delta) / (1.0 + np.exp(min(epsilon, 700.0)))
     return _error_of_surest(_curve(claim), share)
 

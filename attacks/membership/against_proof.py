@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.trade_off import TradeOff, trade_off
 from ..bounds.guesses import Guesses, errors_at_zero, surest
 from ..bounds.mechanism import Claim
@@ -65,9 +64,6 @@ class ProvenLimit:
 
 def _curve(claim: Claim) -> TradeOff | None:
     """The curve of a mechanism; None where none is proven for it."""
-    several = claim.adjacency is Adjacency.REPLACE_ONE and int(claim.contributions) > 1
-    if several and any(rate < 1.0 for _, rate in claim.rounds):
-        return None
     return trade_off(claim.rounds, adjacency=claim.adjacency)
 
 

@@ -2,8 +2,9 @@
 
 A round samples every record independently with probability `sampling_rate`, sums the clipped
 gradients of the sample and adds Gaussian noise. The noise multiplier is the standard deviation of
-that noise divided by the clip norm C, for both adjacencies: "replace-one" changes the sum by up to
-2C and the doubling happens here, once.
+that noise divided by the clip norm C, for all adjacencies: "replace-one" changes the sum by up to
+2C and the doubling happens here, once. Of reach "ball" C is the radius of the ball, and the
+doubling happens here too.
 
 Formal guarantees:
 - `pld` (default): an upper bound for each value, from the privacy loss distribution; the closed
@@ -14,34 +15,32 @@ Formal guarantees:
   cover, or would take more than about 20 seconds or 1 GB for, is refused with the reason.
 - `gdp-clt`: the central limit theorem of Bu et al. 2020 (arXiv:1911.11607). An approximation that
   may be too small: at multiplier 1, rate .5, one round it claims less than the truth.
-- "replace-one" with a sampling rate below 1 bounds one contribution per batch; with
-  `contributions` above 1, several adaptive ones that are released jointly, by the pair "profile"
-  of `dominating_pairs`, which is dearer. "add-or-remove-one" and full batches cover any number.
+- Any number of contributions of one record to a batch that are released jointly, adaptive ones
+  too, costs what one costs at their joint sensitivity: `contributions` changes no figure. What
+  decides is `reach`: whether the record adds to a sum or moves something within a ball.
 """
 
 import math
-import operator
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import SupportsIndex
 
 from ..errors import InputError
+from ..participation import Event, Reach, poisson
 from ..reference.estimates import Unanswered, delta_estimate, epsilon_estimate
-from .dominating_pairs import Pair, Round
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
 from .request import (
     Accountant,
     Adjacency,
+    Rounds,
     check_delta,
     check_epsilon,
     check_multiplier,
     check_rounds,
     check_setting,
-    closed_form,
-    reach,
+    orders_of,
 )
-from .search import composed_delta_bound, composed_epsilon_bound, multiplier_bound, smallest_safe
+from .search import composed_delta_bound, composed_epsilon_bound, scale_bound, smallest_safe
 
 __all__ = [
     "Accountant",
@@ -53,8 +52,6 @@ __all__ = [
     "noise_multiplier",
 ]
 
-Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int]
-
 
 def epsilon(
     *,
@@ -65,6 +62,7 @@ def epsilon(
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
+    reach: str = Reach.SUM,
 ) -> float:
     """Return the privacy loss of `rounds` equal rounds.
 
@@ -73,9 +71,10 @@ def epsilon(
         delta: strictly between 0 and 1.
         rounds: how many, from 1 to 10 million; `composed_epsilon` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
-        contributions: how many a record makes to a batch, released jointly.
+        contributions: how many a record makes to a batch, released jointly; changes nothing.
+        reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
         epsilon in nats; infinite without noise, 0 if no record is ever sampled.
@@ -89,16 +88,19 @@ def epsilon(
     """
     check_multiplier(noise_multiplier)
     check_delta(delta)
-    count, by, pairs = check_setting(rounds, sampling_rate, adjacency, accountant, contributions)
+    count, by = check_setting(
+        rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
+    )
     multiplier, rate = float(noise_multiplier), float(sampling_rate)
+    events = {Event(multiplier, poisson(rate), Reach(reach)): count}
     if by is Accountant.PLD:
-        return _composed_epsilon({(multiplier, rate): count}, delta, pairs)
+        return _composed_epsilon(events, delta, adjacency)
     if rate == 0.0 or multiplier == math.inf:
         return 0.0
     if multiplier == 0.0:
         return math.inf
     if by is Accountant.DP_ACCOUNTING:
-        return _referred_epsilon({(multiplier, rate): count}, delta, adjacency, contributions)
+        return _referred_epsilon(events, delta, adjacency)
     return _compared_epsilon(by, multiplier, rate, rounds=count, delta=delta)
 
 
@@ -111,6 +113,7 @@ def delta(
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
+    reach: str = Reach.SUM,
 ) -> float:
     """Return the delta at which `rounds` equal rounds lose at most `epsilon`.
 
@@ -119,9 +122,10 @@ def delta(
         epsilon: privacy loss in nats, >= 0.
         rounds: how many, from 1 to 10 million; `composed_delta` takes rounds that differ.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: "pld", "dp-accounting", "rdp" or "gdp-clt".
-        contributions: how many a record makes to a batch, released jointly.
+        contributions: how many a record makes to a batch, released jointly; changes nothing.
+        reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
         delta in [0, 1]; 1 without noise.
@@ -136,18 +140,21 @@ def delta(
     """
     check_multiplier(noise_multiplier)
     check_epsilon(epsilon, most=math.inf)
-    count, by, pairs = check_setting(rounds, sampling_rate, adjacency, accountant, contributions)
+    count, by = check_setting(
+        rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
+    )
     multiplier, rate = float(noise_multiplier), float(sampling_rate)
+    events = {Event(multiplier, poisson(rate), Reach(reach)): count}
     if by is Accountant.PRV:
         raise InputError("accountant='prv' answers epsilon only; use accountant='pld'")
     if by is Accountant.PLD:
-        return _composed_delta({(multiplier, rate): count}, epsilon, pairs)
+        return _composed_delta(events, epsilon, adjacency)
     if rate == 0.0 or multiplier == math.inf or epsilon == math.inf:
         return 0.0
     if multiplier == 0.0:
         return 1.0
     if by is Accountant.DP_ACCOUNTING:
-        return _referred_delta({(multiplier, rate): count}, epsilon, adjacency, contributions)
+        return _referred_delta(events, epsilon, adjacency)
     if by is Accountant.RDP:
         return rdp_delta(multiplier, rate, rounds=count, epsilon=epsilon)
     return delta_from_mu(clt_mu(multiplier, rate, rounds=count), epsilon)
@@ -162,6 +169,7 @@ def noise_multiplier(
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
+    reach: str = Reach.SUM,
 ) -> float:
     """Return the least noise for which `rounds` equal rounds meet (epsilon, delta).
 
@@ -170,9 +178,10 @@ def noise_multiplier(
         delta: strictly between 0 and 1.
         rounds: how many, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
-        contributions: how many a record makes to a batch, released jointly.
+        contributions: how many a record makes to a batch, released jointly; changes nothing.
+        reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
         Noise std on the sum of clipped gradients / clip norm, rounded up; 0 if no record is
@@ -188,7 +197,9 @@ def noise_multiplier(
     """
     check_epsilon(epsilon, positive=True)
     check_delta(delta)
-    count, by, pairs = check_setting(rounds, sampling_rate, adjacency, accountant, contributions)
+    count, by = check_setting(
+        rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
+    )
     if sampling_rate == 0.0:
         return 0.0
     if sampling_rate < 1.0 and delta >= (ever := -math.expm1(count * math.log1p(-sampling_rate))):
@@ -200,28 +211,28 @@ def noise_multiplier(
         return clt_multiplier(epsilon, delta, rounds=count, rate=sampling_rate)
     if not by.by_losses:
         return _compared_multiplier(by, epsilon, delta, rounds=count, rate=sampling_rate)
-    ours = _least_multiplier(epsilon, delta, rounds=count, rate=sampling_rate, pairs=pairs)
+    at_one = Event(1.0, poisson(float(sampling_rate)), Reach(reach))
+    ours = _least_multiplier({at_one: count}, epsilon, delta, adjacency)
     if by is Accountant.PLD:
         return ours
 
     def excess(x: float) -> float:
-        setting = {(math.exp(x), float(sampling_rate)): count}
-        return _referred_epsilon(setting, delta, adjacency, contributions) - epsilon
+        setting = {at_one._replace(noise_multiplier=math.exp(x)): count}
+        return _referred_epsilon(setting, delta, adjacency) - epsilon
 
     # Ours is where to begin; the answer is one that dp-accounting was asked about.
     return math.exp(smallest_safe(excess, math.log(ours), step=1e-4, tolerance=1e-5))
 
 
 def _least_multiplier(
-    epsilon: float, delta: float, *, rounds: int, rate: float, pairs: Sequence[Pair]
+    at_one: Mapping[Event, int], epsilon: float, delta: float, adjacency: str
 ) -> float:
-    if rate < 1.0:
-        return multiplier_bound(
-            epsilon=epsilon, delta=delta, count=rounds, sampling_rate=rate, pairs=pairs
-        )
-    scale = reach(pairs) * math.sqrt(rounds)
-    least = scale / mu_from(epsilon, delta)
-    while delta_from_mu(scale / least, epsilon) > delta:
+    """Of equal rounds, which are given at noise multiplier 1."""
+    mu, orders = orders_of(at_one, adjacency)
+    if orders:
+        return scale_bound(orders, epsilon=epsilon, delta=delta)
+    least = mu / mu_from(epsilon, delta)
+    while delta_from_mu(mu / least, epsilon) > delta:
         least *= 1.0 + 1e-14
     return least
 
@@ -237,11 +248,11 @@ def composed_epsilon(
     """Return the privacy loss of rounds that differ, by privacy loss distribution.
 
     Args:
-        rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs. Equal
-            ones are counted once; the order does not matter.
+        rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs, or how
+            often each `Event` does. The order does not matter.
         delta: strictly between 0 and 1.
-        adjacency: "add-or-remove-one" or "replace-one".
-        contributions: the most that a record makes to a batch, released jointly.
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
+        contributions: the most that a record makes to a batch, jointly; changes nothing.
         accountant: "pld" or "dp-accounting".
 
     Returns:
@@ -257,11 +268,10 @@ def composed_epsilon(
     1.83
     """
     check_delta(delta)
-    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
-    pairs = check_rounds(counts, adjacency, contributions, accountant)
+    events = check_rounds(rounds, adjacency, accountant=accountant, contributions=contributions)
     if Accountant(accountant) is Accountant.DP_ACCOUNTING:
-        return _referred_epsilon(counts, delta, adjacency, contributions)
-    return _composed_epsilon(counts, delta, pairs)
+        return _referred_epsilon(events, delta, adjacency)
+    return _composed_epsilon(events, delta, adjacency)
 
 
 def composed_delta(
@@ -276,8 +286,8 @@ def composed_delta(
     Args:
         rounds: as in `composed_epsilon`.
         epsilon: privacy loss in nats, >= 0.
-        adjacency: "add-or-remove-one" or "replace-one".
-        contributions: the most that a record makes to a batch, released jointly.
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
+        contributions: the most that a record makes to a batch, jointly; changes nothing.
 
     Returns:
         delta in [0, 1]; 1 if a sampled round has no noise.
@@ -290,84 +300,43 @@ def composed_delta(
     '1.00e-05'
     """
     check_epsilon(epsilon, most=math.inf)
-    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
-    return _composed_delta(counts, epsilon, check_rounds(counts, adjacency, contributions))
+    events = check_rounds(rounds, adjacency, contributions=contributions)
+    return _composed_delta(events, epsilon, adjacency)
 
 
-def _composed_epsilon(
-    counts: Mapping[tuple[float, float], int], delta: float, pairs: Sequence[Pair]
-) -> float:
-    mu, rounds = _together(counts, pairs)
-    if not rounds or mu == math.inf:
+def _composed_epsilon(events: Mapping[Event, int], delta: float, adjacency: str) -> float:
+    mu, orders = orders_of(events, adjacency)
+    if not orders:
         return epsilon_from_mu(mu, delta)
-    found = composed_epsilon_bound(rounds, delta, pairs=pairs)
+    found = composed_epsilon_bound(orders, delta)
     if found < math.inf:
         return found
     # Sampling never costs more than taking part, and that has a closed form.
-    everybody = sum(r.count * r.noise_multiplier**-2 for r in rounds)
-    return epsilon_from_mu(reach(pairs) * math.sqrt(everybody), delta)
+    everybody = sum(r.count * r.mu**2 for r in orders[0])
+    return epsilon_from_mu(math.sqrt(everybody), delta)
 
 
-def _composed_delta(
-    counts: Mapping[tuple[float, float], int], epsilon: float, pairs: Sequence[Pair]
-) -> float:
-    mu, rounds = _together(counts, pairs)
-    if not rounds or mu == math.inf or epsilon == math.inf:
+def _composed_delta(events: Mapping[Event, int], epsilon: float, adjacency: str) -> float:
+    mu, orders = orders_of(events, adjacency)
+    if not orders or epsilon == math.inf:
         return delta_from_mu(mu, epsilon)
-    return composed_delta_bound(rounds, epsilon, pairs=pairs)
+    return composed_delta_bound(orders, epsilon)
 
 
-def _together(
-    counts: Mapping[tuple[float, float], int], pairs: Sequence[Pair]
-) -> tuple[float, list[Round]]:
-    """Joint mu of the rounds that the closed form covers, and all rounds if there are others."""
-    rounds = []
-    squares = 0.0  # of 1 / multiplier
-    for (multiplier, rate), count in counts.items():
-        if rate == 0.0 or multiplier == math.inf:
-            continue
-        if multiplier == 0.0:
-            return math.inf, []
-        if closed_form(multiplier, rate):
-            squares += count * multiplier**-2
-        else:
-            rounds.append(Round(noise_multiplier=multiplier, sampling_rate=rate, count=count))
-    if rounds and squares > 0.0:
-        rounds.append(Round(noise_multiplier=squares**-0.5, sampling_rate=1.0, count=1))
-    return reach(pairs) * math.sqrt(squares), rounds
-
-
-def _referred_epsilon(
-    counts: Mapping[tuple[float, float], int],
-    delta: float,
-    adjacency: str,
-    contributions: SupportsIndex,
-) -> float:
+def _referred_epsilon(events: Mapping[Event, int], delta: float, adjacency: str) -> float:
     """dp-accounting's pessimistic epsilon."""
-    if any(multiplier == 0.0 and rate > 0.0 for multiplier, rate in counts):
+    if any(e.noise_multiplier == 0.0 and e.moves.rate > 0.0 for e in events):
         return math.inf
     try:
-        return epsilon_estimate(
-            counts, delta=delta, adjacency=adjacency, contributions=operator.index(contributions)
-        ).figure
+        return epsilon_estimate(events, delta=delta, adjacency=adjacency).figure
     except Unanswered as reason:
         raise _unanswered(reason) from reason
 
 
-def _referred_delta(
-    counts: Mapping[tuple[float, float], int],
-    epsilon: float,
-    adjacency: str,
-    contributions: SupportsIndex,
-) -> float:
+def _referred_delta(events: Mapping[Event, int], epsilon: float, adjacency: str) -> float:
     """dp-accounting's pessimistic delta."""
     try:
-        return delta_estimate(
-            counts,
-            epsilon=epsilon,
-            adjacency=adjacency,
-            contributions=operator.index(contributions),
-        )
+        return delta_estimate(events, epsilon=epsilon, adjacency=adjacency)
     except Unanswered as reason:
         raise _unanswered(reason) from reason
 

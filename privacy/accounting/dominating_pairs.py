@@ -1,30 +1,30 @@
-"""One Poisson-sampled Gaussian round as a finite privacy loss distribution, rounded upwards.
+"""One Gaussian round with random participation as a privacy loss distribution, rounded upwards.
 
     Zhu, Dong, Wang. Optimal accounting of differential privacy via characteristic function.
-        AISTATS 2022, arXiv:2106.08567: the dominating pairs below, and that they compose.
+        AISTATS 2022, arXiv:2106.08567: dominating pairs, and that they compose.
     Doroshenko, Ghazi, Kamath, Kumar, Manurangsi. Connect the Dots. PETS 2022, arXiv:2207.04380.
-    Balle, Barthe, Gaboardi. Privacy amplification by subsampling. NeurIPS 2018, arXiv:1807.01647,
-        Theorem 2: advanced joint convexity, from which the pair "profile" follows.
+    Kahane. Une inegalite du type de Slepian et Gordon sur les processus gaussiens. 1985: the
+        comparison behind the pairs below, whose proof stands in docs/mathematics.md.
 
     pair     P                        Q                         (distance in noise stds: d)
-    remove   (1-q) N(0,1) + q N(d,1)  N(0,1)
-    add      N(0,1)                   (1-q) N(0,1) + q N(d,1)
-    replace  (1-q) N(0,1) + q N(d,1)  (1-q) N(0,1) + q N(-d,1)
+    remove   sum_j p_j N(j d,1)       N(0,1)
+    add      N(0,1)                   sum_j p_j N(j d,1)
+    replace  sum_j p_j N(j d,1)       sum_j p_j N(-j d,1)
     profile  losses > 0 of "remove" and losses < 0 of "add", both at distance 2d, the rest at 0
     for every cell [z_k, z_k+1], with loss l = log P/Q rising from l_k to l_k+1:
         move P(cell) to the two end losses so that both P(cell) and Q(cell) are kept
 
 | symbol | name here | unit |
 |---|---|---|
-| q | sampling_rate | probability per round |
-| 1/d | noise_multiplier | noise std on the sum / clip norm |
+| p_j | moves.probabilities | probability that the mean moves by j d |
+| 1/d | noise_multiplier | noise std / joint sensitivity |
+| c | coin | probability that the round takes place; else the loss is 0 |
 | l | losses | nats |
 
-"profile" holds for any P_0, P_1, P_1' of which P_1 and P_1' are told apart no better than N(0,1)
-and N(2d,1), such as several adaptive contributions of one record that is replaced: with
-P = (1-q) P_0 + q P_1 and Q = (1-q) P_0 + q P_1', Theorem 2 gives
-delta(e) <= q delta_2d(log(1 + (e^e - 1) / q)) for e >= 0, in both directions. For e >= 0 that is
-the hockey-stick of "remove" at distance 2d; its mirror image for e < 0 is that of "add".
+"replace" holds for any number of contributions that are added to sums (reach "sum"). "profile"
+holds for what stays in a ball of radius 1 whatever the unit does (reach "ball"), when it is
+replaced: at losses above 0 the others stand at -1 with the replacement and the unit at +1; at
+losses below 0 they stand at +1 with the unit.
 
 Where we differ from the paper: cells are equal steps of the noise, not of the loss, and each is
 integrated by Gauss-Legendre quadrature. Differences of tail functions lose the digits that
@@ -37,6 +37,8 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..participation import Moves
 
 __all__ = ["DiscretisedPair", "Pair", "Round", "discretised_pair"]
 
@@ -55,11 +57,35 @@ class Pair(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """`count` equal rounds: noise std on the sum / clip norm, and Poisson rate in (0, 1]."""
+    """`count` equal rounds.
+
+    Attributes:
+        noise_multiplier: noise std / joint sensitivity; of "profile" over the radius of the ball.
+        moves: of the mean, in joint sensitivities.
+        pair: which two hypotheses.
+        count: how many rounds are equal.
+        coin: probability of each to take place, in (0, 1], seen by everybody.
+    """
 
     noise_multiplier: float
-    sampling_rate: float
+    moves: Moves
+    pair: Pair
     count: int
+    coin: float = 1.0
+
+    @property
+    def mu(self) -> float:
+        """Of one round in which the unit takes part as much as it ever does."""
+        if self.pair is Pair.PROFILE:
+            return 2.0 / self.noise_multiplier
+        return (
+            (2.0 if self.pair is Pair.REPLACE else 1.0) * self.moves.largest / self.noise_multiplier
+        )
+
+    @property
+    def rate(self) -> float:
+        """The probability that the unit is in one round."""
+        return self.coin * self.moves.rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,14 +117,11 @@ class DiscretisedPair:
         return top + math.log(total), mean, variance
 
 
-def discretised_pair(
-    round_: Round, pair: Pair, *, missing: float, step: float = 0.005
-) -> DiscretisedPair:
+def discretised_pair(round_: Round, *, missing: float, step: float = 0.005) -> DiscretisedPair:
     """Discretise the loss of one round on cells of `step` noise standard deviations.
 
     Args:
-        round_: the round; sampling_rate in (0, 1].
-        pair: which two hypotheses.
+        round_: the round, in which the unit takes part with a probability above 0.
         missing: probability that may be left out in the tails.
         step: cell width in noise standard deviations; the variance of the loss grows by about
             step^2 / 6 of itself.
@@ -106,58 +129,104 @@ def discretised_pair(
     Returns:
         DiscretisedPair whose hockey-stick divergence is at least the true one at every epsilon.
 
-    >>> pair = discretised_pair(
-    ...     Round(noise_multiplier=2.0, sampling_rate=1.0, count=1), Pair.REMOVE, missing=1e-20
-    ... )
+    >>> from overhear.privacy.participation import always
+    >>> full = Round(noise_multiplier=2.0, moves=always(), pair=Pair.REMOVE, count=1)
+    >>> pair = discretised_pair(full, missing=1e-20)
     >>> round(pair.cumulants(1.0)[0], 4)  # lambda (lambda + 1) / (2 multiplier^2)
     0.25
     """
-    distance, rate = 1.0 / round_.noise_multiplier, round_.sampling_rate
     # Each tail of a bump has at most exp(-reach^2/2)/2 <= missing/4.
     reach = math.sqrt(2.0 * math.log(2.0 / missing))
-    if pair is Pair.PROFILE:
-        parts = _profile_cells(rate, 2.0 * distance, reach, step)
+    if round_.pair is Pair.PROFILE:
+        moves, distance = round_.moves.as_ball, 2.0 / round_.noise_multiplier
+        parts = _profile_cells(_Mixture.of(moves, distance), reach, step)
     else:
-        bumps = [0.0] if pair is Pair.ADD else [0.0, distance] if rate < 1.0 else [distance]
+        mixture = _Mixture.of(round_.moves, 1.0 / round_.noise_multiplier)
+        bumps = [0.0] if round_.pair is Pair.ADD else mixture.shifts.tolist()
         parts = [
-            _cells(bump, rate, distance, pair, bounds=bounds, step=step)
+            _cells(bump, mixture, round_.pair, bounds=bounds, step=step)
             for bump, bounds in _spans(bumps, reach)
         ]
+    losses = np.concatenate([loss for loss, _ in parts])
     masses = np.concatenate([mass for _, mass in parts])
+    if round_.coin < 1.0:
+        at = int(np.searchsorted(losses, 0.0))
+        losses = np.insert(losses, at, 0.0)
+        masses = np.insert(round_.coin * masses, at, 1.0 - round_.coin)
     kept = masses > 0.0
     return DiscretisedPair(
-        losses=np.concatenate([loss for loss, _ in parts])[kept],
+        losses=losses[kept],
         log_masses=np.log(masses[kept]),
         missing=missing,
         count=round_.count,
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Mixture:
+    """sum_j p_j N(shift_j, 1): shifts (J,) rising, in noise standard deviations."""
+
+    shifts: Array
+    weights: Array
+
+    @staticmethod
+    def of(moves: Moves, distance: float) -> "_Mixture":
+        kept = [(m, p) for m, p in zip(*moves, strict=True) if p > 0.0]
+        return _Mixture(
+            shifts=distance * np.array([m for m, _ in kept]),
+            weights=np.array([p for _, p in kept]),
+        )
+
+    def density(self, z: Array, offset: float) -> Array:
+        """At offset + z, times the square root of 2 pi."""
+        total = np.zeros_like(z)
+        for shift, weight in zip(self.shifts, self.weights, strict=True):
+            total += weight * np.exp(-0.5 * (z + (offset - shift)) ** 2)
+        return total
+
+    def log_ratio(self, z: Array, offset: float) -> Array:
+        """Log sum_j p_j exp(d_j (z + offset) - d_j^2/2), accurate where it is close to 0."""
+        if len(self.shifts) == 1:
+            (shift,) = self.shifts
+            return np.asarray(shift * (z + (offset - 0.5 * shift)), dtype=np.float64)
+        near, far = np.zeros_like(z), np.full_like(z, -math.inf)
+        largest = np.full_like(z, -math.inf)
+        for shift, weight in zip(self.shifts, self.weights, strict=True):
+            exponent = shift * (z + (offset - 0.5 * shift))
+            near += weight * np.expm1(np.minimum(exponent, 1.0))
+            far = np.logaddexp(far, math.log(weight) + exponent)
+            largest = np.maximum(largest, exponent)
+        return np.where(largest < 1.0, np.log1p(near), far)
+
+
 def _spans(bumps: list[float], reach: float) -> list[tuple[float, tuple[float, float]]]:
     """Intervals (offset, (low, high) relative to it) that hold the bumps without overlap."""
-    if len(bumps) == 2 and bumps[1] <= 2.0 * reach:
-        return [(0.0, (-reach, bumps[1] + reach))]
-    return [(bump, (-reach, reach)) for bump in bumps]
+    groups: list[list[float]] = []
+    for bump in bumps:
+        if groups and bump - groups[-1][-1] <= 2.0 * reach:
+            groups[-1].append(bump)
+        else:
+            groups.append([bump])
+    return [(group[0], (-reach, group[-1] - group[0] + reach)) for group in groups]
 
 
-def _profile_cells(
-    rate: float, distance: float, reach: float, step: float
-) -> list[tuple[Array, Array]]:
+def _profile_cells(mixture: _Mixture, reach: float, step: float) -> list[tuple[Array, Array]]:
     """The lower half of "add", an atom at loss 0 and the upper half of "remove"."""
+    distance = float(mixture.shifts[-1])
     half = 0.5 * distance  # where the loss of either is 0
     upper = (max(-reach, -half), reach)
-    parts = [_cells(distance, rate, distance, Pair.REMOVE, bounds=upper, step=step)]
+    parts = [_cells(distance, mixture, Pair.REMOVE, bounds=upper, step=step)]
+    rate = float(mixture.weights[-1])
     between = (1.0 - rate) * math.erf(half / math.sqrt(2.0))
     parts.insert(0, (np.zeros(1), np.array([between])))
     if half < reach:
-        parts.insert(0, _cells(0.0, rate, distance, Pair.ADD, bounds=(-reach, -half), step=step))
+        parts.insert(0, _cells(0.0, mixture, Pair.ADD, bounds=(-reach, -half), step=step))
     return parts
 
 
 def _cells(
     offset: float,
-    rate: float,
-    distance: float,
+    mixture: _Mixture,
     pair: Pair,
     *,
     bounds: tuple[float, float],
@@ -168,15 +237,15 @@ def _cells(
     ends = np.linspace(bounds[0], bounds[1], count + 1)  # (cells + 1,)
     half = 0.5 * (bounds[1] - bounds[0]) / count
     inner = ends[:-1, None] + half * (1.0 + _NODES)  # (cells, nodes)
-    losses = np.maximum.accumulate(_loss(ends, offset, rate, distance, pair))
-    density = np.exp(-0.5 * (inner + offset) ** 2)
-    if pair is not Pair.ADD:
-        other = np.exp(-0.5 * (inner + (offset - distance)) ** 2)
-        density = (1.0 - rate) * density + rate * other
+    losses = np.maximum.accumulate(_loss(ends, offset, mixture, pair))
+    if pair is Pair.ADD:
+        density = np.exp(-0.5 * (inner + offset) ** 2)
+    else:
+        density = mixture.density(inner, offset)
     density *= half * _WEIGHTS / math.sqrt(2.0 * math.pi)
     cell = density.sum(axis=1)
     # Upper share u keeps Q: cell (1-u) e^-l_k + cell u e^-l_k+1 = integral of e^-l dP.
-    rise = -np.expm1(losses[:-1, None] - _loss(inner, offset, rate, distance, pair))
+    rise = -np.expm1(losses[:-1, None] - _loss(inner, offset, mixture, pair))
     full = -np.expm1(losses[:-1] - losses[1:])
     flat = full < 1e-300
     upper = (density * rise).sum(axis=1) / np.where(flat, 1.0, full)
@@ -187,20 +256,10 @@ def _cells(
     return losses, masses
 
 
-def _loss(z: Array, offset: float, rate: float, distance: float, pair: Pair) -> Array:
+def _loss(z: Array, offset: float, mixture: _Mixture, pair: Pair) -> Array:
     """Log P/Q at offset + z, rising in z for each pair."""
     if pair is Pair.REMOVE:
-        return _log_ratio(z, offset, rate, distance)
+        return mixture.log_ratio(z, offset)
     if pair is Pair.ADD:
-        return -_log_ratio(-z, -offset, rate, distance)
-    return _log_ratio(z, offset, rate, distance) - _log_ratio(-z, -offset, rate, distance)
-
-
-def _log_ratio(z: Array, offset: float, rate: float, distance: float) -> Array:
-    """log((1-q) + q exp(d (z + offset) - d^2/2)), accurate where it is close to 0."""
-    exponent = distance * (z + (offset - 0.5 * distance))
-    if rate == 1.0:
-        return exponent
-    near = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
-    far = np.logaddexp(math.log1p(-rate), math.log(rate) + exponent)
-    return np.where(exponent < 1.0, near, far)
+        return -mixture.log_ratio(-z, -offset)
+    return mixture.log_ratio(z, offset) - mixture.log_ratio(-z, -offset)

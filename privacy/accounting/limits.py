@@ -10,28 +10,29 @@ Formal guarantees:
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import SupportsIndex
 
 from ..errors import InputError
-from .accountant import Rounds, composed_epsilon
+from ..participation import Event, Reach, poisson
+from .accountant import composed_epsilon
 from .accountant import epsilon as epsilon_of
-from .dominating_pairs import Pair, Round
+from .dominating_pairs import Round
 from .gaussian import mu_from
 from .other_accountants import clt_mu
 from .request import (
     MOST_ROUNDS,
     Accountant,
     Adjacency,
+    Rounds,
     check_count,
     check_delta,
     check_epsilon,
     check_multiplier,
     check_rounds,
     check_setting,
-    closed_form,
-    reach,
+    orders_of,
 )
 from .search import log_delta_guess, smallest_safe
 
@@ -50,7 +51,7 @@ def max_rounds(
     sampling_rate: float,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
-    contributions: SupportsIndex = 1,
+    reach: str = Reach.SUM,
 ) -> int:
     """Return the largest number of equal rounds that meet (epsilon, delta).
 
@@ -59,9 +60,9 @@ def max_rounds(
         epsilon: privacy loss in nats, > 0 and finite.
         delta: strictly between 0 and 1.
         sampling_rate: probability of a record to be in a round's batch, in (0, 1].
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
-        contributions: how many a record makes to a batch, released jointly.
+        reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
         The number of rounds; 0 if one is too much already.
@@ -69,14 +70,12 @@ def max_rounds(
     Raises:
         ValueError: a value is outside its range, the accountant does not cover the adjacency, or
             ten million rounds still meet the target.
-        TypeError: `contributions` is not an integer.
 
     >>> max_rounds(noise_multiplier=1.0, epsilon=2.0, delta=1e-5, sampling_rate=0.01)
     1202
     """
-    pairs = _checked(
-        noise_multiplier, epsilon, delta, sampling_rate, adjacency, accountant, contributions
-    )
+    _check(noise_multiplier, epsilon, delta)
+    check_setting(1, sampling_rate, adjacency, accountant, reach=reach)
     if sampling_rate == 0.0 or noise_multiplier == math.inf:
         free = "sampling_rate=0" if sampling_rate == 0.0 else "noise_multiplier=inf"
         raise InputError(f"{free} costs nothing: any number of rounds meets the target")
@@ -89,20 +88,22 @@ def max_rounds(
             sampling_rate=sampling_rate,
             adjacency=adjacency,
             accountant=accountant,
-            contributions=contributions,
+            reach=reach,
         )
         return spent - epsilon
 
     start = 1
+    one = Event(noise_multiplier, poisson(sampling_rate), Reach(reach))
+    mu, orders = orders_of({one: 1}, adjacency)
     if noise_multiplier > 0.0:
-        share = _clt_share(noise_multiplier, sampling_rate, pairs, epsilon=epsilon, delta=delta)
+        share = _clt_share(mu or orders[0][0].mu, sampling_rate, epsilon=epsilon, delta=delta)
         start = round(min(max(share**2, 1.0), MOST_ROUNDS))
-    if Accountant(accountant).by_losses and not closed_form(noise_multiplier, sampling_rate):
+    if Accountant(accountant).by_losses and orders:
 
         def guess_excess(x: float) -> float:
             count = round(min(max(math.exp(-x), 1.0), 10.0 * MOST_ROUNDS))
-            one = Round(noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, count=count)
-            guess = log_delta_guess(one, epsilon, pairs[0], 1e-8 * delta / count)
+            several = replace(orders[0][0], count=count)
+            guess = log_delta_guess(several, epsilon, 1e-8 * delta / count)
             return -1.0 if x > 0.0 else 1.0 if x < -18.0 else guess - math.log(delta)
 
         x = smallest_safe(guess_excess, -math.log(start), step=0.5, tolerance=1e-4)
@@ -118,7 +119,7 @@ def max_sampling_rate(
     rounds: SupportsIndex,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
-    contributions: SupportsIndex = 1,
+    reach: str = Reach.SUM,
 ) -> float:
     """Return the largest sampling rate at which equal rounds meet (epsilon, delta).
 
@@ -127,9 +128,9 @@ def max_sampling_rate(
         epsilon: privacy loss in nats, > 0 and finite.
         delta: strictly between 0 and 1.
         rounds: how many, from 1 to 10 million.
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt"; see `Accountant.kind`.
-        contributions: how many a record makes to a batch, released jointly.
+        reach: "sum", or "ball" where a record moves a mean or a batch of fixed size.
 
     Returns:
         A probability, rounded down; 1 if full batches meet the target, 0 if the accountant finds
@@ -137,12 +138,13 @@ def max_sampling_rate(
 
     Raises:
         ValueError: a value is outside its range, or the accountant does not cover the adjacency.
-        TypeError: `rounds` or `contributions` is not an integer.
+        TypeError: `rounds` is not an integer.
 
     >>> round(max_sampling_rate(noise_multiplier=1.0, epsilon=2.0, delta=1e-5, rounds=1000), 5)
     0.01086
     """
-    pairs = _checked(noise_multiplier, epsilon, delta, 1.0, adjacency, accountant, contributions)
+    _check(noise_multiplier, epsilon, delta)
+    check_setting(1, 1.0, adjacency, accountant, reach=reach)
     count = check_count(rounds)
 
     def spent(rate: float) -> float:
@@ -153,22 +155,23 @@ def max_sampling_rate(
             sampling_rate=rate,
             adjacency=adjacency,
             accountant=accountant,
-            contributions=contributions,
+            reach=reach,
         )
 
     if (full := spent(1.0)) <= epsilon:
         return 1.0
     if spent(math.exp(-_SMALLEST)) > epsilon:
         return 0.0
-    share = _clt_share(noise_multiplier, 1.0, pairs, epsilon=epsilon, delta=delta)
+    sampled = _at_rate(noise_multiplier, 0.5, adjacency, reach)
+    share = _clt_share(sampled.mu, 1.0, epsilon=epsilon, delta=delta)
     start = min(max(-math.log(share / math.sqrt(count)), 0.01), _SMALLEST)
     if Accountant(accountant).by_losses:
 
         def guess_excess(x: float) -> float:
             if not 0.0 < x < _SMALLEST:
                 return 1.0 if x <= 0.0 else -1.0
-            one = Round(noise_multiplier=noise_multiplier, sampling_rate=math.exp(-x), count=count)
-            return log_delta_guess(one, epsilon, pairs[0], 1e-8 * delta / count) - math.log(delta)
+            one = replace(sampled, moves=poisson(math.exp(-x)), count=count)
+            return log_delta_guess(one, epsilon, 1e-8 * delta / count) - math.log(delta)
 
         start = smallest_safe(guess_excess, start, step=0.5, tolerance=1e-4)
 
@@ -187,7 +190,6 @@ def scale_for(
     epsilon: float,
     delta: float,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
-    contributions: SupportsIndex = 1,
     accountant: str = Accountant.PLD,
 ) -> float:
     """Return the least factor on every noise multiplier for which the rounds meet (epsilon, delta).
@@ -196,8 +198,7 @@ def scale_for(
         rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs.
         epsilon: privacy loss in nats, > 0 and finite.
         delta: strictly between 0 and 1.
-        adjacency: "add-or-remove-one" or "replace-one".
-        contributions: the most that a record makes to a batch, released jointly.
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: "pld" or "dp-accounting".
 
     Returns:
@@ -214,39 +215,43 @@ def scale_for(
     """
     check_epsilon(epsilon, positive=True)
     check_delta(delta)
-    counts = Counter(rounds) if not isinstance(rounds, Mapping) else rounds
-    pairs = check_rounds(counts, adjacency, contributions, accountant)
-    sampled = {(m, q): n for (m, q), n in counts.items() if q > 0.0 and m < math.inf}
+    events = check_rounds(rounds, adjacency, accountant=accountant)
+    sampled = {
+        event: n
+        for event, n in events.items()
+        if event.coin * event.moves.rate > 0.0 and event.noise_multiplier < math.inf
+    }
     if not sampled:
         return 0.0
-    if any(multiplier == 0.0 for multiplier, _ in sampled):
+    if any(event.noise_multiplier == 0.0 for event in sampled):
         raise InputError(
             "noise_multiplier=0 of a sampled round stays 0 at every scale; give it noise"
         )
-    never = sum(n * math.log1p(-q) if q < 1.0 else -math.inf for (_, q), n in sampled.items())
+    rates = [(event.coin * event.moves.rate, n) for event, n in sampled.items()]
+    never = sum(n * math.log1p(-q) if q < 1.0 else -math.inf for q, n in rates)
     if delta >= -math.expm1(never):
         raise InputError(
             f"delta={delta} must be below {-math.expm1(never):.6g}, the probability that a record "
             "is ever sampled: no noise at all meets it; choose a smaller delta"
         )
 
-    def spent(
-        scaled: Mapping[tuple[float, float], int], x: float, by: str = Accountant.PLD
-    ) -> float:
+    def spent(counts: Mapping[Event, int], x: float, by: str = Accountant.PLD) -> float:
         scale = math.exp(x)
         return composed_epsilon(
-            {(scale * multiplier, rate): n for (multiplier, rate), n in scaled.items()},
+            {e._replace(noise_multiplier=scale * e.noise_multiplier): n for e, n in counts.items()},
             delta=delta,
             adjacency=adjacency,
-            contributions=contributions,
             accountant=by,
         )
 
     # A first guess from the central limit, a better one from rounds put together in groups, and
     # the answer from the rounds themselves.
-    squares = sum(n * (q / m) ** 2 for (m, q), n in sampled.items())  # many rounds, much noise
-    start = math.log(reach(pairs) * math.sqrt(squares) / mu_from(epsilon, delta))
-    start = max(start, math.log(0.3 / min(m for m, _ in sampled)))
+    mu, orders = orders_of(sampled, adjacency)
+    squares = mu**2
+    if orders:
+        squares = sum(r.count * (r.rate * r.mu) ** 2 for r in orders[0])  # many, much noise
+    start = math.log(math.sqrt(squares) / mu_from(epsilon, delta))
+    start = max(start, math.log(0.3 / min(event.noise_multiplier for event in sampled)))
     grouped = _grouped(sampled)
     start = smallest_safe(
         lambda x: spent(grouped, x) - epsilon, start, step=0.3, tolerance=_TOLERANCE
@@ -262,46 +267,49 @@ def scale_for(
     return math.exp(start)
 
 
-def _checked(
-    noise_multiplier: float,
-    epsilon: float,
-    delta: float,
-    sampling_rate: float,
-    adjacency: str,
-    accountant: str,
-    contributions: SupportsIndex,
-) -> tuple[Pair, ...]:
+def _check(noise_multiplier: float, epsilon: float, delta: float) -> None:
     check_multiplier(noise_multiplier)
     check_epsilon(epsilon, positive=True)
     check_delta(delta)
-    return check_setting(1, sampling_rate, adjacency, accountant, contributions)[2]
 
 
-def _clt_share(
-    multiplier: float, rate: float, pairs: tuple[Pair, ...], *, epsilon: float, delta: float
-) -> float:
+def _at_rate(multiplier: float, rate: float, adjacency: str, reach: str) -> Round:
+    """One round, where it is not bounded as if every record took part, at any other multiplier."""
+    one = Event(1.0, poisson(rate), Reach(reach))
+    at_one = orders_of({one: 1}, adjacency)[1][0][0]
+    return replace(at_one, noise_multiplier=max(multiplier, 1e-300) * at_one.noise_multiplier)
+
+
+def _clt_share(mu: float, rate: float, *, epsilon: float, delta: float) -> float:
     """What the target's mu is of the mu that one round is said to have; positive."""
-    of_one = clt_mu(multiplier / reach(pairs), rate, rounds=1)
+    of_one = clt_mu(1.0 / mu, rate, rounds=1)
     return max(mu_from(epsilon, delta) / of_one, 1e-12)
 
 
-def _grouped(counts: Mapping[tuple[float, float], int]) -> Mapping[tuple[float, float], int]:
-    """About the same rounds, at most `_GROUPS` different ones, by mean rate and mean square."""
+def _grouped(counts: Mapping[Event, int]) -> Mapping[Event, int]:
+    """About the same rounds, few of them different, by mean rate and mean square."""
     width = 0.02
-    groups: dict[object, list[tuple[float, float, int]]] = {
-        at: [(*at, n)] for at, n in counts.items()
-    }
-    while len(groups) > _GROUPS:
+    groups: dict[object, list[tuple[Event, int]]] = {at: [(at, n)] for at, n in counts.items()}
+    plain = [e for e in counts if e.moves.is_poisson]
+    most = _GROUPS + len(counts) - len(plain)
+    while len(groups) > most:
         groups = {}
-        for (multiplier, rate), n in counts.items():
-            cell = math.floor(math.log(multiplier) / width), math.floor(math.log(rate) / width)
-            groups.setdefault(cell, []).append((multiplier, rate, n))
+        for event, n in counts.items():
+            cell: object = event
+            if event.moves.is_poisson:
+                logs = math.log(event.noise_multiplier), math.log(event.moves.rate)
+                cell = (*(math.floor(v / width) for v in logs), event.reach, event.coin)
+            groups.setdefault(cell, []).append((event, n))
         width *= 1.5
-    together: Counter[tuple[float, float]] = Counter()
+    together: dict[Event, int] = {}
     for members in groups.values():
-        total = sum(n for _, _, n in members)
-        square = sum(n * m**-2 for m, _, n in members) / total
-        together[square**-0.5, sum(n * q for _, q, n in members) / total] += total
+        total = sum(n for _, n in members)
+        square = sum(n * e.noise_multiplier**-2 for e, n in members) / total
+        one = members[0][0]._replace(noise_multiplier=square**-0.5)
+        if one.moves.is_poisson:
+            mean = sum(n * e.moves.rate for e, n in members) / total
+            one = one._replace(moves=poisson(min(mean, 1.0)))
+        together[one] = together.get(one, 0) + total
     return together
 
 

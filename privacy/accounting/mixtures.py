@@ -21,17 +21,21 @@ are linear in the rate, and the divergence is jointly convex.
 | corners | Cell.corners | (C,) indices of rounds |
 | lottery | Cell.weights | (R, C) |
 
+That is proven for a record's own coin. Rounds of other moves differ in their noise alone here, and
+each is taken as the one with the least noise near it.
+
 The error is of second order: corners that are a factor 1 + w apart add about w^2/6 to the variance
 of the loss, 2e-5 of it at w = .01.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..participation import poisson
 from .dominating_pairs import Pair, Round
 
 __all__ = ["Cell", "mixed_log_moments", "mixed_moments", "mixtures"]
@@ -57,30 +61,67 @@ class Cell:
     counts: Array
 
 
-def mixtures(rounds: Sequence[Round], pair: Pair) -> tuple[list[Round], list[Cell]] | None:
+def mixtures(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]] | None:
     """Corners and cells that dominate `rounds`; None where corners would not be few.
 
     Args:
         rounds: all different.
-        pair: which two hypotheses.
 
     Returns:
         Corners, whose counts are about how many rounds lie near, and the cells.
 
+    >>> from overhear.privacy.participation import poisson
     >>> rounds = [
-    ...     Round(noise_multiplier=1.0 + t / 4000, sampling_rate=0.01, count=1) for t in range(4000)
+    ...     Round(noise_multiplier=1 + t / 4000, moves=poisson(0.01), pair=Pair.REMOVE, count=1)
+    ...     for t in range(4000)
     ... ]
-    >>> corners, cells = mixtures(rounds, Pair.REMOVE)
+    >>> corners, cells = mixtures(rounds)
     >>> len(corners), len(cells)
     (72, 71)
     """
+    # Rounds of a plain record meet at corners in both coordinates; those of other moves differ in
+    # the noise alone.
+    alike: dict[object, list[Round]] = {}
+    for r in rounds:
+        plain = r.moves.is_poisson and r.coin == 1.0
+        alike.setdefault((r.pair, None if plain else (r.moves, r.coin)), []).append(r)
+    found: list[Round] = []
+    cells: list[Cell] = []
+    for (_, moves), those in alike.items():  # type: ignore[misc]
+        mixed = _lotteries(those) if moves is None else _dearest(those)
+        if mixed is None:
+            return None
+        corners, of_those = mixed
+        cells += [replace(c, corners=tuple(k + len(found) for k in c.corners)) for c in of_those]
+        found += corners
+    return (found, cells) if len(found) <= max(_MOST_CORNERS, len(rounds) // 2) else None
+
+
+def _dearest(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]]:
+    """Rounds that differ in their noise, each as the one with least noise near it."""
+    louder = _nodes([1.0 / r.noise_multiplier for r in rounds], _WIDTHS[0])
+    counts = [0] * len(louder)
+    for r in rounds:
+        counts[bisect_left(louder, 1.0 / r.noise_multiplier)] += r.count
+    kept = [(node, n) for node, n in zip(louder, counts, strict=True) if n]
+    corners = [replace(rounds[0], noise_multiplier=1.0 / node, count=n) for node, n in kept]
+    one = np.ones((1, 1))
+    return corners, [
+        Cell(corners=(k,), weights=one, counts=np.array([float(n)]))
+        for k, (_, n) in enumerate(kept)
+    ]
+
+
+def _lotteries(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]] | None:
+    """Rounds of one pair, each as a lottery over the corners around it."""
     # The finest grid of corners whose number is small beside that of the rounds.
+    pair = rounds[0].pair
     for width in _WIDTHS:
         louder = _nodes([1.0 / r.noise_multiplier for r in rounds], width)
-        rates = _nodes([r.sampling_rate for r in rounds], width)
-        placed = [_placed(r, louder, rates, pair) for r in rounds]
+        rates = _nodes([r.moves.rate for r in rounds], width)
+        placed = [_placed(r, louder, rates) for r in rounds]
         corners = sorted({corner for lottery in placed for corner in lottery})
-        if len(corners) <= min(_MOST_CORNERS, len(rounds) // 2):
+        if len(corners) <= min(_MOST_CORNERS, max(len(rounds) // 2, 1)):
             break
     else:
         return None
@@ -96,7 +137,7 @@ def mixtures(rounds: Sequence[Round], pair: Pair) -> tuple[list[Round], list[Cel
         near[max(drawn, key=lambda k: drawn[k])] += r.count
     # Corners are rounds themselves; their counts serve where a tilt is looked for.
     found = [
-        Round(noise_multiplier=1.0 / louder[i], sampling_rate=rates[j], count=int(n))
+        Round(noise_multiplier=1.0 / louder[i], moves=poisson(rates[j]), pair=pair, count=int(n))
         for (i, j), n in zip(corners, near, strict=True)
     ]
     cells = [
@@ -164,11 +205,11 @@ def _nodes(values: Sequence[float], width: float) -> list[float]:
 
 
 def _placed(
-    round_: Round, louder: Sequence[float], rates: Sequence[float], pair: Pair
+    round_: Round, louder: Sequence[float], rates: Sequence[float]
 ) -> dict[tuple[int, int], float]:
     """The lottery over corners (index of 1/multiplier, index of rate)."""
-    scale = 0.5 if pair in (Pair.REMOVE, Pair.ADD) else 1.0
-    distance, rate = 1.0 / round_.noise_multiplier, round_.sampling_rate
+    scale = 0.5 if round_.pair in (Pair.REMOVE, Pair.ADD) else 1.0
+    distance, rate = 1.0 / round_.noise_multiplier, round_.moves.rate
     # Between two corners in each coordinate: the chord in Phi of the distance, and in the rate.
     i, j = bisect_right(louder, distance) - 1, bisect_right(rates, rate) - 1
     up = 0.0

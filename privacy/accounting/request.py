@@ -1,22 +1,35 @@
-"""What an accountant is asked: adjacency, method and ranges, refused here where they are wrong."""
+"""What an accountant is asked: adjacency, method and ranges, refused here where they are wrong.
+
+And which two hypotheses a round then has, by what its unit contributes to:
+
+    adjacency            reach "sum"             reach "ball" of radius J
+    add or remove one    remove, add at J        remove, add at 2 J
+    zero out             remove, add at J        profile
+    replace one          replace, +J against -J  profile
+"""
 
 from __future__ import annotations
 
+import math
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import SupportsIndex
 
 from .._validate import check_real
 from ..errors import InputError, InputTypeError
-from .dominating_pairs import Pair
-from .search import ADD_OR_REMOVE, PROFILE, REPLACE
+from ..participation import Event, Reach, always, poisson
+from .dominating_pairs import Pair, Round
 
 __all__ = [
     "MOST_ROUNDS",
     "RESOLVED_MULTIPLIERS",
     "Accountant",
     "Adjacency",
+    "Orders",
+    "Rounds",
+    "as_events",
     "check_count",
     "check_delta",
     "check_epsilon",
@@ -25,17 +38,28 @@ __all__ = [
     "check_rounds",
     "check_setting",
     "closed_form",
-    "reach",
+    "orders_of",
 ]
 
 MOST_ROUNDS = 10_000_000
 RESOLVED_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
 
+_FARTHEST = 1e140  # mu of one round; squares of more leave the floats
+
+Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int] | Mapping[Event, int]
+Orders = tuple[tuple[Round, ...], ...]  # all rounds, with either data set as the first
+
 
 class Adjacency(StrEnum):
-    """How two neighbouring data sets differ."""
+    """How two neighbouring data sets differ.
+
+    ADD_OR_REMOVE_ONE: one has a unit more; sizes of batches differ with it.
+    ZERO_OUT: the values of a unit are replaced by nothing; numbers of records and agents stay.
+    REPLACE_ONE: a unit is replaced by another one.
+    """
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    ZERO_OUT = "zero-out"
     REPLACE_ONE = "replace-one"
 
     @classmethod
@@ -78,30 +102,27 @@ def check_setting(
     sampling_rate: float,
     adjacency: str,
     accountant: str,
+    *,
+    reach: str = Reach.SUM,
     contributions: SupportsIndex = 1,
-) -> tuple[int, Accountant, tuple[Pair, ...]]:
-    """Validated round count, accountant and dominating pairs.
+) -> tuple[int, Accountant]:
+    """Validated round count and accountant.
 
     >>> check_setting(10, 1.3, "add-or-remove-one", "pld")
     Traceback (most recent call last):
     overhear...InputError: sampling_rate=1.3 must lie in [0, 1]; did you mean batch_size?
     """
     count = check_count(rounds)
-    check_real("sampling_rate", sampling_rate)
-    if not 0.0 <= sampling_rate <= 1.0:
+    poisson(sampling_rate)
+    unit, by, of = Adjacency(adjacency), Accountant(accountant), Reach(reach)
+    _integer("contributions", contributions, most=None)
+    if not by.by_losses and (unit is Adjacency.REPLACE_ONE or of is Reach.BALL):
+        what = f"adjacency='{unit}'" if of is Reach.SUM else "reach='ball'"
         raise InputError(
-            f"sampling_rate={sampling_rate} must lie in [0, 1]; did you mean batch_size?"
+            f"accountant='{by}' does not cover {what} and would return too little noise; use "
+            "accountant='pld'"
         )
-    unit, by = Adjacency(adjacency), Accountant(accountant)
-    several = _integer("contributions", contributions, most=None) > 1
-    if unit is Adjacency.ADD_OR_REMOVE_ONE:
-        return count, by, ADD_OR_REMOVE
-    if not by.by_losses:
-        raise InputError(
-            f"accountant='{by}' does not cover adjacency='{unit}' and would return too little "
-            "noise; use accountant='pld'"
-        )
-    return count, by, PROFILE if several else REPLACE
+    return count, by
 
 
 def check_count(rounds: SupportsIndex) -> int:
@@ -110,29 +131,123 @@ def check_count(rounds: SupportsIndex) -> int:
 
 
 def check_rounds(
-    counts: Mapping[tuple[float, float], int],
+    rounds: Rounds,
     adjacency: str,
-    contributions: SupportsIndex,
+    *,
     accountant: str = Accountant.PLD,
-) -> tuple[Pair, ...]:
-    """Dominating pairs of rounds that differ, (noise_multiplier, sampling_rate) and how often."""
-    if not counts:
+    contributions: SupportsIndex = 1,
+) -> dict[Event, int]:
+    """Rounds that differ, as events and how often each occurs.
+
+    Raises:
+        ValueError: no rounds, a value outside its range, or an accountant that adds up equal
+            rounds only.
+        TypeError: a count is not an integer.
+    """
+    found = as_events(rounds)
+    if not found:
         raise InputError("rounds is empty; give at least one (noise_multiplier, sampling_rate)")
     if not Accountant(accountant).by_losses:
         raise InputError(
             f"accountant='{accountant}' adds up equal rounds only; use 'pld' or 'dp-accounting'"
         )
-    pairs: tuple[Pair, ...] = ()
-    for (multiplier, rate), count in counts.items():
-        check_multiplier(multiplier)
-        pairs = check_setting(count, rate, adjacency, accountant, contributions)[2]
-    check_count(sum(counts.values()))
-    return pairs
+    for event, count in found.items():
+        check_multiplier(event.noise_multiplier)
+        check_real("coin", event.coin)
+        if not 0.0 <= event.coin <= 1.0:
+            raise InputError(f"coin={event.coin} must lie in [0, 1]; it is a probability")
+        Reach(event.reach)
+        event.moves.checked()
+        check_setting(count, 1.0, adjacency, accountant, contributions=contributions)
+    check_count(sum(found.values()))
+    return found
 
 
-def reach(pairs: Sequence[Pair]) -> float:
-    """By how much the sums of neighbouring data sets differ at most, in clip norms."""
-    return 1.0 if pairs == ADD_OR_REMOVE else 2.0
+def as_events(rounds: Rounds) -> dict[Event, int]:
+    """(noise_multiplier, sampling_rate) of sums as events; equal ones are counted together.
+
+    >>> as_events({(2.0, 1.0): 3})[Event(2.0, always())]
+    3
+    """
+    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
+    found: dict[Event, int] = {}
+    for key, count in counts.items():
+        if isinstance(key, Event):
+            event = key
+        else:
+            multiplier, rate = key
+            check_multiplier(multiplier)
+            event = Event(float(multiplier), poisson(rate))
+        if event in found:
+            check_count(count)
+            count += found[event]
+        found[event] = count
+    return found
+
+
+def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Orders]:
+    """Joint mu of the rounds that a closed form covers, and all rounds if there are others.
+
+    Args:
+        events: checked.
+        adjacency: how neighbouring data sets differ.
+
+    Returns:
+        mu, infinite where a round that may take part has no noise; and the rounds in either
+        order of the two data sets, in which those of the closed form are one. Empty if they are
+        all that there is.
+    """
+    kinds = _pairs(Adjacency(adjacency))
+    squares = 0.0  # of mu
+    sampled: list[list[Round]] = [[] for _ in kinds]
+    for event, count in events.items():
+        multiplier, moves, reach, coin = event
+        if moves.rate == 0.0 or coin == 0.0 or multiplier == math.inf:
+            continue
+        if multiplier == 0.0:
+            return math.inf, ()
+        pairs, radius = _pair(kinds, reach)
+        for pair, rounds in zip(pairs, sampled, strict=True):
+            rounds.append(
+                Round(
+                    noise_multiplier=multiplier / radius,
+                    moves=moves if reach is Reach.SUM else moves.as_ball,
+                    pair=pair,
+                    count=count,
+                    coin=coin,
+                )
+            )
+        one = sampled[0][-1]
+        if closed_form(one):
+            if one.mu > _FARTHEST:
+                return math.inf, ()
+            squares += count * one.mu**2
+            for rounds in sampled:
+                rounds.pop()
+    if not sampled[0]:
+        return math.sqrt(squares), ()
+    if squares > 0.0:
+        together = Round(noise_multiplier=squares**-0.5, moves=always(), pair=Pair.REMOVE, count=1)
+        for rounds in sampled:
+            rounds.append(together)
+    # What is the same in either order is composed once.
+    return math.sqrt(squares), tuple(dict.fromkeys(tuple(rounds) for rounds in sampled))
+
+
+def _pairs(adjacency: Adjacency) -> tuple[dict[Reach, Pair], ...]:
+    """For either order of the two data sets the hypotheses of a round of each reach."""
+    if adjacency is Adjacency.REPLACE_ONE:
+        return ({Reach.SUM: Pair.REPLACE, Reach.BALL: Pair.PROFILE},)
+    ball = {} if adjacency is Adjacency.ADD_OR_REMOVE_ONE else {Reach.BALL: Pair.PROFILE}
+    ways = (Pair.REMOVE, Pair.ADD)
+    return tuple({Reach.SUM: way, Reach.BALL: way} | ball for way in ways)
+
+
+def _pair(kinds: Sequence[Mapping[Reach, Pair]], reach: Reach) -> tuple[list[Pair], float]:
+    """The hypotheses in each order, and by how much J grows where a ball is one's own step."""
+    pairs = [kind[reach] for kind in kinds]
+    own = reach is Reach.BALL and Pair.PROFILE not in pairs
+    return pairs, 2.0 if own else 1.0
 
 
 def check_pld(accountant: str) -> None:
@@ -141,9 +256,12 @@ def check_pld(accountant: str) -> None:
         raise InputError(f"accountant='{accountant}' adds up equal rounds only; use 'pld'")
 
 
-def closed_form(multiplier: float, rate: float) -> bool:
-    """Whether the round is bounded as if every record took part: exactly, or at the extremes."""
-    return rate == 1.0 or not RESOLVED_MULTIPLIERS[0] <= multiplier <= RESOLVED_MULTIPLIERS[1]
+def closed_form(round_: Round) -> bool:
+    """Whether the round is bounded as if every unit took part: exactly, or at the extremes."""
+    if round_.rate == 1.0 and len(round_.moves.multiples) == 1:
+        return True
+    low, high = RESOLVED_MULTIPLIERS
+    return not (low * max(round_.moves.largest, 1.0) <= round_.noise_multiplier <= high)
 
 
 def check_multiplier(value: float) -> None:

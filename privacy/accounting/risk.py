@@ -23,7 +23,6 @@
 Formal guarantees:
 - The adversary knows everything but the record and is never weaker than the figures say: Bayes
   risk is a lower bound; advantage, TPR, reconstruction and mu are upper bounds.
-- "replace-one" with a sampling rate below 1 bounds one contribution per batch.
 - mu describes the curve where both error rates are at least 1e-6, not beyond: further out the
   curve of sampled rounds approaches that of a record that is in every batch.
 
@@ -32,7 +31,7 @@ only the hit rate of a blind guess enters; it uses the worse direction of the ad
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
 
@@ -40,7 +39,7 @@ import numpy as np
 
 from .._validate import check_real
 from ..errors import InputError
-from .request import Adjacency, check_count
+from .request import Adjacency, Rounds, check_count
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
 __all__ = ["Risk", "composed_risk", "risk", "risk_of_mu"]
@@ -119,7 +118,7 @@ def risk(
             effective one of an adversary's view.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         rounds: how many, from 1 to 10 million.
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         prior: probability that the record is in, before anything is seen, in (0, 1).
         prior_hit_rate: probability to rebuild the record without seeing anything, in [0, 1].
         false_positive_rates: where true-positive rates are reported, each in [0, 1].
@@ -142,7 +141,7 @@ def risk(
 
 
 def composed_risk(
-    rounds: Sequence[tuple[float, float]] | Mapping[tuple[float, float], int],
+    rounds: Rounds,
     *,
     adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
     prior: float = 0.5,
@@ -152,7 +151,7 @@ def composed_risk(
     """Return the figures of `risk` for rounds that differ.
 
     Args:
-        rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs.
+        rounds: as in `composed_epsilon`.
         adjacency: as in `risk`.
         prior: as in `risk`.
         prior_hit_rate: as in `risk`.

@@ -1,8 +1,8 @@
-"""Epsilon, delta and the smallest noise multiplier of composed Poisson-sampled Gaussian rounds.
+"""Epsilon, delta and the smallest scale of the noise of composed sampled Gaussian rounds.
 
-Each function takes the worst of the dominating pairs of its adjacency and rounds upwards:
-epsilon and delta are never below the truth, and a returned noise multiplier has been evaluated
-and meets (epsilon, delta).
+Rounds come once for either order of the two data sets. Each function takes the worse order and
+rounds upwards: epsilon and delta are never below the truth, and a returned scale has been
+evaluated and meets (epsilon, delta).
 
 Source: the methods of `dominating_pairs` and `privacy_loss`. The first guess of a calibration is
 the saddle-point approximation of Alghamdi et al. (arXiv:2208.09595), which is exact for Gaussian
@@ -11,30 +11,26 @@ losses; it decides how many evaluations are needed, never the answer.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from .dominating_pairs import DiscretisedPair, Pair, Round, discretised_pair
+from .dominating_pairs import DiscretisedPair, Round, discretised_pair
 from .gaussian import mu_from
 from .mixtures import Cell, mixtures
 from .privacy_loss import LossDistribution, cell_step, compose, tilt_for_delta, tilt_for_epsilon
 
 __all__ = [
-    "ADD_OR_REMOVE",
     "FEW_ROUNDS",
-    "PROFILE",
-    "REPLACE",
     "composed_delta_bound",
     "composed_epsilon_bound",
     "ever_sampled",
     "log_delta_guess",
-    "multiplier_bound",
+    "scale_bound",
+    "scaled",
     "smallest_safe",
 ]
 
-ADD_OR_REMOVE = (Pair.REMOVE, Pair.ADD)
-REPLACE = (Pair.REPLACE,)
-PROFILE = (Pair.PROFILE,)
+Rounds = Sequence[Round]
 _COARSE = 0.05  # cell width, in noise stds, where only a tilt or a first guess is wanted
 FEW_ROUNDS = 64  # more distinct rounds than this are composed as mixtures of fewer
 _LEAST_MISSING = 1e-307  # a smaller probability has no logarithm in floating point
@@ -43,51 +39,49 @@ _SHALLOW = 1.0  # tilt * epsilon below which the usual 2e-4 of log delta may be 
 _LEAST_LOOSE = 0.01  # share of the usual, below which time grows and epsilon does not move
 
 
-def composed_epsilon_bound(
-    rounds: Sequence[Round], delta: float, *, pairs: Sequence[Pair]
-) -> float:
+def composed_epsilon_bound(orders: Sequence[Rounds], delta: float) -> float:
     """Smallest epsilon certified for all rounds together at this delta.
 
-    >>> rounds = [Round(noise_multiplier=1.0, sampling_rate=0.01, count=1000)]
-    >>> round(composed_epsilon_bound(rounds, 1e-5, pairs=ADD_OR_REMOVE), 2)
+    >>> from overhear.privacy.participation import poisson
+    >>> from .dominating_pairs import Pair
+    >>> one = Round(noise_multiplier=1.0, moves=poisson(0.01), pair=Pair.REMOVE, count=1000)
+    >>> round(composed_epsilon_bound([[one]], 1e-5), 2)
     1.83
     """
-    if len(rounds) > FEW_ROUNDS:  # as a key they would take more memory than their figure is worth
-        return _epsilon_bound(rounds, delta, pairs)
-    return _known_epsilon_bound(tuple(rounds), delta, tuple(pairs))
+    if len(orders[0]) > FEW_ROUNDS:  # as a key they would take more memory than they are worth
+        return _epsilon_bound(orders, delta)
+    return _known_epsilon_bound(tuple(tuple(rounds) for rounds in orders), delta)
 
 
-def _epsilon_bound(rounds: Sequence[Round], delta: float, pairs: Sequence[Pair]) -> float:
-    if ever_sampled(rounds) <= delta:
+def _epsilon_bound(orders: Sequence[Rounds], delta: float) -> float:
+    if ever_sampled(orders[0]) <= delta:
         return 0.0
-    missing = max(1e-8 * delta / sum(r.count for r in rounds), _LEAST_MISSING)
-    bounds: dict[Pair, float] = {}
-    for pair in pairs:
-        prepared = _prepare(rounds, pair, missing, lambda found: tilt_for_delta(found, delta))
-        bounds[pair] = _where_known(lambda d: d.epsilon(delta), prepared, trivial=math.inf)
-    worst = max(pairs, key=lambda pair: bounds[pair])
-    if 0.0 < bounds[worst] < math.inf and len(rounds) <= FEW_ROUNDS:
+    missing = max(1e-8 * delta / sum(r.count for r in orders[0]), _LEAST_MISSING)
+    bounds = []
+    for rounds in orders:
+        prepared = _prepare(rounds, missing, lambda found: tilt_for_delta(found, delta))
+        bounds.append(_where_known(lambda d: d.epsilon(delta), prepared, trivial=math.inf))
+    worst = max(range(len(orders)), key=lambda i: bounds[i])
+    if 0.0 < bounds[worst] < math.inf and len(orders[0]) <= FEW_ROUNDS:
         # Once epsilon is known, the tilt that a calibration to it uses is the sharper one.
         known = bounds[worst]
-        prepared = _prepare(rounds, worst, missing, lambda found: tilt_for_epsilon(found, known))
+        prepared = _prepare(orders[worst], missing, lambda found: tilt_for_epsilon(found, known))
         again = prepared.composed().epsilon(delta)
         bounds[worst] = known if again is None else min(known, again)
         # d log delta / d epsilon is about -tilt: where both are small, what the discretisation adds
         # to log delta is much of epsilon.
         loose = prepared.tilt * known
         if loose < _SHALLOW:
-            for pair in pairs:
-                bounds[pair] = min(bounds[pair], _finer(rounds, pair, missing, delta, known, loose))
-    return max(bounds.values())
+            for i, rounds in enumerate(orders):
+                bounds[i] = min(bounds[i], _finer(rounds, missing, delta, known, loose))
+    return max(bounds)
 
 
-def _finer(
-    rounds: Sequence[Round], pair: Pair, missing: float, delta: float, near: float, loose: float
-) -> float:
-    """Epsilon of a pair on a grid and cells that add less to log delta than is usual."""
+def _finer(rounds: Rounds, missing: float, delta: float, near: float, loose: float) -> float:
+    """Epsilon of an order on a grid and cells that add less to log delta than is usual."""
     looseness = max(0.1 * loose, _LEAST_LOOSE)
     prepared = _prepare(
-        rounds, pair, missing, lambda found: tilt_for_epsilon(found, near), looseness=looseness
+        rounds, missing, lambda found: tilt_for_epsilon(found, near), looseness=looseness
     )
     found = prepared.composed().epsilon(delta)
     return math.inf if found is None else found
@@ -95,82 +89,81 @@ def _finer(
 
 # A report asks for the same figures as its plan, its ledger and its remedies.
 @lru_cache(maxsize=1024)
-def _known_epsilon_bound(rounds: tuple[Round, ...], delta: float, pairs: tuple[Pair, ...]) -> float:
-    return _epsilon_bound(rounds, delta, pairs)
+def _known_epsilon_bound(orders: tuple[tuple[Round, ...], ...], delta: float) -> float:
+    return _epsilon_bound(orders, delta)
 
 
-def composed_delta_bound(
-    rounds: Sequence[Round], epsilon: float, *, pairs: Sequence[Pair]
-) -> float:
+def composed_delta_bound(orders: Sequence[Rounds], epsilon: float) -> float:
     """Smallest delta certified for all rounds together at this epsilon.
 
-    >>> rounds = [Round(noise_multiplier=1.0, sampling_rate=0.01, count=1000)]
-    >>> f"{composed_delta_bound(rounds, 2.0, pairs=ADD_OR_REMOVE):.1e}"
+    >>> from overhear.privacy.participation import poisson
+    >>> from .dominating_pairs import Pair
+    >>> one = Round(noise_multiplier=1.0, moves=poisson(0.01), pair=Pair.REMOVE, count=1000)
+    >>> f"{composed_delta_bound([[one]], 2.0):.1e}"
     '2.7e-06'
     """
     worst = 0.0
     # What a discretised pair leaves out is added to delta: less, until it does not matter.
     for total in (1e-25, 1e-80, 1e-300):
-        missing = max(total / sum(r.count for r in rounds), _LEAST_MISSING)
-        worst = max(_delta_of_pair(rounds, epsilon, pair, missing) for pair in pairs)
+        missing = max(total / sum(r.count for r in orders[0]), _LEAST_MISSING)
+        worst = max(_delta_of(rounds, epsilon, missing) for rounds in orders)
         if worst > 1e8 * total:
             break
-    return min(worst, ever_sampled(rounds))
+    return min(worst, ever_sampled(orders[0]))
 
 
-def ever_sampled(rounds: Sequence[Round]) -> float:
-    """Probability that a record is in any batch: no delta is larger, as all else is alike."""
-    rates = [(r.sampling_rate, r.count) for r in rounds]
-    if any(rate == 1.0 for rate, _ in rates):
+def ever_sampled(rounds: Rounds) -> float:
+    """Probability that the unit is in any round: no delta is larger, as all else is alike."""
+    if any(r.rate == 1.0 for r in rounds):
         return 1.0
-    return -math.expm1(sum(count * math.log1p(-rate) for rate, count in rates))
+    return -math.expm1(sum(r.count * math.log1p(-r.rate) for r in rounds))
 
 
-def multiplier_bound(
-    *, epsilon: float, delta: float, count: int, sampling_rate: float, pairs: Sequence[Pair]
-) -> float:
-    """Smallest noise multiplier, rounded up, for `count` equal rounds, 0 < sampling_rate < 1.
-
-    >>> needed = multiplier_bound(
-    ...     epsilon=1.0, delta=1e-5, count=1000, sampling_rate=0.01, pairs=ADD_OR_REMOVE
-    ... )
-    >>> round(needed, 3)
-    1.415
-    """
-    return _known_multiplier_bound(epsilon, delta, count, sampling_rate, tuple(pairs))
+def scaled(orders: Sequence[Rounds], scale: float) -> tuple[tuple[Round, ...], ...]:
+    """The same rounds with all of their noise multiplied."""
+    return tuple(
+        tuple(replace(r, noise_multiplier=scale * r.noise_multiplier) for r in rounds)
+        for rounds in orders
+    )
 
 
 @lru_cache(maxsize=1024)
-def _known_multiplier_bound(
-    epsilon: float, delta: float, count: int, sampling_rate: float, pairs: tuple[Pair, ...]
-) -> float:
-    missing = max(1e-8 * delta / count, _LEAST_MISSING)
+def scale_bound(orders: tuple[tuple[Round, ...], ...], *, epsilon: float, delta: float) -> float:
+    """Smallest factor on the noise of one kind of round, rounded up, that meets the target.
+
+    >>> from overhear.privacy.participation import poisson
+    >>> from .dominating_pairs import Pair
+    >>> one = Round(noise_multiplier=1.0, moves=poisson(0.01), pair=Pair.REMOVE, count=1000)
+    >>> round(scale_bound(((one,),), epsilon=1.0, delta=1e-5), 3)
+    1.415
+    """
+    first = orders[0][0]
+    missing = max(1e-8 * delta / first.count, _LEAST_MISSING)
     goal = math.log(delta)
 
-    def round_of(log_multiplier: float) -> Round:
-        multiplier = math.exp(log_multiplier)
-        return Round(noise_multiplier=multiplier, sampling_rate=sampling_rate, count=count)
-
     def guess_excess(x: float) -> float:
-        return log_delta_guess(round_of(x), epsilon, pairs[0], missing) - goal
+        one = replace(first, noise_multiplier=math.exp(x) * first.noise_multiplier)
+        return log_delta_guess(one, epsilon, missing) - goal
 
-    def worst_delta(x: float, these: Sequence[Pair]) -> float:
-        return max(_delta_of_pair([round_of(x)], epsilon, pair, missing) for pair in these)
+    def worst_delta(x: float, these: Sequence[Rounds]) -> float:
+        return max(_delta_of(r, epsilon, missing) for r in scaled(these, math.exp(x)))
 
     def excess(x: float) -> float:
-        return math.log(worst_delta(x, pairs[:1])) - goal
+        return math.log(worst_delta(x, orders[:1])) - goal
 
     def excess_of_all(x: float) -> float:
-        return math.log(worst_delta(x, pairs)) - goal
+        return math.log(worst_delta(x, orders)) - goal
 
     # A guess without composing, then the accountant's own answers around it.
-    limit = sampling_rate * math.sqrt(count) / mu_from(epsilon, delta)  # many rounds, much noise
-    guess = smallest_safe(guess_excess, math.log(max(limit, 0.3)), step=0.5, tolerance=1e-4)
+    limit = first.rate * first.mu * math.sqrt(first.count) / mu_from(epsilon, delta)  # much noise
+    guess = smallest_safe(
+        guess_excess, math.log(max(limit, 0.3 * first.mu)), step=0.5, tolerance=1e-4
+    )
     slope = (guess_excess(guess + 0.01) - guess_excess(guess - 0.01)) / 0.02
     step = 1.5 * abs(excess(guess) / slope) if slope else 0.1
     answer = smallest_safe(excess, guess, step=min(max(step, 1e-5), 0.5), tolerance=_TOLERANCE)
-    # "remove" almost always needs the most noise; the other pairs are asked once to be sure.
-    if len(pairs) > 1 and worst_delta(answer, pairs[1:]) > delta:
+    # "remove" almost always needs the most noise; the other orders are asked once to be sure.
+    if len(orders) > 1 and worst_delta(answer, orders[1:]) > delta:
         answer = smallest_safe(excess_of_all, answer, step=1e-4, tolerance=_TOLERANCE)
     return math.exp(answer)
 
@@ -205,7 +198,7 @@ def smallest_safe(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Prepared:
-    """Rounds of one pair, ready to be composed at a tilt."""
+    """Rounds of one order, ready to be composed at a tilt."""
 
     pairs: Sequence[DiscretisedPair]
     cells: Sequence[Cell]
@@ -221,29 +214,26 @@ class _Prepared:
         )
 
 
-def _delta_of_pair(rounds: Sequence[Round], epsilon: float, pair: Pair, missing: float) -> float:
-    prepared = _prepare(rounds, pair, missing, lambda found: tilt_for_epsilon(found, epsilon))
+def _delta_of(rounds: Rounds, epsilon: float, missing: float) -> float:
+    prepared = _prepare(rounds, missing, lambda found: tilt_for_epsilon(found, epsilon))
     return _where_known(lambda d: d.delta(epsilon), prepared, trivial=1.0)
 
 
 def _prepare(
-    rounds: Sequence[Round],
-    pair: Pair,
+    rounds: Rounds,
     missing: float,
     find_tilt: Callable[[Sequence[DiscretisedPair]], float],
     *,
     looseness: float = 1.0,
 ) -> _Prepared:
     """Pairs as fine as the tilt asks for; the tilt itself is found on coarse ones."""
-    mixed = mixtures(rounds, pair) if len(rounds) > FEW_ROUNDS else None
+    mixed = mixtures(rounds) if len(rounds) > FEW_ROUNDS else None
     kinds, cells = (rounds, []) if mixed is None else mixed
-    coarse = [
-        discretised_pair(r, pair, missing=missing, step=_COARSE) for r in kinds if r.count > 0
-    ]
+    coarse = [discretised_pair(r, missing=missing, step=_COARSE) for r in kinds if r.count > 0]
     tilt = find_tilt(coarse)
     few = mixed is not None or len(rounds) <= FEW_ROUNDS
     step = cell_step(coarse, tilt=tilt, step=_COARSE, looseness=looseness) if few else 0.01
-    fine = [discretised_pair(r, pair, missing=missing, step=step) for r in kinds]
+    fine = [discretised_pair(r, missing=missing, step=step) for r in kinds]
     return _Prepared(pairs=fine, cells=cells, tilt=tilt, looseness=looseness)
 
 
@@ -261,11 +251,11 @@ def _where_known(
     return min(known, default=trivial)
 
 
-def log_delta_guess(round_: Round, epsilon: float, pair: Pair, missing: float) -> float:
+def log_delta_guess(round_: Round, epsilon: float, missing: float) -> float:
     """Saddle-point approximation of log delta(epsilon)."""
     from scipy.special import erfcx
 
-    coarse = [discretised_pair(round_, pair, missing=missing, step=_COARSE)]
+    coarse = [discretised_pair(round_, missing=missing, step=_COARSE)]
     tilt = tilt_for_epsilon(coarse, epsilon)
     log_moment, _mean, variance = (round_.count * c for c in coarse[0].cumulants(tilt))
     # E[(e^(-t Y) - e^(-(t + 1) Y)); Y > 0] for Y ~ N(0, variance), the loss about epsilon.

@@ -15,7 +15,7 @@
 | delta, delta' | _Lines.deltas of one direction and of the other | probability |
 
 Every delta is an upper bound, so every line lies under the true curve, whichever epsilons are
-chosen. "replace-one" with a sampling rate below 1 bounds one contribution per batch.
+chosen.
 
 Where we differ from the paper: lines are read from several tilted compositions, which keeps
 rates of 1e-8 as precise as .1, and at every point of their grids, where the envelope of a
@@ -23,8 +23,7 @@ distribution on that grid has its corners. The two directions are not joined by 
 """
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -34,24 +33,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validate import check_real
 from ..errors import InputError, InputTypeError
-from .dominating_pairs import Pair, Round, discretised_pair
+from .dominating_pairs import Round, discretised_pair
 from .gaussian import delta_from_mu
 from .privacy_loss import LossDistribution, compose, tilt_for_delta
-from .request import (
-    RESOLVED_MULTIPLIERS,
-    Accountant,
-    Adjacency,
-    check_count,
-    check_epsilon,
-    check_multiplier,
-    check_setting,
-)
-from .search import ADD_OR_REMOVE, FEW_ROUNDS
+from .request import Adjacency, Rounds, check_epsilon, check_rounds, orders_of
+from .search import FEW_ROUNDS
 
 __all__ = ["GaussianCurve", "TradeOff", "trade_off"]
 
 Array = NDArray[np.float64]
-_EXTREME = 1e150  # noise multipliers beyond count as this, and below its inverse as none
 _MISSING = 1e-18  # probability that all rounds together may leave out
 _DEPTHS = (2.0, 4.0, 6.0, 8.0)  # where compositions are precise, in stds of the loss
 _DEPTHS_OF_MANY = (5.0,)
@@ -69,16 +59,13 @@ class TradeOff(Protocol):
         ...
 
 
-def trade_off(
-    rounds: Sequence[tuple[float, float]] | Mapping[tuple[float, float], int],
-    *,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
-) -> TradeOff:
+def trade_off(rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE) -> TradeOff:
     """Return the trade-off curve of FPR and FNR that no adversary beats.
 
     Args:
-        rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs.
-        adjacency: "add-or-remove-one" or "replace-one".
+        rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs, or how
+            often each `Event` does.
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
 
     Returns:
         A lower bound of the true curve, the worse of its two directions; the closed form if every
@@ -92,35 +79,11 @@ def trade_off(
     >>> round(float(curve.false_negative_rates(0.01)), 4)
     0.9709
     """
-    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
-    if not counts:
-        raise InputError("rounds is empty; give at least one (noise_multiplier, sampling_rate)")
-    pairs: Sequence[Pair] = ADD_OR_REMOVE
-    sampled: list[Round] = []
-    squares = 0.0  # of mu, over the rounds that the closed form covers
-    for (multiplier, rate), given in counts.items():
-        check_real("noise_multiplier", multiplier)
-        check_real("sampling_rate", rate)
-        check_multiplier(multiplier)
-        count, _by, pairs = check_setting(given, rate, adjacency, Accountant.PLD)
-        if rate == 0.0 or multiplier == math.inf:
-            continue
-        if multiplier < 1.0 / _EXTREME:
-            return GaussianCurve(mu=math.inf)
-        if rate == 1.0 or not RESOLVED_MULTIPLIERS[0] <= multiplier <= RESOLVED_MULTIPLIERS[1]:
-            squares += count / min(multiplier, _EXTREME) ** 2
-        else:
-            sampled.append(Round(noise_multiplier=multiplier, sampling_rate=rate, count=count))
-    check_count(sum(counts.values()))
-    if not sampled:
-        reach = (
-            2.0 if Pair.REPLACE in pairs else 1.0
-        )  # what replacing changes the sum by, in clip norms
-        return GaussianCurve(mu=reach * math.sqrt(squares))
-    if squares > 0.0:
-        sampled.append(Round(noise_multiplier=squares**-0.5, sampling_rate=1.0, count=1))
-    lines = _known_lines if len(sampled) <= FEW_ROUNDS else _lines
-    read = [lines(tuple(sampled), pair) for pair in pairs]
+    mu, orders = orders_of(check_rounds(rounds, adjacency), adjacency)
+    if not orders:
+        return GaussianCurve(mu=mu)
+    lines = _known_lines if len(orders[0]) <= FEW_ROUNDS else _lines
+    read = [lines(order) for order in orders]
     return _SampledCurve(ahead=read[0], back=read[-1])
 
 
@@ -224,11 +187,11 @@ def _first_at_most(falling: Array, bounds: Array) -> NDArray[np.int64]:
     return np.minimum(np.searchsorted(-falling, -bounds), falling.size - 1)
 
 
-def _lines(rounds: Sequence[Round], pair: Pair) -> tuple[_Lines, ...]:
+def _lines(rounds: Sequence[Round]) -> tuple[_Lines, ...]:
     """One set of lines for the bulk of the loss and one for each depth of its upper tail."""
     missing = _MISSING / sum(r.count for r in rounds)
     step, depths = (0.005, _DEPTHS) if len(rounds) <= FEW_ROUNDS else (0.01, _DEPTHS_OF_MANY)
-    found = [discretised_pair(r, pair, missing=missing, step=step) for r in rounds]
+    found = [discretised_pair(r, missing=missing, step=step) for r in rounds]
     deviation = math.sqrt(sum(p.count * p.cumulants(0.0)[2] for p in found))
     tilts = [1e-3 / max(deviation, 1.0)]  # next to none; none at all is not a tilt
     tilts += [tilt_for_delta(found, math.exp(-0.5 * depth**2)) for depth in depths]

@@ -122,7 +122,6 @@ def scheduled_epsilon(
     *,
     statement: Statement,
     joint_sensitivity: float = 1.0,
-    contributions: int = 1,
 ) -> float:
     """Return the privacy loss of a schedule, by the privacy loss distribution of its rounds.
 
@@ -132,7 +131,6 @@ def scheduled_epsilon(
         statement: what epsilon is said of; by the accountant "pld".
         joint_sensitivity: J of everything that is released of one batch, at noise multiplier 1
             and clip norm 1; `Guarantee.joint_sensitivity`.
-        contributions: the most that a record makes to a batch, released jointly.
 
     Returns:
         epsilon in nats, an upper bound; infinite without noise, or where J is infinite.
@@ -161,7 +159,6 @@ def scheduled_epsilon(
         rounds,
         delta=statement.delta,
         adjacency=statement.adjacency,
-        contributions=contributions,
     )
 
 
@@ -171,7 +168,6 @@ def calibrated_schedule(
     epsilon: float,
     statement: Statement,
     joint_sensitivity: float = 1.0,
-    contributions: int = 1,
 ) -> float:
     """Return the least first noise multiplier, 1 / mu_0, with which a schedule meets its target.
 
@@ -181,7 +177,6 @@ def calibrated_schedule(
         statement: what epsilon is said of; by the accountant "pld".
         joint_sensitivity: J of everything that is released of one batch, at noise multiplier 1
             and clip norm 1.
-        contributions: the most that a record makes to a batch, released jointly.
 
     Returns:
         1 / mu_0, rounded up and evaluated: `scheduled_epsilon` of it is at most `epsilon`. 0 where
@@ -208,7 +203,6 @@ def calibrated_schedule(
         epsilon=epsilon,
         delta=statement.delta,
         adjacency=statement.adjacency,
-        contributions=contributions,
     )
     found, spent = 0.0, math.inf
     for slack in _SLACKS:  # dividing by J again must not spend more by a rounding
@@ -218,7 +212,6 @@ def calibrated_schedule(
             found,
             statement=statement,
             joint_sensitivity=joint_sensitivity,
-            contributions=contributions,
         )
         if spent <= epsilon:
             return found

@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..accounting.request import as_events
 from ..errors import InputError
+from ..participation import Event, Reach
 from .losses import Kind, Losses, losses_of
 
 if TYPE_CHECKING:
@@ -65,11 +67,10 @@ class Estimate(NamedTuple):
 
 
 def epsilon_estimate(
-    rounds: Mapping[tuple[float, float], int],
+    rounds: Mapping[tuple[float, float], int] | Mapping[Event, int],
     *,
     delta: float,
     adjacency: str = "add-or-remove-one",
-    contributions: int = 1,
     pessimistic: bool = True,
     near: float | None = None,
     seconds: float = SECONDS,
@@ -92,7 +93,7 @@ def epsilon_estimate(
     >>> round(found.figure, 3)
     1.828
     """
-    kinds = _kinds(rounds, adjacency, contributions)
+    kinds = _kinds(rounds, adjacency)
     _check_delta(kinds, delta)
     if not kinds or _ever_sampled(kinds) <= delta:
         return Estimate(0.0, 0.0)
@@ -118,11 +119,10 @@ def epsilon_estimate(
 
 
 def delta_estimate(
-    rounds: Mapping[tuple[float, float], int],
+    rounds: Mapping[tuple[float, float], int] | Mapping[Event, int],
     *,
     epsilon: float,
     adjacency: str = "add-or-remove-one",
-    contributions: int = 1,
     seconds: float = SECONDS,
 ) -> float:
     """Return dp-accounting's pessimistic delta of all rounds together at `epsilon` nats.
@@ -134,7 +134,7 @@ def delta_estimate(
     >>> f"{delta_estimate({(1.0, 0.01): 1000}, epsilon=2.0):.2e}"
     '2.67e-06'
     """
-    kinds = _kinds(rounds, adjacency, contributions)
+    kinds = _kinds(rounds, adjacency)
     if not kinds:
         return 0.0
     least = _least_delta(kinds)
@@ -153,22 +153,31 @@ def delta_estimate(
 
 
 def _kinds(
-    rounds: Mapping[tuple[float, float], int], adjacency: str, contributions: int
+    rounds: Mapping[tuple[float, float], int] | Mapping[Event, int], adjacency: str
 ) -> list[Kind]:
     """The rounds that cost anything; those with full batches are one Gaussian together."""
     kinds, squares = [], 0.0
-    for (multiplier, rate), count in sorted(rounds.items()):
+    for (multiplier, moves, reach, coin), count in sorted(as_events(rounds).items()):
+        rate = coin * moves.rate
         if rate == 0.0 or multiplier == math.inf or count == 0:
             continue
+        if multiplier == 0.0:
+            raise Unanswered("a round has no noise")
+        # In full batches a ball's diameter is what replacing moves, and half of what it doubles.
+        within = reach is Reach.BALL
+        if within and rate < 1.0 and adjacency != "add-or-remove-one":
+            raise Unanswered(
+                "it has no bound for a record that moves a mean, or a batch of fixed size, within "
+                "a ball"
+            )
+        if not moves.is_poisson or coin < 1.0:
+            raise Unanswered("it is asked here about one record's own coin alone")
+        if within and adjacency != "replace-one":
+            multiplier /= 2.0
         if rate == 1.0:
             squares += count / multiplier**2
         else:
             kinds.append(Kind(multiplier=multiplier, rate=rate, count=count))
-    if kinds and adjacency == "replace-one" and contributions > 1:
-        raise Unanswered(
-            f"it has no bound for a replaced record with {contributions} contributions to one "
-            "sampled batch"
-        )
     if len(kinds) > _MOST_KINDS:
         raise Unanswered(
             f"{len(kinds)} different rounds take too long to compose; it is asked about "

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..accounting.request import as_events
 from ..errors import InputError
+from ..participation import Event
 from .estimates import Unanswered, epsilon_estimate
 
 __all__ = ["SecondOpinion", "library", "second_opinion"]
@@ -77,21 +79,19 @@ class SecondOpinion:
 
 
 def second_opinion(
-    rounds: Mapping[tuple[float, float], int],
+    rounds: Mapping[tuple[float, float], int] | Mapping[Event, int],
     *,
     ours: float,
     delta: float,
     adjacency: str = "add-or-remove-one",
-    contributions: int = 1,
 ) -> SecondOpinion:
     """Return what dp-accounting says of `rounds`, whose epsilon is `ours`.
 
     Args:
-        rounds: how often each (noise multiplier, sampling rate) occurs.
+        rounds: how often each (noise multiplier, sampling rate), or each `Event`, occurs.
         ours: epsilon of them, in nats.
         delta: strictly between 0 and 1.
-        adjacency: "add-or-remove-one" or "replace-one".
-        contributions: the most that a record makes to a sampled batch, released jointly.
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
 
     Returns:
         A bracket, or the reason why there is none. The same rounds are asked about once; the
@@ -104,8 +104,8 @@ def second_opinion(
     by = library()
     if math.isinf(ours):
         return SecondOpinion(by=by, ours=ours, because="there is no finite figure to hold it to")
-    kinds = tuple(sorted(rounds.items()))
-    bounds = _bracket(kinds, delta, str(adjacency), contributions)
+    kinds = tuple(sorted(as_events(rounds).items()))
+    bounds = _bracket(kinds, delta, str(adjacency))
     if isinstance(bounds, str):
         return SecondOpinion(by=by, ours=ours, because=bounds)
     low, high, intervals = bounds
@@ -120,19 +120,10 @@ def library() -> str:
 
 @functools.lru_cache(maxsize=512)
 def _bracket(
-    rounds: tuple[tuple[tuple[float, float], int], ...],
-    delta: float,
-    adjacency: str,
-    contributions: int,
+    rounds: tuple[tuple[Event, int], ...], delta: float, adjacency: str
 ) -> tuple[float, float, tuple[float, float]] | str:
     asked = dict(rounds)
-    if any(multiplier == 0.0 and rate > 0.0 for multiplier, rate in asked):
-        return "a round has no noise"
-    how: dict[str, Any] = {
-        "delta": delta,
-        "adjacency": adjacency,
-        "contributions": contributions,
-    }
+    how: dict[str, Any] = {"delta": delta, "adjacency": adjacency}
     try:
         high = epsilon_estimate(asked, **how, seconds=_ABOVE)
         low = epsilon_estimate(asked, **how, seconds=_BELOW, pessimistic=False, near=high.figure)

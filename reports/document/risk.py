@@ -5,15 +5,13 @@
                  a coin is right 50 times in 100
 
 Odds of a proven row are rounded up, those of a heuristic one down: it is known to be at least so
-bad. The pair (epsilon, delta) alone says far less than the curve; it is used where no curve is
-known for the mechanism, and the entry says so.
+bad.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections import Counter
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
@@ -23,12 +21,12 @@ from ...privacy.accounting.risk import composed_risk, risk_of_mu
 from ...privacy.guarantee import Statement, Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan
-from ...training.exposure.guarantees import accounted
+from ...training.exposure.guarantees import accounted, counted, spent_releases
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ..schema import Hits, Odds, Risk
 from ..standing import standing
 
-__all__ = ["Source", "hits_of_pair", "odds", "risk_by_adversary"]
+__all__ = ["Source", "odds", "risk_by_adversary"]
 
 # False positives, and of how many records that were not in: 1 in 1000, 1 in 100, 10 in 100.
 _RATES = ((1, 1000), (1, 100), (10, 100))
@@ -38,7 +36,6 @@ class Source(enum.StrEnum):
     """Where odds come from."""
 
     CURVE = "trade-off curve"
-    PAIR = "epsilon and delta alone"
     NOTHING = "nothing protects"
     NO_BOUND = "no bound"
 
@@ -88,23 +85,6 @@ def odds(probability: float, of: int, *, up: bool = True) -> float:
     return min(float(exact.quantize(step, rounding=rounding)), float(of))
 
 
-def hits_of_pair(epsilon: float, delta: float, false_positive_rate: float) -> float:
-    """The largest hit rate that (epsilon, delta) alone allows at a false-positive rate.
-
-        min(1, e^epsilon a + delta, 1 - e^-epsilon (1 - delta - a))
-
-    Source: Kairouz, Oh, Viswanath, arXiv:1311.0776, the region of an (epsilon, delta) mechanism.
-
-    >>> round(hits_of_pair(1.0, 1e-5, 0.01), 4)
-    0.0272
-    """
-    if epsilon > 700.0:
-        return 1.0
-    steep = math.exp(epsilon) * false_positive_rate + delta
-    flat = 1.0 - math.exp(-epsilon) * (1.0 - delta - false_positive_rate)
-    return min(1.0, steep, flat)
-
-
 def _entry(
     exposure: JointSensitivity,
     *,
@@ -119,33 +99,18 @@ def _entry(
         source = Source.NO_BOUND if unknown else Source.NOTHING
         return _told(source, dict.fromkeys(_RATES, 1.0), advantage=1.0, mu=math.inf, up=True)
     found = _curve(exposure, noise_multiplier=noise_multiplier, adjacency=statement.adjacency)
-    if found is None:
-        hits = {(a, of): hits_of_pair(epsilon, statement.delta, a / of) for a, of in _RATES}
-        grown = math.exp(min(epsilon, 700.0))
-        advantage = min(1.0, (grown - 1.0 + 2.0 * statement.delta) / (grown + 1.0))
-        # The bound of the pair is no lower bound of anything, so a heuristic row is told as chance.
-        if not proven:
-            hits, advantage = {(a, of): a / of for a, of in _RATES}, 0.0
-        return _told(Source.PAIR, hits, advantage=advantage, mu=None, up=proven)
     hits = {rate: hit for rate, (_, hit) in zip(_RATES, found.true_positive_rates, strict=True)}
     return _told(Source.CURVE, hits, advantage=found.advantage, mu=found.mu, up=proven)
 
 
-def _curve(
-    exposure: JointSensitivity, *, noise_multiplier: float, adjacency: Adjacency
-) -> Curve | None:
-    """Of everything released together; None where no pair is known that dominates it."""
-    counts: Counter[tuple[float, float]] = Counter()
-    for r in exposure.releases:
-        if r.joint_sensitivity > 0 and r.sampling_rate > 0:
-            # The curve of "replace-one" is that of one contribution to a sampled batch.
-            if adjacency is Adjacency.REPLACE_ONE and r.sampling_rate < 1 and r.contributions > 1:
-                return None
-            counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
+def _curve(exposure: JointSensitivity, *, noise_multiplier: float, adjacency: Adjacency) -> Curve:
+    """Of everything released together."""
+    releases = spent_releases(exposure.releases)
     rates = [a / of for a, of in _RATES]
-    if not counts:
+    if not releases:
         return risk_of_mu(0.0, false_positive_rates=rates)
-    return composed_risk(counts, adjacency=adjacency, false_positive_rates=rates)
+    events = counted(releases, noise_multiplier, adjacency)
+    return composed_risk(events, adjacency=adjacency, false_positive_rates=rates)
 
 
 def _told(

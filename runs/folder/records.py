@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
+from ...privacy.participation import Reach
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.evaluation import Metrics
 from ..described import (
@@ -75,8 +76,8 @@ class ExposureFacts(Described):
 
     whole_run: bool
     """Whether all rounds are one release, in which none may repeat."""
-    releases: list[tuple[NotNegative, Fraction, Count, Count, Count]]
-    """Joint sensitivity, sampling rate, rounds, contributions and first round of each."""
+    releases: list[tuple[NotNegative, Fraction, Count, Count, Count, Reach]]
+    """Joint sensitivity, sampling rate, rounds, contributions, first round and reach of each."""
 
     @classmethod
     def of(cls, exposure: JointSensitivity) -> ExposureFacts:
@@ -84,7 +85,7 @@ class ExposureFacts(Described):
         return cls(
             whole_run=exposure.whole_run,
             releases=[
-                (r.joint_sensitivity, r.sampling_rate, r.rounds, r.contributions, r.first)
+                (r.joint_sensitivity, r.sampling_rate, r.rounds, r.contributions, r.first, r.reach)
                 for r in exposure.releases
             ],
         )
@@ -92,7 +93,7 @@ class ExposureFacts(Described):
     def figures(self) -> dict[str, float]:
         """Each figure by its words.
 
-        >>> facts = ExposureFacts(whole_run=False, releases=[(1.5, 0.02, 200, 3, 1)])
+        >>> facts = ExposureFacts(whole_run=False, releases=[(1.5, 0.02, 200, 3, 1, "sum")])
         >>> facts.figures()["joint_sensitivity of release 1"]
         1.5
         """
@@ -101,8 +102,10 @@ class ExposureFacts(Described):
             "number of releases": len(self.releases),
         }
         for at, release in enumerate(self.releases, start=1):
-            figures = zip(Release._fields, release, strict=True)
-            found |= {f"{name} of release {at}": figure for name, figure in figures}
+            *figures, reach = release
+            names = zip(Release._fields[: len(figures)], figures, strict=True)
+            found |= {f"{name} of release {at}": figure for name, figure in names}
+            found[f"release {at} stays in a ball"] = reach is Reach.BALL
         return found
 
 

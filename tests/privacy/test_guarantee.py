@@ -45,7 +45,7 @@ def test_delta_outside_the_unit_interval_is_refused(delta):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"adjacency": "zero-out"}, "adjacency='zero-out' must be one of 'add-or-remove-one', 're"),
+        ({"adjacency": "zero-one"}, "adjacency='zero-one' must be one of 'add-or-remove-one', 'ze"),
         ({"accountant": "moments"}, "accountant='moments' must be one of 'pld', 'rdp', 'prv'"),
         ({"unit": "agent"}, "unit='agent' must be 'record'"),
     ],

@@ -112,4 +112,12 @@ def _key(exposure: JointSensitivity) -> _Key:
 
 
 def _release(r: Release) -> tuple[float, ...]:
-    return rounded(r.joint_sensitivity), r.sampling_rate, r.rounds, r.contributions, r.first
+    return (
+        rounded(r.joint_sensitivity),
+        r.sampling_rate,
+        r.rounds,
+        r.contributions,
+        r.first,
+        r.reach,
+        r.interleaved,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...privacy.guarantee import Statement
 from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
-from ..exposure.guarantees import asked_releases, counted, most_contributions
+from ..exposure.guarantees import asked_releases, counted
 from ..exposure.sensitivity import JointSensitivity
 
 __all__ = ["opinion_on"]
@@ -33,9 +33,8 @@ def opinion_on(
     releases = asked_releases(sensitivity, rounds)
     hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)
     return second_opinion(
-        counted(releases, noise_multiplier) if hidden else {},
+        counted(releases, noise_multiplier, statement.adjacency) if hidden else {},
         ours=epsilon,
         delta=statement.delta,
         adjacency=statement.adjacency,
-        contributions=most_contributions(releases),
     )

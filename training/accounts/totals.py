@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
 from ...privacy.guarantee import Statement
-from ..exposure.guarantees import check_traced_at, counted, most_contributions, spent_releases
+from ...privacy.participation import Event
+from ..exposure.guarantees import check_traced_at, counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity
 
 __all__ = ["total_epsilon"]
@@ -33,17 +34,16 @@ def total_epsilon(runs: Sequence[tuple[JointSensitivity, float]], *, statement: 
     >>> round(total_epsilon([(one, 2.0), (one, 2.0)], statement=Statement(delta=1e-5)), 4)  # mu = 1
     4.3772
     """
-    together: Counter[tuple[float, float]] = Counter()
-    most = 1
+    together: Counter[Event] = Counter()
     for sensitivity, noise_multiplier in runs:
         check_traced_at(sensitivity, noise_multiplier)
         releases = spent_releases(sensitivity.releases)
         if releases and (noise_multiplier == 0 or math.isinf(sensitivity.largest)):
             return math.inf
-        together += counted(releases, noise_multiplier)
-        most = max(most, most_contributions(releases))
+        if releases:
+            together += counted(releases, noise_multiplier, statement.adjacency)
     if not together:
         return 0.0
     return accounting.composed_epsilon(
-        together, delta=statement.delta, adjacency=statement.adjacency, contributions=most
+        together, delta=statement.delta, adjacency=statement.adjacency
     )

@@ -19,10 +19,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
+from ...privacy.accounting.dominating_pairs import Pair
 from ...privacy.accounting.limits import scale_for
-from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier, closed_form
+from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier, orders_of
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
+from ...privacy.participation import Event, Reach, poisson
 from ...privacy.view.view import UnsupportedView
 from .sensitivity import JointSensitivity, Release
 
@@ -67,24 +69,24 @@ def run_epsilon(
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
+    events = counted(releases, noise_multiplier, statement.adjacency)
     if len(releases) == 1:
         (only,) = releases
         return accounting.epsilon(
-            noise_multiplier=noise_multiplier / only.joint_sensitivity,
+            noise_multiplier=next(iter(events)).noise_multiplier,
             delta=statement.delta,
             rounds=only.rounds,
             sampling_rate=only.sampling_rate,
             adjacency=statement.adjacency,
             accountant=statement.accountant,
-            contributions=most_contributions(releases),
+            reach=only.reach,
         )
     if not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)
     return accounting.composed_epsilon(
-        counted(releases, noise_multiplier),
+        events,
         delta=statement.delta,
         adjacency=statement.adjacency,
-        contributions=most_contributions(releases),
         accountant=statement.accountant,
     )
 
@@ -154,16 +156,32 @@ def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
     return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
 
 
-def most_contributions(releases: Sequence[Release]) -> int:
-    """The most that a record makes to a sampled batch; of full batches any number counts as one."""
-    return max((r.contributions for r in releases if r.sampling_rate < 1), default=1)
+def counted(
+    releases: Sequence[Release], noise_multiplier: float, adjacency: Adjacency
+) -> Counter[Event]:
+    """What an accountant is asked about: each kind of round, and how many there are of it.
 
+    Args:
+        releases: each costs something.
+        noise_multiplier: of the run.
+        adjacency: of the statement.
 
-def counted(releases: Sequence[Release], noise_multiplier: float) -> Counter[tuple[float, float]]:
-    """(effective noise multiplier, sampling rate) of all rounds, and how many have each."""
-    counts: Counter[tuple[float, float]] = Counter()
+    Raises:
+        UnsupportedMechanism: sampled contributions that stay in a ball, with another batch's
+            between them: no proof covers a record that is replaced in these.
+    """
+    counts: Counter[Event] = Counter()
     for r in releases:
-        counts[noise_multiplier / r.joint_sensitivity, r.sampling_rate] += r.rounds
+        one = adjacency is Adjacency.ADD_OR_REMOVE_ONE or r.sampling_rate == 1
+        if r.reach is Reach.BALL and r.interleaved and not one:
+            raise UnsupportedMechanism(
+                f"clipped means of one batch with another batch's between them have no bound under "
+                f"adjacency='{adjacency}'; take all means of a batch before those of the next, or "
+                "use round.clipped_sums"
+            )
+        # A record that is added changes what stays in a ball by twice the radius.
+        radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
+        counts[Event(noise_multiplier / radius, poisson(r.sampling_rate), r.reach)] += r.rounds
     return counts
 
 
@@ -294,11 +312,14 @@ def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier
     releases = spent_releases(sensitivity.releases)
     trivial = not releases or noise_multiplier == 0 or math.isinf(sensitivity.largest)
     if trivial or statement.accountant is Accountant.PLD:
-        settings = counted(releases, noise_multiplier) if not trivial else ()
-        if all(closed_form(*setting) for setting in settings):
+        if trivial:
             return Bound.CLOSED_FORM
-        replaced = statement.adjacency is Adjacency.REPLACE_ONE
-        return Bound.PROFILE if replaced and most_contributions(releases) > 1 else Bound.PLD
+        events = counted(releases, noise_multiplier, statement.adjacency)
+        _, orders = orders_of(events, statement.adjacency)
+        if not orders:
+            return Bound.CLOSED_FORM
+        profile = any(r.pair is Pair.PROFILE for r in orders[0])
+        return Bound.PROFILE if profile else Bound.PLD
     return _BOUNDS[statement.accountant]
 
 
@@ -327,27 +348,29 @@ def calibrated_multiplier(
             f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "
             "at every noise; give noise_multiplier in place of epsilon"
         )
-    contributions = most_contributions(releases)
+    events = counted(releases, 1.0, statement.adjacency)
     if len(releases) == 1:
         (only,) = releases
-        needed = only.joint_sensitivity * accounting.noise_multiplier(
-            epsilon=epsilon,
-            delta=statement.delta,
-            rounds=only.rounds,
-            sampling_rate=only.sampling_rate,
-            adjacency=statement.adjacency,
-            accountant=statement.accountant,
-            contributions=contributions,
+        needed = (
+            accounting.noise_multiplier(
+                epsilon=epsilon,
+                delta=statement.delta,
+                rounds=only.rounds,
+                sampling_rate=only.sampling_rate,
+                adjacency=statement.adjacency,
+                accountant=statement.accountant,
+                reach=only.reach,
+            )
+            / next(iter(events)).noise_multiplier
         )
     elif not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)
     else:
         needed = scale_for(
-            counted(releases, 1.0),
+            events,
             epsilon=epsilon,
             delta=statement.delta,
             adjacency=statement.adjacency,
-            contributions=contributions,
             accountant=statement.accountant,
         )
     spent = math.inf

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InexpressibleView
 from ...privacy.guarantee import Status
+from ...privacy.participation import Reach
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
@@ -209,10 +210,13 @@ class _Run:
         except InexpressibleView as reason:
             status, releases = Status.CANNOT_BE_EXPRESSED, list[Release]()
             for part in self._parts:
-                for columns, bounds, own in part.base.of_victim(victim).values():
+                batches = part.base.of_victim(victim).values()
+                for (columns, bounds, own), reach in zip(
+                    batches, part.base.reaches(victim), strict=True
+                ):
                     rate = self._rate if own is None else own
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
-                    releases.append(Release(mu, rate, part.rounds, count, part.first))
+                    releases.append(Release(mu, rate, part.rounds, count, part.first, *reach))
             return JointSensitivity(who, victim, tuple(releases), status, str(reason))
 
     def _sensitivity(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
@@ -225,6 +229,8 @@ class _Run:
                 part.rounds,
                 s.contributions,
                 part.first,
+                s.reach,
+                s.interleaved,
             )
             for part in self._parts
             for s in found[id(part.base)]
@@ -326,7 +332,9 @@ def single_message(
         mu = traces.per_multiplier(alone * part.factor)
         own = [drawn for _, _, drawn in part.base.of_victim(victim).values()]
         largest = max((rate if r is None else r for r in own), default=rate)
-        releases.append(Release(mu, largest, part.rounds, 1, part.first))
+        ball = all(reach is Reach.BALL for reach, _ in part.base.reaches(victim))
+        reach = Reach.BALL if ball else Reach.SUM
+        releases.append(Release(mu, largest, part.rounds, 1, part.first, reach))
         kinds.append((mu, kind))
     most, kind = max(kinds, default=(0.0, "none"))
     because = f"one message alone ({kind}); no adversary sees so little"

@@ -202,9 +202,11 @@ class AdversaryView:
         local = self._local(np.asarray([c for held, _, _ in batches for c in held], dtype=int))
         mus = local.mus([(held, bounds) for held, bounds, _ in batches])
         trace, found = self._views.trace, []
-        for mu, (held, bounds, rate) in zip(mus, batches, strict=True):
+        reaches = trace.reaches(victim)
+        for mu, (held, bounds, rate), reach in zip(mus, batches, reaches, strict=True):
             count = trace.count(held)
-            found.append(Sensitivity(mu, rate, count, trace.reason(mu, bounds, count=count)))
+            because = trace.reason(mu, bounds, count=count)
+            found.append(Sensitivity(mu, rate, count, because, *reach))
         return found
 
     @cached_property

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...privacy.adversary import Adversary
 from ...privacy.guarantee import Status
+from ...privacy.participation import Reach
 from ...privacy.view.view import UnsupportedView
 
 __all__ = ["JointSensitivity", "Release", "cost", "rounded", "worst"]
@@ -15,7 +16,15 @@ __all__ = ["JointSensitivity", "Release", "cost", "rounded", "worst"]
 class Release(NamedTuple):
     """What a victim's batches release to an adversary in `rounds` rounds from `first` on.
 
-    `first` is 0 for the start, 1 for the first round.
+    Attributes:
+        joint_sensitivity: between a record that is absent and one that is present.
+        sampling_rate: of the batch.
+        rounds: how many are alike.
+        contributions: how many clipped vectors of the batch are released.
+        first: 0 for the start, 1 for the first round.
+        reach: "ball" where every contribution is known to stay in a ball, whose radius is then half
+            of what a record that is added changes; "sum" holds always.
+        interleaved: whether contributions to another batch of the round come between.
     """
 
     joint_sensitivity: float
@@ -23,6 +32,8 @@ class Release(NamedTuple):
     rounds: int
     contributions: int
     first: int = 1
+    reach: Reach = Reach.SUM
+    interleaved: bool = False
 
 
 class JointSensitivity(NamedTuple):
@@ -67,14 +78,16 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
     """The one that costs most; where none is worst in every round, the worst of each round."""
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
     top = max(every, key=cost)
-    shapes = {tuple((r.sampling_rate, r.rounds, r.first) for r in e.releases) for e in every}
+    shapes = {
+        tuple((r.sampling_rate, r.rounds, r.first, r.reach, r.interleaved) for r in e.releases)
+        for e in every
+    }
     if len(shapes) != 1:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
     rounds = list(zip(*(e.releases for e in every), strict=True))
     worst = [max(rounded(r.joint_sensitivity) for r in same) for same in rounds]
     most = [max(r.contributions for r in same) for same in rounds]
     if all(rounded(r.joint_sensitivity) >= w for r, w in zip(top.releases, worst, strict=True)):
-        # Whether a dominating pair is known depends on the contributions of every victim.
         counted = zip(top.releases, most, strict=True)
         return top._replace(releases=tuple(r._replace(contributions=n) for r, n in counted))
     # No victim is worst in every round: none loses more than this composition of worst rounds.

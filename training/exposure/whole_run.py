@@ -28,6 +28,7 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
+from ...privacy.participation import Reach
 from ...privacy.view.leak import leak_sentence
 from ...privacy.view.view import UnsupportedView
 from ...privacy.view.whole_run import StreamedView
@@ -157,7 +158,9 @@ def _of(
         bounds = [b for part in parts for b in contributions_of(part, [victim])[2]]
         bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
         mu = _joint_sensitivity(view, victim, bounds, participation)
-        release = Release(traces.per_multiplier(mu), 1.0, 1, len(bounds), 0)
+        reaches = {reach for part in parts for reach, _ in part.reaches(victim)}
+        reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
+        release = Release(traces.per_multiplier(mu), 1.0, 1, len(bounds), 0, reach)
         because = _because(view, victim, mu, participation)
         status = Status.NO_PROTECTION if math.isinf(mu) else finite
         found.append(

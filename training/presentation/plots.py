@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
+from ..exposure.guarantees import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity, Release
 from .summary import Summary
 
@@ -99,27 +97,13 @@ def _draw_curves(
 ) -> None:
     rates = np.linspace(0.0, 1.0, 201)
     adjacency = summary.statement.adjacency
-    left_out = []
     for names, stated in _alike(drawn, sensitivities):
-        counts = _rounds_of(
-            sensitivities[stated.adversary].releases,
-            noise_multiplier=summary.noise_multiplier,
-            adjacency=adjacency,
-        )
-        if counts is None:
-            left_out.append(names)
-            continue
-        missed = (
-            trade_off(counts, adjacency=adjacency).false_negative_rates(rates)
-            if counts
-            else 1.0 - rates
-        )
+        releases = spent_releases(sensitivities[stated.adversary].releases)
+        missed = 1.0 - rates
+        if releases:
+            events = counted(releases, summary.noise_multiplier, adjacency)
+            missed = trade_off(events, adjacency=adjacency).false_negative_rates(rates)
         axes.plot(rates, missed, _style(stated), label=names)
-    if len(axes.lines) == 0:
-        raise InputError(
-            f"no trade-off curve is known against {', '.join(left_out)}: of replace-one only for "
-            "one contribution to a sampled batch; adjacency='add-or-remove-one' has one"
-        )
     axes.plot([0, 1], [1, 0], color="grey", linestyle=":", label="nothing is learnt")
     axes.set_xlabel("false positive rate")
     axes.set_ylabel("false negative rate, at least")
@@ -141,21 +125,6 @@ def _alike(
         )
         for same in grouped.values()
     ]
-
-
-def _rounds_of(
-    releases: Sequence[Release], *, noise_multiplier: float, adjacency: Adjacency
-) -> Counter[tuple[float, float]] | None:
-    """(effective noise multiplier, sampling rate) of all rounds; None where no curve is known."""
-    counts: Counter[tuple[float, float]] = Counter()
-    for r in releases:
-        if not (r.joint_sensitivity > 0 and r.sampling_rate > 0):
-            continue
-        if adjacency is Adjacency.REPLACE_ONE and r.sampling_rate < 1 and r.contributions > 1:
-            return None
-        multiplier = noise_multiplier / r.joint_sensitivity
-        counts[multiplier if math.isfinite(multiplier) else math.inf, r.sampling_rate] += r.rounds
-    return counts
 
 
 def _style(stated: Guarantee) -> str:

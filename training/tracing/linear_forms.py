@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from torch import Tensor
 
+from ...privacy.participation import Reach
 from ..step.values import REMEDY, SERVER, UndeclaredOperation
 from .cancellation import Columns, History, cancelled_terms
 
@@ -35,7 +36,8 @@ class Contributions:
 
     Column i is the part in `block` of the clipped vector number `first_vector + i`; groups of
     several blocks that name the same vectors hold parts of one vector, and the bound is the whole
-    vector's.
+    vector's. `reach` says whether the vector is known to stay in a ball whose radius is half of
+    the bound, whatever the record is; that it moves by no more than the bound is always so.
     """
 
     start: int
@@ -46,6 +48,7 @@ class Contributions:
     first_vector: int
     blame: str | None = None
     block: int = 0
+    reach: Reach = Reach.SUM
 
     @property
     def size(self) -> int:

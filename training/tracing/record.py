@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from ...privacy.participation import Reach
 from ..step.values import Agents, UndeclaredOperation, Value
 from .cancellation import Cancelled, Columns, History
 from .linear_forms import Contributions, Group, Known, LinearForms, NoiseSources
@@ -62,11 +63,13 @@ class SecretBounds(NamedTuple):
         bounds: (A,) of the norm by which a record of the owner changes its row.
         batch: the call of `draw`.
         sampling_rate: of that batch; None is the run's.
+        reach: of the value: "ball" where all that it is made of is.
     """
 
     bounds: np.ndarray
     batch: int
     sampling_rate: float | None
+    reach: Reach
 
 
 class Recorder:
@@ -172,6 +175,7 @@ class Recorder:
             )
         rows = self.rows(value, operation).matrix
         bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, float | None]]()
+        reaches = set[Reach]()
         explained = np.zeros(rows.shape[0])
         # Sum each row's bounds over the contributions in it, and count its entries on the way.
         for g in self.groups:
@@ -187,6 +191,7 @@ class Recorder:
                 bounds += part @ g.bounds[: part.shape[1]]
                 explained += np.diff(csr_array(part).indptr)
                 batches.add((g.batch, g.sampling_rate))
+                reaches.add(g.reach)
         # An entry that was not counted is noise, a message or a known value.
         if (explained != np.diff(rows.indptr)).any() or len(batches) != 1:
             raise UndeclaredOperation(
@@ -194,7 +199,9 @@ class Recorder:
                 "without noise, messages or known values"
             )
         ((batch, rate),) = batches
-        return SecretBounds(bounds, batch, rate)
+        # A sum of balls is a ball; a sum beside it moves as one that a record is added to.
+        reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
+        return SecretBounds(bounds, batch, rate, reach)
 
     def finish(self, state: Any, *, agents: int) -> RoundRecord:
         """The record of the round, once the step has returned its state."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InexpressibleView
+from ...privacy.participation import Reach
 from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
 from .linear_forms import Contributions, Messages, NoiseSources, pruned, widened
@@ -36,6 +37,8 @@ class Sensitivity(NamedTuple):
     sampling_rate: float | None
     contributions: int
     because: str
+    reach: Reach = Reach.SUM
+    interleaved: bool = False
 
 
 class RoundTrace:
@@ -205,14 +208,27 @@ class RoundTrace:
         # One figure for each batch, and in words what decided it.
         batches = list(self.of_victim(victim).values())
         mus = mu_by_batch(view, [(columns, bounds) for columns, bounds, _ in batches])
-        found = []
-        for mu, (columns, bounds, rate) in zip(mus, batches, strict=True):
+        found, reaches = [], self.reaches(victim)
+        for mu, (columns, bounds, rate), reach in zip(mus, batches, reaches, strict=True):
             count = self.count(columns)
             because = self.reason(mu, bounds, count=count)
             if math.isinf(mu) and (shown := view.leaks(columns)):
                 names = [name if round is None else in_round(name, round) for name in shown]
                 because = "; ".join(part for part in (because, leak_sentence(names)) if part)
-            found.append(Sensitivity(mu, rate, count, because))
+            found.append(Sensitivity(mu, rate, count, because, *reach))
+        return found
+
+    def reaches(self, victim: int) -> list[tuple[Reach, bool]]:
+        """Of each batch of `of_victim` its reach, and whether another one comes between."""
+        order = [g for g in self.groups if isinstance(g, Contributions)]
+        found = []
+        for batch in dict.fromkeys(g.batch for g in order):
+            own = [i for i, g in enumerate(order) if g.batch == batch]
+            ball = all(order[i].reach is Reach.BALL for i in own)
+            mine = [i for i in own if victim in order[i].owners] or own
+            between = order[mine[0] : mine[-1] + 1]
+            other = any(g.batch != batch and victim in g.owners for g in between)
+            found.append((Reach.BALL if ball else Reach.SUM, other))
         return found
 
     def count(self, columns: Sequence[int]) -> int:

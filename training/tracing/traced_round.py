@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.participation import Reach
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
 from ..step.operations import Coef, Operations, P, V, reply_order
@@ -104,6 +105,7 @@ class TracedRound(Operations):
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: float | None,
+        reach: Reach = Reach.SUM,
     ) -> tuple[P, ...]:
         del coefs  # public; the bound is on the combination, whatever they are
         # The models count as seen, so that gradients at them are functions of the batch alone.
@@ -127,6 +129,7 @@ class TracedRound(Operations):
                 sampling_rate=batch.sampling_rate,
                 first_vector=first,
                 block=block,
+                reach=reach,
             )
             for i, block in enumerate(blocks)
         ]
@@ -145,8 +148,14 @@ class TracedRound(Operations):
     ) -> P:
         del batch_size
         bound = checked_clip_norm(clip_norm)
-        reach = None if bound is None else 2.0 * bound  # from one clipped vector to another
-        (mean,) = self._clipped_sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=reach)
+        # Two means of clipped vectors lie in one ball: they differ by its diameter at most.
+        (mean,) = self._clipped_sums(
+            ((point,),),
+            batch=batch,
+            coefs=(1.0,),
+            clip_norm=None if bound is None else 2.0 * bound,
+            reach=Reach.BALL,
+        )
         return mean
 
     def _blocks(self, points: Sequence[tuple[P, ...]]) -> list[int]:
@@ -321,6 +330,7 @@ class TracedRound(Operations):
                     first_vector=self._record.new_vectors(self.agents),
                     blame=blame,
                     block=secret.rows.block,
+                    reach=found.reach,
                 )
             )
         )

@@ -28,8 +28,8 @@ def simulated_scores(
         generator: of participation and noise.
 
     Returns:
-        Ratios in nats, of the same shape. A canary reaches the whole sensitivity in one direction,
-        which with several contributions under "replace-one" is less than the proof allows for.
+        Ratios in nats, of the same shape. A canary adds the whole sensitivity to a sum; what a
+        proof allows for within a ball is more under "replace-one".
 
     Raises:
         ValueError: a round has no noise.
@@ -53,7 +53,8 @@ def _ratios(
     """(m,) sum over rounds of log P(z | in) / P(z | out)."""
     replaced = claim.adjacency is Adjacency.REPLACE_ONE
     total = np.zeros(included.size)
-    for (multiplier, rate), count in claim.rounds.items():
+    for event, count in claim.events.items():
+        multiplier, rate = event.noise_multiplier, event.moves.rate
         if multiplier == 0.0:
             raise InputError(
                 f"noise_multiplier={multiplier} must be above 0: the ratio is infinite"

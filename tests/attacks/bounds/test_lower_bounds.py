@@ -18,6 +18,7 @@ from overhear.attacks.bounds.lower_bounds import (
 )
 from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_variation
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
+from overhear.privacy.participation import Event, Reach, poisson
 from tests.attacks.bounds.simulated_scores import simulated_scores
 
 DELTA = 1e-5
@@ -169,13 +170,14 @@ def test_half_of_the_declared_noise_contradicts_the_claim(claim):
         assert found.noise_scale < 0.7
 
 
-def test_several_contributions_never_raise_the_bound():
+def test_a_ball_never_raises_the_bound():
     one = Claim(rounds={(2.6, 0.1): 50}, adjacency="replace-one")
-    three = Claim(rounds=one.rounds, adjacency="replace-one", contributions=3)
+    event = Event(2.6, poisson(0.1), Reach.BALL)
+    ball = Claim(rounds={event: 50}, adjacency="replace-one")
     counts = _halves(1500, 5000)
-    alone, several = (from_total(counts, claim=c, **HOW) for c in (one, three))
-    assert several.noise_scale > alone.noise_scale
-    assert several.epsilon < alone.epsilon
+    alone, within = (from_total(counts, claim=c, **HOW) for c in (one, ball))
+    assert within.noise_scale > alone.noise_scale
+    assert within.epsilon < epsilon(at_scale(ball, within.noise_scale), HOW["delta"])
 
 
 def test_scores_that_say_nothing_bound_nothing():

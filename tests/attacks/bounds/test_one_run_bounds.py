@@ -163,7 +163,6 @@ def test_a_third_of_the_declared_noise_contradicts_the_claim(claim):
 @pytest.mark.parametrize(
     "claim",
     [
-        Claim(rounds={(2.6, 0.1): 30}, adjacency="replace-one", contributions=2),
         Claim(rounds={(0.0, 0.1): 30}),
         Claim(rounds={(1.0, 1e-4): 3}),  # no scale of which explains so much
     ],

@@ -10,6 +10,7 @@ from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.attacks.membership.against_proof import ProvenLimit, exceeds, measure
 from overhear.attacks.membership.roc import Rate
 from overhear.privacy.accounting.request import Adjacency
+from overhear.privacy.participation import Event, Reach, poisson
 
 DELTA = 1e-5
 
@@ -24,10 +25,11 @@ def test_the_limit_of_a_gaussian_is_its_own_curve() -> None:
         assert limit.true_positive_rate(rate) == pytest.approx(ndtr(ndtri(rate) + 1.0), rel=1e-6)
 
 
-def test_without_a_curve_the_pair_limits() -> None:
-    claim = Claim(rounds={(2.0, 0.1): 4}, adjacency=Adjacency.REPLACE_ONE, contributions=2)
-    limit = ProvenLimit(claim=claim, epsilon=1.0, delta=DELTA)
-    assert limit.true_positive_rate(0.01) == pytest.approx(math.e * 0.01 + DELTA)
+def test_a_mean_of_a_replaced_record_has_a_curve_below_its_pair() -> None:
+    event = Event(2.0, poisson(0.1), Reach.BALL)
+    claim = Claim(rounds={event: 4}, adjacency=Adjacency.REPLACE_ONE)
+    limit = limit_of(claim)
+    assert limit.true_positive_rate(0.01) < allowed_by_pair(limit.epsilon, DELTA, 0.01)
     assert limit.true_positive_rate(1.0) == 1.0
 
 

@@ -289,7 +289,7 @@ def test_contributions_that_are_no_count_are_refused(change, error, message):
 
 def test_composed_delta_inverts_composed_epsilon():
     rounds = {(1.0, 0.01): 500, (3.0, 0.2): 20, (4.0, 1.0): 1}
-    for how in ({}, {"adjacency": "replace-one"}, {"adjacency": REPLACE, "contributions": 2}):
+    for how in ({}, {"adjacency": "replace-one"}, {"adjacency": REPLACE, "reach": "ball"}):
         eps = composed_epsilon(rounds, delta=1e-6, **how)
         found = composed_delta(rounds, epsilon=eps, **how)
         assert found == pytest.approx(1e-6, rel=2e-3, abs=0.0)
@@ -299,15 +299,15 @@ def test_composed_delta_inverts_composed_epsilon():
     assert composed_delta([(0.0, 0.0)], epsilon=1.0) == 0.0
 
 
-SEVERAL = {"adjacency": "replace-one", "contributions": 3}
+BALL = {"adjacency": "replace-one", "reach": "ball"}
 
 
 @pytest.mark.parametrize("rate", [1e-4, 0.02, 0.5])
 @pytest.mark.parametrize("multiplier", [0.3, 2.0])
 @pytest.mark.parametrize("eps", [0.0, 0.01, 1.0, 6.0])
-def test_one_round_of_several_contributions_is_joint_convexity(rate, multiplier, eps):
+def test_one_round_of_a_ball_is_joint_convexity(rate, multiplier, eps):
     exact = rate * delta_from_mu(2.0 / multiplier, math.log1p(math.expm1(eps) / rate))
-    found = delta(noise_multiplier=multiplier, epsilon=eps, rounds=1, sampling_rate=rate, **SEVERAL)
+    found = delta(noise_multiplier=multiplier, epsilon=eps, rounds=1, sampling_rate=rate, **BALL)
     assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-3) + 1e-20
 
 
@@ -337,25 +337,26 @@ def plain_profile_delta(multiplier: float, rate: float, rounds: int, eps: float)
 def test_composed_joint_convexity_agrees_with_a_plain_transform(multiplier, rate, rounds, eps):
     plain = plain_profile_delta(multiplier, rate, rounds, eps)
     found = delta(
-        noise_multiplier=multiplier, epsilon=eps, rounds=rounds, sampling_rate=rate, **SEVERAL
+        noise_multiplier=multiplier, epsilon=eps, rounds=rounds, sampling_rate=rate, **BALL
     )
     assert found == pytest.approx(plain, rel=2e-3)
 
 
-def test_several_contributions_cost_no_less_than_one_and_nothing_more_in_full_batches():
+def test_a_ball_costs_no_less_than_a_sum_and_nothing_more_in_full_batches():
     setting = {"noise_multiplier": 2.0, "delta": 1e-5, "rounds": 1000, "sampling_rate": 0.02}
     assert epsilon(**setting, adjacency="replace-one") == pytest.approx(2.603, abs=1e-3)
-    assert epsilon(**setting, **SEVERAL) == pytest.approx(4.7235, abs=1e-3)
-    assert epsilon(**setting, contributions=3) == epsilon(**setting)
+    assert epsilon(**setting, **BALL) == pytest.approx(4.7235, abs=1e-3)
+    several = epsilon(**setting, adjacency="replace-one", contributions=3)
+    assert several == epsilon(**setting, adjacency="replace-one")
     full = {**setting, "sampling_rate": 1.0}
-    assert epsilon(**full, **SEVERAL) == epsilon(**full, adjacency="replace-one")
-    nearly = epsilon(**{**setting, "rounds": 4, "sampling_rate": 1 - 1e-9}, **SEVERAL)
+    assert epsilon(**full, **BALL) == epsilon(**full, adjacency="replace-one")
+    nearly = epsilon(**{**setting, "rounds": 4, "sampling_rate": 1 - 1e-9}, **BALL)
     assert nearly == pytest.approx(epsilon_from_mu(2.0, 1e-5), rel=1e-4)
 
 
 @pytest.mark.parametrize(("eps", "rate", "rounds"), [(0.05, 1e-4, 10**6), (8.0, 0.02, 500)])
-def test_the_least_noise_of_several_contributions_meets_its_target(eps, rate, rounds):
-    setting = {"rounds": rounds, "sampling_rate": rate, **SEVERAL}
+def test_the_least_noise_of_a_ball_meets_its_target(eps, rate, rounds):
+    setting = {"rounds": rounds, "sampling_rate": rate, **BALL}
     least = noise_multiplier(epsilon=eps, delta=1e-6, **setting)
     assert epsilon(noise_multiplier=least, delta=1e-6, **setting) <= eps * (1 + 1e-4)
     reached = delta(noise_multiplier=least, epsilon=eps, **setting)
@@ -419,7 +420,7 @@ GOOD = {"noise_multiplier": 1.0, "delta": 1e-5, "rounds": 10, "sampling_rate": 0
         ({"noise_multiplier": math.nan}, "noise_multiplier=nan must"),
         ({"rounds": 0}, "rounds=0 must lie in"),
         ({"rounds": 10**9}, "rounds=1000000000 must lie in"),
-        ({"adjacency": "zero-out"}, "adjacency='zero-out' must be one of 'add-or-remove-one'"),
+        ({"adjacency": "zero-one"}, "adjacency='zero-one' must be one of 'add-or-remove-one'"),
         ({"accountant": "moments"}, "accountant='moments' must be one of 'pld'"),
         ({"accountant": "rdp", "adjacency": "replace-one"}, "does not cover adjacency"),
         ({"accountant": "prv", "adjacency": "replace-one"}, "does not cover adjacency"),

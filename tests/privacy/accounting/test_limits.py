@@ -9,6 +9,7 @@ from overhear.privacy.accounting import limits
 from overhear.privacy.accounting.accountant import composed_epsilon, epsilon, noise_multiplier
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
+from overhear.privacy.participation import Event, Reach, poisson
 
 # noise_multiplier, epsilon, delta, sampling_rate
 ROUNDS = [
@@ -39,7 +40,7 @@ def test_rounds_of_full_batches_follow_from_the_closed_form():
     "how",
     [
         {"adjacency": "replace-one"},
-        {"adjacency": "replace-one", "contributions": 3},
+        {"adjacency": "replace-one", "reach": "ball"},
         {"accountant": "rdp"},
         {"accountant": "gdp-clt"},
     ],
@@ -132,15 +133,17 @@ def test_the_scale_of_full_batches_adds_squares():
 
 
 @pytest.mark.some_quick(2)
-@pytest.mark.parametrize("contributions", [1, 2])
+@pytest.mark.parametrize("reach", ["sum", "ball"])
 @pytest.mark.parametrize("eps", [0.05, 1.0, 20.0])
-def test_the_least_scale_meets_the_target_and_a_smaller_one_does_not(eps, contributions):
-    rounds = {(1.0, 0.01): 300, (0.5, 0.002): 200, (3.0, 0.2): 5}
-    how = {"delta": 1e-6, "adjacency": "replace-one", "contributions": contributions}
+def test_the_least_scale_meets_the_target_and_a_smaller_one_does_not(eps, reach):
+    kinds = {(1.0, 0.01): 300, (0.5, 0.002): 200, (3.0, 0.2): 5}
+    rounds = {Event(m, poisson(q), Reach(reach)): n for (m, q), n in kinds.items()}
+    how = {"delta": 1e-6, "adjacency": "replace-one"}
     scale = scale_for(rounds, epsilon=eps, **how)
 
     def spent(s):
-        return composed_epsilon({(s * m, q): n for (m, q), n in rounds.items()}, **how)
+        scaled = {e._replace(noise_multiplier=s * e.noise_multiplier): n for e, n in rounds.items()}
+        return composed_epsilon(scaled, **how)
 
     assert spent(scale) <= eps
     assert spent(scale * (1 - 1e-4)) > eps

@@ -11,13 +11,15 @@ from overhear.privacy.accounting.mixtures import mixtures
 from overhear.privacy.accounting.privacy_loss import compose, tilt_for_delta
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from overhear.privacy.participation import group, poisson
 
 EPSILONS = (-1.0, -0.02, 0.0, 1e-3, 0.3, 4.0)
 
 
-def hockey_stick(round_: Round, pair: Pair, epsilon: float) -> float:
+def hockey_stick(round_: Round, epsilon: float) -> float:
     """One round's divergence from normal tails beyond the noise at which the loss is epsilon."""
-    d, q, a = 1.0 / round_.noise_multiplier, round_.sampling_rate, math.exp(epsilon)
+    d, q, a = 1.0 / round_.noise_multiplier, round_.moves.rate, math.exp(epsilon)
+    pair = round_.pair
 
     def mixed(z: float, shift: float, side: float) -> float:
         return float((1 - q) * ndtr(side * z) + q * ndtr(side * (z - shift)))
@@ -35,10 +37,10 @@ def hockey_stick(round_: Round, pair: Pair, epsilon: float) -> float:
     return float(ndtr(z)) - a * mixed(z, d, 1.0)
 
 
-def many(count: int = 70) -> list[Round]:
+def many(pair: Pair, count: int = 70) -> list[Round]:
     generator = np.random.default_rng(5)
     return [
-        Round(noise_multiplier=float(m), sampling_rate=float(q), count=1)
+        Round(noise_multiplier=float(m), moves=poisson(float(q)), pair=pair, count=1)
         for m, q in zip(
             generator.uniform(0.6, 0.65, count), generator.uniform(0.1, 0.108, count), strict=True
         )
@@ -47,15 +49,15 @@ def many(count: int = 70) -> list[Round]:
 
 @pytest.mark.parametrize("pair", [Pair.REMOVE, Pair.ADD, Pair.REPLACE])
 def test_a_round_is_never_worse_than_its_lottery(pair):
-    rounds = many()
-    corners, cells = mixtures(rounds, pair)
+    rounds = many(pair)
+    corners, cells = mixtures(rounds)
     assert sum(cell.counts.size for cell in cells) == len(rounds)
     assert max(len(cell.corners) for cell in cells) == 4
-    by_corner = {k: [hockey_stick(c, pair, e) for e in EPSILONS] for k, c in enumerate(corners)}
+    by_corner = {k: [hockey_stick(c, e) for e in EPSILONS] for k, c in enumerate(corners)}
     found = np.concatenate(
         [cell.weights @ np.array([by_corner[k] for k in cell.corners]) for cell in cells]
     )
-    true = np.array([[hockey_stick(r, pair, e) for e in EPSILONS] for r in rounds])
+    true = np.array([[hockey_stick(r, e) for e in EPSILONS] for r in rounds])
     # Cells list rounds in another order, so compare what belongs together by the nearest at 0.
     order = [int(np.abs(true[:, 2] - row[2]).argmin()) for row in found]
     assert sorted(order) == list(range(len(rounds)))
@@ -67,7 +69,9 @@ def test_the_lottery_in_the_multiplier_alone_would_not_do():
     # A chord in 1/multiplier lies below the divergence at epsilon 0, which is Phi of half of it.
     ends, middle = (1.0, 3.0), 2.0
     at_zero = [
-        hockey_stick(Round(noise_multiplier=1 / d, sampling_rate=1.0, count=1), Pair.REMOVE, 0.0)
+        hockey_stick(
+            Round(noise_multiplier=1 / d, moves=poisson(1.0), pair=Pair.REMOVE, count=1), 0.0
+        )
         for d in (*ends, middle)
     ]
     assert 0.5 * (at_zero[0] + at_zero[1]) < at_zero[2] - 0.05
@@ -80,35 +84,51 @@ def test_the_lottery_in_the_multiplier_alone_would_not_do():
 @pytest.mark.parametrize("delta", [pytest.param(1e-3, marks=pytest.mark.slow), 1e-9])
 def test_mixtures_compose_from_above_and_close_to_round_by_round(pair, delta):
     rounds = [
-        Round(noise_multiplier=float(m), sampling_rate=0.02 if t % 2 else 0.05, count=1 + t % 3)
+        Round(
+            noise_multiplier=float(m),
+            moves=poisson(0.02 if t % 2 else 0.05),
+            pair=pair,
+            count=1 + t % 3,
+        )
         for t, m in enumerate(np.geomspace(1.0, 1.5, 300))
     ]
-    exact = [discretised_pair(r, pair, missing=1e-20) for r in rounds]
+    exact = [discretised_pair(r, missing=1e-20) for r in rounds]
     tilt = tilt_for_delta(exact, delta)
-    corners, cells = mixtures(rounds, pair)
-    pairs = [discretised_pair(r, pair, missing=1e-20) for r in corners]
+    corners, cells = mixtures(rounds)
+    pairs = [discretised_pair(r, missing=1e-20) for r in corners]
     one_by_one = compose(exact, tilt=tilt).epsilon(delta)
     mixed = compose(pairs, tilt=tilt, cells=cells).epsilon(delta)
     assert one_by_one * (1 - 1e-5) <= mixed <= one_by_one * (1 + 1e-3)
 
 
 def test_few_corners_stand_for_many_rounds_and_none_for_scattered_ones():
-    spread = [Round(noise_multiplier=1 + t / 500, sampling_rate=0.1, count=2) for t in range(500)]
-    corners, cells = mixtures(spread, Pair.REMOVE)
+    spread = [
+        Round(noise_multiplier=1 + t / 500, moves=poisson(0.1), pair=Pair.REMOVE, count=2)
+        for t in range(500)
+    ]
+    corners, cells = mixtures(spread)
     assert len(corners) < 100
     assert sum(corner.count for corner in corners) == 1000
     assert sum(cell.counts.sum() for cell in cells) == 1000
-    apart = [Round(noise_multiplier=1.5**t, sampling_rate=0.1, count=1) for t in range(80)]
-    assert mixtures(apart, Pair.REMOVE) is None
+    apart = [
+        Round(noise_multiplier=1.5**t, moves=poisson(0.1), pair=Pair.REMOVE, count=1)
+        for t in range(80)
+    ]
+    assert mixtures(apart) is None
 
 
 @pytest.mark.parametrize("multiplier", [0.0101, 1e8])
 def test_lotteries_keep_their_digits_at_extreme_noise(multiplier):
     rounds = [
-        Round(noise_multiplier=multiplier * (1 + t / 10_000), sampling_rate=0.1, count=1)
+        Round(
+            noise_multiplier=multiplier * (1 + t / 10_000),
+            moves=poisson(0.1),
+            pair=Pair.REPLACE,
+            count=1,
+        )
         for t in range(100)
     ]
-    _, cells = mixtures(rounds, Pair.REPLACE)
+    _, cells = mixtures(rounds)
     weights = np.concatenate([cell.weights for cell in cells])
     assert weights.sum(axis=1) == pytest.approx(1.0)
     assert len(np.unique(weights)) > 40
@@ -122,3 +142,19 @@ def test_a_corner_far_below_the_others_keeps_its_moment(growth):
     plan = Schedule(rounds=100, sampling_rate=rate, clip_decay=1.0, budget_growth=growth)
     found = calibrated_schedule(plan, epsilon=3.0, statement=Statement(delta=1e-5))
     assert 0.99 * 3.0 < scheduled_epsilon(plan, found, statement=Statement(delta=1e-5)) <= 3.0
+
+
+def test_rounds_of_several_records_count_as_the_loudest_near_them():
+    rounds = [
+        Round(noise_multiplier=2.0 + t / 1000, moves=group(3, 0.02), pair=Pair.REMOVE, count=2)
+        for t in range(200)
+    ]
+    pairs = [discretised_pair(r, missing=1e-20) for r in rounds]
+    tilt = tilt_for_delta(pairs, 1e-5)
+    corners, cells = mixtures(rounds)
+    assert len(corners) < 20
+    assert sum(cell.counts.sum() for cell in cells) == 400
+    exact = compose(pairs, tilt=tilt).epsilon(1e-5)
+    loud = [discretised_pair(r, missing=1e-20) for r in corners]
+    mixed = compose(loud, tilt=tilt, cells=cells).epsilon(1e-5)
+    assert exact * (1 - 1e-5) <= mixed <= exact * 1.03

@@ -16,11 +16,12 @@ from overhear.privacy.accounting.dominating_pairs import (
 )
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.privacy_loss import compose, tilt_for_delta, tilt_for_epsilon
+from overhear.privacy.participation import poisson
 
 
 def test_a_tilt_of_zero_composes_and_a_negative_one_is_refused():
-    ten = Round(noise_multiplier=1.0, sampling_rate=0.1, count=10)
-    rounds = [discretised_pair(ten, Pair.REMOVE, missing=1e-12)]
+    ten = Round(noise_multiplier=1.0, moves=poisson(0.1), pair=Pair.REMOVE, count=10)
+    rounds = [discretised_pair(ten, missing=1e-12)]
     known = compose(rounds, tilt=tilt_for_epsilon(rounds, 1.0)).delta(1.0)
     assert compose(rounds, tilt=0.0).delta(1.0) == pytest.approx(known, rel=1e-3)
     with pytest.raises(ValueError, match=r"tilt=-0\.5 must be at least 0"):
@@ -50,8 +51,8 @@ def test_a_constant_loss_needs_no_more_tilt_than_floats_resolve():
 
 
 def test_blocks_of_blocks_count_what_their_windows_displace():
-    rounds = Round(noise_multiplier=100.0, sampling_rate=0.01, count=2_000_000)
-    pair = discretised_pair(rounds, Pair.REMOVE, missing=1e-26, step=0.02)
+    rounds = Round(noise_multiplier=100.0, moves=poisson(0.01), pair=Pair.REMOVE, count=2_000_000)
+    pair = discretised_pair(rounds, missing=1e-26, step=0.02)
     tilt = tilt_for_delta([pair], 1e-6)
     composed = compose([pair], tilt=tilt)
     single = compose([replace(pair, count=1000)], tilt=tilt)  # one transform, and no block
@@ -63,15 +64,18 @@ def test_blocks_of_blocks_count_what_their_windows_displace():
 
 
 def test_chunks_of_different_rounds_count_what_their_windows_displace():
-    kinds = [Round(noise_multiplier=1.0 + k / 100, sampling_rate=0.1, count=1) for k in range(70)]
-    pairs = [discretised_pair(r, Pair.REMOVE, missing=1e-20, step=0.02) for r in kinds]
+    kinds = [
+        Round(noise_multiplier=1.0 + k / 100, moves=poisson(0.1), pair=Pair.REMOVE, count=1)
+        for k in range(70)
+    ]
+    pairs = [discretised_pair(r, missing=1e-20, step=0.02) for r in kinds]
     assert compose(pairs, tilt=1.0).displaced > 2.0 * math.exp(-28.0)  # 64 and 6
     assert compose(pairs[:60], tilt=1.0).displaced < 1e-12
 
 
 def test_displaced_probability_adds_the_most_that_it_can_to_delta():
     pair = discretised_pair(
-        Round(noise_multiplier=2.0, sampling_rate=1.0, count=4), Pair.REMOVE, missing=1e-20
+        Round(noise_multiplier=2.0, moves=poisson(1.0), pair=Pair.REMOVE, count=4), missing=1e-20
     )
     tilt = tilt_for_delta([pair], 1e-5)
     clean = replace(compose([pair], tilt=tilt), displaced=0.0)

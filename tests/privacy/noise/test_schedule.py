@@ -86,15 +86,6 @@ def test_noise_grows_in_proportion_to_the_joint_sensitivity():
     assert spent <= TARGET["epsilon"]
 
 
-def test_several_contributions_of_a_replaced_record_are_bounded_by_their_profile():
-    plan = Schedule(**ANY)
-    setting = {"statement": Statement(delta=1e-5, adjacency="replace-one")}
-    one, joint = (scheduled_epsilon(plan, 6.0, **setting, contributions=n) for n in (1, 2))
-    assert joint >= one
-    found = calibrated_schedule(plan, epsilon=2.0, **setting, contributions=2)
-    assert 1.999 < scheduled_epsilon(plan, found, **setting, contributions=2) <= 2.0
-
-
 def test_a_delta_that_sampling_alone_meets_is_refused():
     with pytest.raises(ValueError, match="choose a smaller delta"):
         calibrated_schedule(

@@ -12,6 +12,7 @@ from overhear.privacy.accounting.accountant import composed_delta, composed_epsi
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.limits import max_rounds, scale_for
 from overhear.privacy.accounting.request import Accountant
+from overhear.privacy.participation import Event, Reach, poisson
 from overhear.privacy.reference import estimates
 from overhear.privacy.reference.estimates import Unanswered, delta_estimate, epsilon_estimate
 from overhear.privacy.reference.losses import Kind, losses_of
@@ -87,9 +88,9 @@ def test_ours_lies_within_it_for_many_rounds_that_differ(adjacency):
             "it would need .* grid points",
         ),
         (
-            {(1.0, 0.01): 10},
-            {"adjacency": "replace-one", "contributions": 3},
-            "no bound for a replaced record with 3 contributions",
+            {Event(1.0, poisson(0.01), Reach.BALL): 10},
+            {"adjacency": "replace-one"},
+            "no bound for a record that moves a mean",
         ),
     ],
 )
@@ -100,10 +101,16 @@ def test_what_it_cannot_do_is_refused_before_a_grid_is_filled(rounds, how, said,
         epsilon_estimate(rounds, **{"delta": 1e-5, **how})
 
 
-def test_several_contributions_of_full_batches_and_of_added_records_are_answered():
-    full = {(20.0, 1.0): 10}
-    assert epsilon_estimate(full, delta=1e-5, adjacency="replace-one", contributions=3).figure > 0
-    assert epsilon_estimate({(5.0, 0.1): 10}, delta=1e-5, contributions=3).figure > 0
+def test_a_ball_is_answered_where_it_is_one_step_of_its_diameter():
+    step = epsilon_estimate({(5.0, 0.1): 10}, delta=1e-5).figure
+    ball = {Event(10.0, poisson(0.1), Reach.BALL): 10}
+    assert epsilon_estimate(ball, delta=1e-5).figure == step
+    # In full batches replacing moves a sum, and a ball, by twice the clip norm alike.
+    full = {Event(20.0, poisson(1.0), reach): 10 for reach in Reach}
+    one, other = (
+        epsilon_estimate({event: 10}, delta=1e-5, adjacency="replace-one").figure for event in full
+    )
+    assert one == other > 0
 
 
 def test_what_costs_nothing_is_free_and_no_sampling_costs_more_than_being_sampled():

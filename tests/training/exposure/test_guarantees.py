@@ -7,6 +7,7 @@ import pytest
 
 from overhear.privacy import EAVESDROPPER, Statement, Status, UnsupportedView, epsilon
 from overhear.privacy.guarantee import Bound
+from overhear.privacy.participation import Reach
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.guarantees import (
     UnsupportedMechanism,
@@ -143,14 +144,12 @@ def test_a_prefix_of_the_rounds_costs_what_so_many_rounds_cost():
     assert run_epsilon(found, noise_multiplier=3.0, statement=STATEMENT, rounds=0) == 0.0
 
 
-def test_replace_one_with_several_contributions_of_a_sampled_batch_uses_joint_convexity():
+def test_several_contributions_of_a_replaced_record_cost_what_one_of_their_sensitivity_does():
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
     args = {"delta": 1e-5, "adjacency": "replace-one"}
     statement = Statement(**args)
-    spent = run_epsilon(found, statement=statement, noise_multiplier=9.0)
-    setting = {"noise_multiplier": 9.0 / math.sqrt(3), "rounds": 1000, "sampling_rate": 0.02}
-    assert spent == pytest.approx(epsilon(**setting, **args, contributions=3), rel=1e-12)
-    assert spent > 1.2 * epsilon(**setting, **args)
+    spent = run_epsilon(found, statement=statement, noise_multiplier=2.512)
+    assert spent == pytest.approx(3.798754, rel=1e-4)  # of another accountant
     multiplier = calibrated_multiplier(found, statement=statement, epsilon=1.0)
     assert 0.999 < run_epsilon(found, statement=statement, noise_multiplier=multiplier) <= 1.0
 
@@ -161,7 +160,7 @@ def test_replace_one_with_several_contributions_of_a_sampled_batch_uses_joint_co
         (0.02, 4.0, {}, Bound.PLD),
         (1.0, 4.0, {}, Bound.CLOSED_FORM),
         (0.02, 0.0, {}, Bound.CLOSED_FORM),
-        (0.02, 4.0, {"adjacency": "replace-one"}, Bound.PROFILE),
+        (0.02, 4.0, {"adjacency": "replace-one"}, Bound.PLD),
         (1.0, 4.0, {"adjacency": "replace-one"}, Bound.CLOSED_FORM),
         (0.02, 4.0, {"accountant": "rdp"}, Bound.RENYI),
         (0.02, 4.0, {"accountant": "gdp-clt"}, Bound.CENTRAL_LIMIT),
@@ -316,19 +315,32 @@ def test_an_approximation_is_never_called_proven():
     assert said.status is Status.HEURISTIC
 
 
-def test_replace_one_asks_for_the_contributions_of_every_victim():
-    def sensitivity(victim, joint, contributions):
-        releases = (Release(joint, 0.02, 5, contributions, 1),)
-        return JointSensitivity(EAVESDROPPER, victim, releases, Status.PROVEN, "a test")
+def test_each_release_is_told_apart_by_its_own_reach():
+    def of(*releases):
+        every = JointSensitivity(EAVESDROPPER, 0, releases, Status.PROVEN, "a test")
+        statement = Statement(delta=1e-5, adjacency="replace-one")
+        return guarantee("eavesdropper", every, noise_multiplier=3.0, statement=statement)
 
-    top = worst([sensitivity(0, 1.0, 1), sensitivity(1, 0.999, 5)])
-    said = guarantee(
-        "eavesdropper",
-        top,
-        noise_multiplier=3.0,
-        statement=Statement(delta=1e-5, adjacency="replace-one"),
-    )
-    assert said.bound is Bound.PROFILE
+    added = Release(1.0, 0.02, 500, 1, 1)
+    mean = Release(2.0, 0.02, 500, 1, 501, Reach.BALL)
+    assert of(added).bound is Bound.PLD
+    assert of(added, mean).bound is Bound.PROFILE
+    # A mean is dearer than a sum of its norm and cheaper than one of twice that.
+    sums = of(added, mean._replace(reach=Reach.SUM)).epsilon
+    ones = of(added, mean._replace(reach=Reach.SUM, joint_sensitivity=1.0)).epsilon
+    assert ones < of(added, mean).epsilon < sums
+
+
+def test_means_of_two_batches_that_interleave_have_no_bound_when_a_record_is_replaced():
+    release = Release(2.0, 0.02, 500, 2, 1, Reach.BALL, interleaved=True)
+    every = JointSensitivity(EAVESDROPPER, 0, (release,), Status.PROVEN, "a test")
+    asked = {"noise_multiplier": 3.0}
+    for adjacency in ("replace-one", "zero-out"):
+        with pytest.raises(UnsupportedMechanism, match="another batch's between them"):
+            run_epsilon(every, statement=Statement(delta=1e-5, adjacency=adjacency), **asked)
+    assert run_epsilon(every, statement=STATEMENT, **asked) > 0
+    full = every._replace(releases=(release._replace(sampling_rate=1.0),))
+    assert run_epsilon(full, statement=Statement(delta=1e-5, adjacency="replace-one"), **asked) > 0
 
 
 @pytest.mark.parametrize("rate", [float("nan"), -1.0, 2.0])

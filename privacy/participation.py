@@ -1,0 +1,203 @@
+"""Which units take part in a round, and how far a unit that does can move what is released.
+
+    Ganesh. Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians
+        mechanisms. arXiv:2401.10294: several records of one unit as a mixture.
+
+The mean of one round moves by a multiple of the joint sensitivity J. The multiple is random, secret
+and independent of the data:
+
+    a record, rate q                     0 with probability 1 - q, 1 with probability q
+    k records of one person              j of them with probability Bin(k, q)
+    a secret cohort of units, rate p     as a record of rate p
+    K batches within a secret cohort     sqrt(j) with probability p Bin(K, q), for j >= 1
+
+The last line bounds j steps of one round: their J add up in squares. What is added once to a sum
+moves it by a vector of length J at most, whoever else is there (reach "sum"). A clipped mean, or a
+batch of fixed size, lies in a ball of that radius instead: any two values of it may differ by 2 J
+(reach "ball").
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from enum import StrEnum
+from typing import NamedTuple, SupportsIndex
+
+from ._validate import check_real
+from .errors import InputError, InputTypeError
+
+__all__ = ["MOST_RECORDS", "Event", "Moves", "Reach", "always", "cohort", "group", "poisson"]
+
+MOST_RECORDS = 1000  # of one person
+_SUMS_TO = 1e-9  # what probabilities may miss 1 by, for rounding
+
+
+class Reach(StrEnum):
+    """How far apart two values of what a unit contributes to can lie.
+
+    SUM: the unit adds a vector of bounded length to what would be there without it.
+    BALL: every value lies in a ball of that radius around a public point; two differ by twice it.
+    """
+
+    SUM = "sum"
+    BALL = "ball"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reach:
+        known = ", ".join(f"'{member}'" for member in cls)
+        raise InputError(f"reach={value!r} must be one of {known}")
+
+
+class Moves(NamedTuple):
+    """By which multiple of J the mean of a round moves, and with which probability.
+
+    Attributes:
+        multiples: rising, at least 0.
+        probabilities: of each; they sum to 1.
+    """
+
+    multiples: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def rate(self) -> float:
+        """The probability that the mean moves at all.
+
+        >>> round(group(3, 0.02).rate, 6)
+        0.058808
+        """
+        moved = [p for m, p in zip(self.multiples, self.probabilities, strict=True) if m > 0.0]
+        still = [p for m, p in zip(self.multiples, self.probabilities, strict=True) if m == 0.0]
+        return min(math.fsum(moved), 1.0) if still and any(still) else 1.0 if moved else 0.0
+
+    @property
+    def largest(self) -> float:
+        """The largest multiple that has a probability."""
+        every = zip(self.multiples, self.probabilities, strict=True)
+        return max((m for m, p in every if p > 0.0), default=0.0)
+
+    @property
+    def is_poisson(self) -> bool:
+        """Whether the mean moves by J or not at all, as that of one sampled record does."""
+        return set(self.multiples) <= {0.0, 1.0}
+
+    @property
+    def as_ball(self) -> Moves:
+        """The same where any number of parts moves the mean within the one ball."""
+        return poisson(self.rate)
+
+    def checked(self) -> Moves:
+        """The same, in the order of the multiples.
+
+        Raises:
+            ValueError: multiples that do not rise from 0, or probabilities that do not sum to 1.
+            TypeError: what is no number.
+        """
+        if len(self.multiples) != len(self.probabilities) or not self.multiples:
+            raise InputError(
+                f"{len(self.multiples)} multiples have {len(self.probabilities)} probabilities; "
+                "give one for each"
+            )
+        for name, values in (("multiple", self.multiples), ("probability", self.probabilities)):
+            for value in values:
+                check_real(name, value)
+                if not 0.0 <= value < math.inf:
+                    raise InputError(f"{name}={value} must be finite and at least 0")
+        if any(a >= b for a, b in zip(self.multiples, self.multiples[1:], strict=False)):
+            raise InputError(f"multiples={self.multiples} must rise; name each of them once")
+        if abs(math.fsum(self.probabilities) - 1.0) > _SUMS_TO:
+            raise InputError(
+                f"probabilities={self.probabilities} must sum to 1, not "
+                f"{math.fsum(self.probabilities):.12g}"
+            )
+        return self
+
+
+class Event(NamedTuple):
+    """One round as an accountant sees it.
+
+    Attributes:
+        noise_multiplier: noise std on what is released / J, of reach "sum" J that of one addition,
+            of reach "ball" the radius.
+        moves: of the mean.
+        reach: of what the unit contributes to.
+        coin: probability that the round takes place, which everybody sees.
+    """
+
+    noise_multiplier: float
+    moves: Moves
+    reach: Reach = Reach.SUM
+    coin: float = 1.0
+
+
+def poisson(rate: float) -> Moves:
+    """One record that is drawn with probability `rate`.
+
+    >>> poisson(0.25)
+    Moves(multiples=(0.0, 1.0), probabilities=(0.75, 0.25))
+    """
+    check_real("sampling_rate", rate)
+    if not 0.0 <= rate <= 1.0:
+        raise InputError(f"sampling_rate={rate} must lie in [0, 1]; did you mean batch_size?")
+    if rate == 1.0:
+        return always()
+    return Moves((0.0, 1.0), (1.0 - rate, float(rate))) if rate > 0.0 else Moves((0.0,), (1.0,))
+
+
+def always() -> Moves:
+    """The unit takes part in every round."""
+    return Moves((1.0,), (1.0,))
+
+
+def group(records: SupportsIndex, rate: float) -> Moves:
+    """Several records of one person, each of which is drawn with probability `rate`.
+
+    Args:
+        records: from 1 to `MOST_RECORDS`; all of them join or leave together.
+        rate: in [0, 1].
+
+    >>> [round(p, 4) for p in group(2, 0.1).probabilities]
+    [0.81, 0.18, 0.01]
+    """
+    count = _count("records_per_person", records)
+    return _binomial(count, poisson(rate).rate, root=False, drawn=1.0)
+
+
+def cohort(rate: float, draws: SupportsIndex = 1, sampling_rate: float = 1.0) -> Moves:
+    """A unit of a secret cohort, which makes `draws` batches of its own where it is in it.
+
+    Args:
+        rate: probability of a unit to be in the cohort, in [0, 1].
+        draws: batches of a round, each released with noise of its own, from 1 to `MOST_RECORDS`.
+        sampling_rate: of a record in each of these batches, in [0, 1].
+
+    >>> [round(m, 4) for m in cohort(0.5, 2, 0.1).multiples]
+    [0.0, 1.0, 1.4142]
+    """
+    count = _count("draws", draws)
+    return _binomial(count, poisson(sampling_rate).rate, root=True, drawn=poisson(rate).rate)
+
+
+def _binomial(count: int, rate: float, *, root: bool, drawn: float) -> Moves:
+    """Multiples j, or their roots, with `drawn` Bin(count, rate), and 0 for the rest."""
+    from scipy.stats import binom
+
+    found: dict[float, float] = {}
+    for j in range(count + 1):
+        found[math.sqrt(j) if root else float(j)] = drawn * float(binom.pmf(j, count, rate))
+    found[0.0] += 1.0 - drawn
+    kept = sorted((m, p) for m, p in found.items() if p > 0.0)
+    return Moves(tuple(m for m, _ in kept), tuple(p for _, p in kept))
+
+
+def _count(name: str, value: SupportsIndex) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputTypeError(f"{name}={value!r} must be an integer of at least 1")
+    count = operator.index(value)
+    if not 1 <= count <= MOST_RECORDS:
+        raise InputError(
+            f"{name}={count} must lie in [1, {MOST_RECORDS}]; a person with more is better "
+            "protected by a unit that is clipped as a whole"
+        )
+    return count
