@@ -24,6 +24,7 @@ __all__ = ["Budget", "budget"]
 
 _CHANGES = {
     Adjacency.ADD_OR_REMOVE_ONE: "adding or removing one record",
+    Adjacency.ZERO_OUT: "blanking the values of one record",
     Adjacency.REPLACE_ONE: "replacing one record by another",
 }
 
@@ -148,7 +149,7 @@ def budget(
         rounds: how many releases, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         noise_multiplier: noise std on the sum of clipped gradients / clip norm.
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: how rounds are added up: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt".
 
     Raises:

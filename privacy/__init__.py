@@ -38,6 +38,7 @@ from .noise.correlated import (
     whisper_covariance,
 )
 from .noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
+from .participation import Event, Moves, Reach, always, cohort, group, poisson
 from .published.claim import PublishedClaim
 from .published.dpdl import dpdl_theorem_1
 from .published.dpmixsgd import dpmixsgd_theorem_3
@@ -58,9 +59,12 @@ __all__ = [
     "Adjacency",
     "Adversary",
     "Bound",
+    "Event",
     "Guarantee",
     "Ledger",
+    "Moves",
     "PublishedClaim",
+    "Reach",
     "Risk",
     "Rows",
     "Sampling",
@@ -76,8 +80,10 @@ __all__ = [
     "UnsupportedView",
     "View",
     "WhisperNoise",
+    "always",
     "calibrated_schedule",
     "coalition",
+    "cohort",
     "composed_delta",
     "composed_epsilon",
     "composed_risk",
@@ -91,6 +97,7 @@ __all__ = [
     "epsilon",
     "epsilon_from_mu",
     "factor",
+    "group",
     "max_rounds",
     "max_sampling_rate",
     "mu_from",
@@ -101,6 +108,7 @@ __all__ = [
     "noise_multiplier",
     "optimise_covariance",
     "parse_adversary",
+    "poisson",
     "read_ledger",
     "risk",
     "risk_of_mu",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .accounting.request import Accountant, Adjacency, check_delta
 from .errors import InputError
+from .participation import group
 
 
 class Status(enum.StrEnum):
@@ -100,10 +101,12 @@ class Statement:
         adjacency: how two neighbouring data sets differ.
         unit: whose presence is hidden.
         accountant: how rounds are added up.
+        records_per_person: besides one record, how many of one person are spoken of.
 
     Raises:
-        ValueError: a value that is unknown, or delta outside (0, 1).
-        TypeError: delta is no number.
+        ValueError: a value that is unknown, delta outside (0, 1), or an accountant that does not
+            cover several records.
+        TypeError: delta or a count is no number.
 
     >>> Statement(delta=1e-5, adjacency="replace-one").adjacency
     <Adjacency.REPLACE_ONE: 'replace-one'>
@@ -113,13 +116,20 @@ class Statement:
     adjacency: Adjacency = Adjacency.ADD_OR_REMOVE_ONE
     unit: Unit = Unit.RECORD
     accountant: Accountant = Accountant.PLD
+    records_per_person: int = 1
 
     def __post_init__(self) -> None:
         """Check delta, and turn the names of members into members."""
         check_delta(self.delta)
+        group(self.records_per_person, 1.0)  # refuses what is no count
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
         object.__setattr__(self, "unit", Unit(self.unit))
         object.__setattr__(self, "accountant", Accountant(self.accountant))
+        if self.records_per_person > 1 and self.accountant is not Accountant.PLD:
+            raise InputError(
+                f"records_per_person={self.records_per_person} is added up by accountant='pld' "
+                f"alone, not '{self.accountant}'; leave accountant out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +148,7 @@ class Guarantee:
         sampling, status: how batches are drawn, and what is known of epsilon.
         because: the reason in a sentence.
         bound: how epsilon was found, a `Bound`.
+        group: (records, epsilon) of several records of one person at the victim, where asked for.
 
     Raises:
         ValueError: a negative or undefined figure, or a status that does not fit it: what is
@@ -162,6 +173,7 @@ class Guarantee:
     because: str
     worst_adversary: str | None = None
     bound: str = Bound.NOT_STATED
+    group: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the figures are figures."""
@@ -169,6 +181,12 @@ class Guarantee:
             value = getattr(self, name)
             if math.isnan(value) or value < 0:
                 raise InputError(f"{name}={value} must be a number >= 0")
+        for records, epsilon in self.group:
+            if not epsilon >= self.epsilon:
+                raise InputError(
+                    f"epsilon={epsilon} of {records} records must be at least {self.epsilon}, that "
+                    "of one of them"
+                )
         for kind, value in (
             (Sampling, self.sampling),
             (Status, self.status),

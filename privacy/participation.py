@@ -161,6 +161,8 @@ def group(records: SupportsIndex, rate: float) -> Moves:
     [0.81, 0.18, 0.01]
     """
     count = _count("records_per_person", records)
+    if count == 1:
+        return poisson(rate)
     return _binomial(count, poisson(rate).rate, root=False, drawn=1.0)
 
 

@@ -105,7 +105,7 @@ _STATUS_WORDS: Mapping[guarantee.Status, Status] = {
     guarantee.Status.NO_PROTECTION: "no protection",
     guarantee.Status.CANNOT_BE_EXPRESSED: "cannot be expressed",
 }
-Adjacency = Literal["add-or-remove-one", "replace-one"]
+Adjacency = Literal["add-or-remove-one", "zero-out", "replace-one"]
 
 
 def status_word(status: guarantee.Status) -> Status:

@@ -57,7 +57,7 @@ def link_bounds(
     proven: dict[str, float] = {}  # alike messages are many
     found = []
     for link, claim in zip(links, claims, strict=True):
-        key = repr(sorted(claim.rounds.items()))
+        key = repr(sorted(claim.events.items()))
         if key not in proven:
             proven[key] = epsilon(claim, statement.delta)
         bound = total_error(link.guesses, claim=claim, delta=statement.delta, confidence=each)

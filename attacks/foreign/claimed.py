@@ -94,8 +94,9 @@ class Claimed:
         if self.mechanism is None:
             return f"{said}, whatever the mechanism"
         parts = [
-            f"{count} round{'' if count == 1 else 's'} at noise {noise:.4g} and rate {rate:.4g}"
-            for (noise, rate), count in self.mechanism.rounds.items()
+            f"{count} round{'' if count == 1 else 's'} at noise {one.noise_multiplier:.4g} and "
+            f"rate {one.moves.rate:.4g}"
+            for one, count in self.mechanism.events.items()
         ]
         shown = " and ".join(parts) if len(parts) < 3 else f"{len(parts)} kinds of rounds"
         return f"{said}, of {shown}"
@@ -118,7 +119,7 @@ def claimed(
         noise: noise multiplier, the noise's deviation on the sum in clip norms.
         rate: probability that a record is in a batch, each on its own; 1 for all in each.
         rounds: how many steps.
-        adjacency: of the mechanism: "add-or-remove-one" or "replace-one".
+        adjacency: of the mechanism: "add-or-remove-one", "zero-out" or "replace-one".
 
     Raises:
         ValueError: neither an epsilon nor a mechanism, a part of one, or a value out of range.

@@ -123,8 +123,8 @@ class ScoresAudit:
             "mechanism": None
             if self.claimed.mechanism is None
             else [
-                {"noise": noise, "rate": rate, "rounds": count}
-                for (noise, rate), count in self.claimed.mechanism.rounds.items()
+                {"noise": one.noise_multiplier, "rate": one.moves.rate, "rounds": count}
+                for one, count in self.claimed.mechanism.events.items()
             ],
             "measured_epsilon": self.epsilon,
             "ideal_epsilon": self.ideal,

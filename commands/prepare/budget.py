@@ -27,6 +27,7 @@ class AdjacencyName(enum.StrEnum):
     """How two neighbouring data sets differ."""
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    ZERO_OUT = "zero-out"
     REPLACE_ONE = "replace-one"
 
 

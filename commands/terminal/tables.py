@@ -58,6 +58,9 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("adversary", style="bold")
     for head in ("victim", "joint\nsens.", "effective\nmultipl.", "epsilon", "delta"):
         table.add_column(head, justify="right")
+    group = (adversaries[0].get("group") or []) if adversaries else []
+    for one in group:
+        table.add_column(f"epsilon of\n{one['records']} records", justify="right")
     table.add_column("status", no_wrap=True)
     for row in adversaries:
         cells = (
@@ -67,6 +70,7 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
             figure(row["effective_noise_multiplier"]),
             bound(row["epsilon"]),
             small(row["delta"]),
+            *(bound(one["epsilon"]) for one in row.get("group") or []),
             row["status"].replace("be ", "be\n").replace("no ", "no\n"),  # no wider than others
         )
         # Text, because a name of the run file must not be read as markup.

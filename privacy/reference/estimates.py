@@ -80,7 +80,7 @@ def epsilon_estimate(
     Args:
         rounds: how often each (noise multiplier > 0, sampling rate) occurs.
         delta: strictly between 0 and 1.
-        adjacency: "add-or-remove-one" or "replace-one".
+        adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         contributions: the most that a record makes to a sampled batch, released jointly.
         pessimistic: an upper bound, or else a lower one.
         near: an epsilon by which to choose the grid; by default Chernoff's, then its own.

@@ -30,7 +30,7 @@ __all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "p
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UnitName = Literal["record", "agent", "client"]
 DeclaredName = Literal["checked", "trusted"]
-AdjacencyName = Literal["add-or-remove-one", "replace-one"]
+AdjacencyName = Literal["add-or-remove-one", "zero-out", "replace-one"]
 _ANY_NETWORK = 10**9  # the policy does not know how many agents there are
 _OUTSIDERS = ("eavesdropper", "final-models", "single-message", WORST_NEIGHBOUR, ALL_OTHERS)
 

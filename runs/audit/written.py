@@ -32,6 +32,7 @@ __all__ = ["audit_of"]
 
 _GAMES = {
     "add-or-remove-one": "a canary is among its host's records, or not",
+    "zero-out": "a canary is among its host's records, or blank",
     "replace-one": "a canary is one record or its opposite",
 }
 

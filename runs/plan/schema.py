@@ -21,6 +21,13 @@ class Target(Described):
     adversary: str | None
 
 
+class GroupEpsilon(Described):
+    """What one adversary can learn about several records of one person at one agent."""
+
+    records: Count
+    epsilon: NotNegative
+
+
 class PlannedAdversary(Described):
     """What one adversary can learn about one record, as planned."""
 
@@ -44,6 +51,8 @@ class PlannedAdversary(Described):
     bound: str
     """How epsilon was found."""
     because: str
+    group: list[GroupEpsilon] | None = None
+    """Of several records of one person, where `records_per_person` asks for them."""
 
     @model_validator(mode="after")
     def _of_its_epsilon(self) -> Self:

@@ -105,6 +105,7 @@ def statement_of(config: RunFile) -> Statement:
         adjacency=Adjacency(p.adjacency),
         unit=Unit(p.unit),
         accountant=Accountant(p.accountant),
+        records_per_person=p.records_per_person,
     )
 
 

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from ...privacy.errors import InputError
+from ...privacy.participation import MOST_RECORDS
 from .device_name import check_rounds_device
 from .problems import did_you_mean
 from .refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
@@ -251,7 +252,9 @@ class PrivacyTable(Table):
     """Agent whose record is meant; by default the worst one."""
     unit: Literal["record"] = "record"
     """Whose presence is hidden."""
-    adjacency: Literal["add-or-remove-one", "replace-one"] = "add-or-remove-one"
+    records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
+    """States epsilon of so many records of one person at one agent besides that of one record."""
+    adjacency: Literal["add-or-remove-one", "zero-out", "replace-one"] = "add-or-remove-one"
     """How two neighbouring data sets differ."""
     accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
     """How rounds are added up; each is an upper bound."""

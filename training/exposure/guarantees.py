@@ -21,12 +21,17 @@ from collections.abc import Sequence
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.dominating_pairs import Pair
 from ...privacy.accounting.limits import scale_for
-from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier, orders_of
+from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
-from ...privacy.participation import Event, Reach, poisson
 from ...privacy.view.view import UnsupportedView
-from .sensitivity import JointSensitivity, Release
+from .sensitivity import (
+    JointSensitivity,
+    Release,
+    UnsupportedMechanism,
+    counted,
+    spent_releases,
+)
 
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
 
@@ -39,16 +44,13 @@ _BOUNDS = {
 }
 
 
-class UnsupportedMechanism(InputError):
-    """A composition for which no bound is known here."""
-
-
 def run_epsilon(
     sensitivity: JointSensitivity,
     *,
     statement: Statement,
     noise_multiplier: float,
     rounds: int | Sequence[int] | None = None,
+    records: int = 1,
 ) -> float:
     """Epsilon of the planned run, or of `rounds` of it, for one adversary and victim.
 
@@ -57,6 +59,7 @@ def run_epsilon(
         statement: what epsilon is said of: delta, adjacency and accountant.
         noise_multiplier: of the run.
         rounds: how many rounds were released, or the number of each; replayed ones count again.
+        records: of one person at the victim, drawn each on its own, that are there or not together.
 
     Raises:
         UnsupportedMechanism: rounds that differ, by an accountant that adds up equal ones only.
@@ -69,8 +72,8 @@ def run_epsilon(
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
-    events = counted(releases, noise_multiplier, statement.adjacency)
-    if len(releases) == 1:
+    events = counted(releases, noise_multiplier, statement.adjacency, records=records)
+    if len(releases) == 1 and records == 1:
         (only,) = releases
         return accounting.epsilon(
             noise_multiplier=next(iter(events)).noise_multiplier,
@@ -136,53 +139,6 @@ def _check_rounds(rounds: int | Sequence[int] | None) -> None:
         return
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
         raise InputError(f"rounds={rounds!r} must be an integer of at least 0, or a list of rounds")
-
-
-def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
-    """The releases that cost anything.
-
-    Raises:
-        ValueError: a sampling rate or a joint sensitivity that is none; dropped, it would cost
-            nothing.
-    """
-    for release in releases:
-        if not release.joint_sensitivity >= 0:
-            raise InputError(
-                f"joint_sensitivity={release.joint_sensitivity} must be a number >= 0; the "
-                "view's entries overflow or are not numbers"
-            )
-        if not 0 <= release.sampling_rate <= 1:
-            raise InputError(f"sampling_rate={release.sampling_rate} must lie in [0, 1]")
-    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
-
-
-def counted(
-    releases: Sequence[Release], noise_multiplier: float, adjacency: Adjacency
-) -> Counter[Event]:
-    """What an accountant is asked about: each kind of round, and how many there are of it.
-
-    Args:
-        releases: each costs something.
-        noise_multiplier: of the run.
-        adjacency: of the statement.
-
-    Raises:
-        UnsupportedMechanism: sampled contributions that stay in a ball, with another batch's
-            between them: no proof covers a record that is replaced in these.
-    """
-    counts: Counter[Event] = Counter()
-    for r in releases:
-        one = adjacency is Adjacency.ADD_OR_REMOVE_ONE or r.sampling_rate == 1
-        if r.reach is Reach.BALL and r.interleaved and not one:
-            raise UnsupportedMechanism(
-                f"clipped means of one batch with another batch's between them have no bound under "
-                f"adjacency='{adjacency}'; take all means of a batch before those of the next, or "
-                "use round.clipped_sums"
-            )
-        # A record that is added changes what stays in a ball by twice the radius.
-        radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
-        counts[Event(noise_multiplier / radius, poisson(r.sampling_rate), r.reach)] += r.rounds
-    return counts
 
 
 def _released(releases: Sequence[Release], rounds: int | Sequence[int]) -> tuple[Release, ...]:
@@ -279,7 +235,38 @@ def guarantee(
         status=status,
         because=because,
         bound=_bound(sensitivity, statement, noise_multiplier),
+        group=group_of(sensitivity, spent, statement=statement, noise_multiplier=noise_multiplier),
     )
+
+
+def group_of(
+    sensitivity: JointSensitivity,
+    epsilon: float,
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+    rounds: int | Sequence[int] | None = None,
+) -> tuple[tuple[int, float], ...]:
+    """(records, epsilon) of as many records of one person as the statement speaks of.
+
+    Args:
+        sensitivity: as for `run_epsilon`.
+        epsilon: of one of them.
+        statement: as for `run_epsilon`.
+        noise_multiplier: as for `run_epsilon`.
+        rounds: as for `run_epsilon`.
+    """
+    records = statement.records_per_person
+    if records == 1:
+        return ()
+    found = run_epsilon(
+        sensitivity,
+        statement=statement,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        records=records,
+    )
+    return ((records, max(found, epsilon)),)
 
 
 def status_of(

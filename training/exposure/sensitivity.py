@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Adversary
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
-from ...privacy.participation import Reach
+from ...privacy.participation import Event, Reach, group
 from ...privacy.view.view import UnsupportedView
 
-__all__ = ["JointSensitivity", "Release", "cost", "rounded", "worst"]
+__all__ = [
+    "JointSensitivity",
+    "Release",
+    "UnsupportedMechanism",
+    "cost",
+    "counted",
+    "rounded",
+    "spent_releases",
+    "worst",
+]
 
 
 class Release(NamedTuple):
@@ -69,6 +81,10 @@ class JointSensitivity(NamedTuple):
         return rounded(sum(r.rounds * r.joint_sensitivity**2 for r in self.releases))
 
 
+class UnsupportedMechanism(InputError):
+    """A composition for which no bound is known here."""
+
+
 def rounded(value: float) -> float:
     """Nine digits: agents that differ by rounding alone are equal."""
     return float(f"{value:.9g}")
@@ -101,3 +117,52 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
 def cost(one: JointSensitivity) -> tuple[float, bool]:
     """What the worst victim is chosen by: the figures, and of equal ones that nothing protects."""
     return one.sum_of_squares, one.status is Status.NO_PROTECTION
+
+
+def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
+    """The releases that cost anything.
+
+    Raises:
+        ValueError: a sampling rate or a joint sensitivity that is none; dropped, it would cost
+            nothing.
+    """
+    for release in releases:
+        if not release.joint_sensitivity >= 0:
+            raise InputError(
+                f"joint_sensitivity={release.joint_sensitivity} must be a number >= 0; the "
+                "view's entries overflow or are not numbers"
+            )
+        if not 0 <= release.sampling_rate <= 1:
+            raise InputError(f"sampling_rate={release.sampling_rate} must lie in [0, 1]")
+    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
+
+
+def counted(
+    releases: Sequence[Release], noise_multiplier: float, adjacency: Adjacency, *, records: int = 1
+) -> Counter[Event]:
+    """What an accountant is asked about: each kind of round, and how many there are of it.
+
+    Args:
+        releases: each costs something.
+        noise_multiplier: of the run.
+        adjacency: of the statement.
+        records: of one person.
+
+    Raises:
+        UnsupportedMechanism: sampled contributions that stay in a ball, with another batch's
+            between them: no proof covers a record that is replaced in these.
+    """
+    counts: Counter[Event] = Counter()
+    for r in releases:
+        one = adjacency is Adjacency.ADD_OR_REMOVE_ONE or r.sampling_rate == 1
+        if r.reach is Reach.BALL and r.interleaved and not one:
+            raise UnsupportedMechanism(
+                f"clipped means of one batch with another batch's between them have no bound under "
+                f"adjacency='{adjacency}'; take all means of a batch before those of the next, or "
+                "use round.clipped_sums"
+            )
+        # A record that is added changes what stays in a ball by twice the radius.
+        radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
+        moves = group(records, r.sampling_rate)
+        counts[Event(noise_multiplier / radius, moves, r.reach)] += r.rounds
+    return counts

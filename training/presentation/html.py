@@ -7,7 +7,7 @@ from html import escape
 
 from ...privacy.guarantee import Guarantee
 from .summary import Summary
-from .text import HEADS, cells_of
+from .text import cells_of, heads_of
 
 __all__ = ["as_html", "page_part"]
 
@@ -24,7 +24,7 @@ def page_part(
     head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
 ) -> str:
     """The same of what is no account of an algorithm: its own head, rows and warnings."""
-    heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in HEADS)
+    heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in heads_of(guarantees))
     rows = "".join(
         "<tr>" + "".join(f"<td{_LEFT}>{escape(cell)}</td>" for cell in cells_of(stated)) + "</tr>"
         for stated in guarantees

@@ -13,6 +13,7 @@ __all__ = ["as_paragraph"]
 
 _CHANGES = {
     Adjacency.ADD_OR_REMOVE_ONE: "adding or removing one record",
+    Adjacency.ZERO_OUT: "blanking the values of one record",
     Adjacency.REPLACE_ONE: "replacing one record by another",
 }
 

@@ -32,7 +32,15 @@ def row_of(stated: Guarantee) -> dict[str, Any]:
         "status": stated.status.value,
         "bound": str(stated.bound),
         "because": stated.because,
+        **_group(stated),
     }
+
+
+def _group(stated: Guarantee) -> dict[str, Any]:
+    """Of several records of one person, where that was asked for."""
+    if not stated.group:
+        return {}
+    return {"group": [{"records": k, "epsilon": _finite(of)} for k, of in stated.group]}
 
 
 def as_json(summary: Summary) -> dict[str, Any]:

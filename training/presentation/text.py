@@ -11,9 +11,8 @@ from .summary import Summary, rounded_up
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["HEADS", "as_rich", "as_text", "cells_of", "lines_of"]
+__all__ = ["as_rich", "as_text", "cells_of", "heads_of", "lines_of"]
 
-HEADS = ("adversary", "epsilon", "status", "victim", "joint sensitivity", "because")
 _STYLES = {Status.PROVEN: "green", Status.HEURISTIC: "yellow"}
 
 
@@ -27,8 +26,8 @@ def lines_of(
     head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
 ) -> str:
     """The same of what is no account of an algorithm: its own head, rows and warnings."""
-    rows = [HEADS, *(cells_of(g) for g in guarantees)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
+    rows = [heads_of(guarantees), *(cells_of(g) for g in guarantees)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
@@ -48,7 +47,7 @@ def as_rich(summary: Summary) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    for head in HEADS:
+    for head in heads_of(summary.guarantees):
         table.add_column(head)
     for stated in summary.guarantees:
         table.add_row(
@@ -58,14 +57,22 @@ def as_rich(summary: Summary) -> Table:
     return table
 
 
+def heads_of(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
+    """Of the rows of statements; one more for each number of records of one person."""
+    group = guarantees[0].group if guarantees else ()
+    several = tuple(f"of {records} records" for records, _ in group)
+    return ("adversary", "epsilon", *several, "status", "victim", "joint sensitivity", "because")
+
+
 def cells_of(stated: Guarantee) -> tuple[str, ...]:
-    """The row of a statement, in the order of `HEADS`."""
+    """The row of a statement, in the order of `heads_of`."""
     name = stated.adversary
     if stated.worst_adversary is not None:
         name = f"{name} ({stated.worst_adversary})"
     return (
         name,
         rounded_up(stated.epsilon),
+        *(rounded_up(epsilon) for _, epsilon in stated.group),
         str(stated.status),
         f"agent {stated.victim}",
         rounded_up(stated.joint_sensitivity),

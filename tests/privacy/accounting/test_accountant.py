@@ -289,7 +289,8 @@ def test_contributions_that_are_no_count_are_refused(change, error, message):
 
 def test_composed_delta_inverts_composed_epsilon():
     rounds = {(1.0, 0.01): 500, (3.0, 0.2): 20, (4.0, 1.0): 1}
-    for how in ({}, {"adjacency": "replace-one"}, {"adjacency": REPLACE, "reach": "ball"}):
+    for adjacency in Adjacency:
+        how = {"adjacency": adjacency}
         eps = composed_epsilon(rounds, delta=1e-6, **how)
         found = composed_delta(rounds, epsilon=eps, **how)
         assert found == pytest.approx(1e-6, rel=2e-3, abs=0.0)

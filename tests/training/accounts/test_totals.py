@@ -9,6 +9,7 @@ import pytest
 from overhear.privacy import EAVESDROPPER, Statement, Status
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
+from overhear.privacy.participation import Reach
 from overhear.training.accounts.totals import total_epsilon
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
@@ -29,11 +30,13 @@ def test_one_run_costs_what_it_costs(statement: Statement, contributions: int) -
     assert total_epsilon([(one, 2.0)], statement=statement) == alone
 
 
-def test_contributions_of_one_run_count_for_all() -> None:
-    once, twice = (exposed(Release(1.0, 0.1, 20, n)) for n in (1, 2))
-    cheap = total_epsilon([(once, 2.0), (once, 2.0)], statement=REPLACE)
-    for runs in ([(once, 2.0), (twice, 2.0)], [(twice, 2.0), (once, 2.0)]):
-        assert total_epsilon(runs, statement=REPLACE) > 1.01 * cheap
+def test_each_run_keeps_its_own_reach() -> None:
+    added = exposed(Release(1.0, 0.1, 20, 1))
+    mean = exposed(Release(2.0, 0.1, 20, 1, reach=Reach.BALL))
+    cheap = total_epsilon([(added, 2.0), (added, 2.0)], statement=REPLACE)
+    dear = total_epsilon([(mean, 2.0), (mean, 2.0)], statement=REPLACE)
+    for runs in ([(added, 2.0), (mean, 2.0)], [(mean, 2.0), (added, 2.0)]):
+        assert 1.01 * cheap < total_epsilon(runs, statement=REPLACE) < 0.99 * dear
 
 
 def test_each_run_keeps_its_own_noise_and_rate() -> None:
