@@ -27,7 +27,7 @@ from .conformance.keeping import kept_folder
 from .recorder import Recorder
 from .system import Observing, System
 
-__all__ = ["record"]
+__all__ = ["record", "rounds_to_keep"]
 
 _ENDING = ".jsonl"
 _OF_A_SYSTEM = ("name", "agent", "agents", "clip", "rate", "sampler", "unit")
@@ -103,7 +103,7 @@ def record(
     given |= {"system": name, "depends_on": depends_on, "links": links}
     entry, header = _header(given)
     file_path = _path(Path(path), header, folder=adapter is not None)
-    kept = _rounds(keep)
+    kept = rounds_to_keep(keep)
     if isinstance(adapter, Observing) and adapter.rehearsal is not None:
         file_path, kept = adapter.rehearsal, frozenset()
     file, log = _opened(file_path, entry, header, resume=resume)
@@ -147,7 +147,12 @@ def _path(path: Path, header: Header, *, folder: bool) -> Path:
     return path
 
 
-def _rounds(keep: Any) -> frozenset[int] | Literal["all"]:
+def rounds_to_keep(keep: Any) -> frozenset[int] | Literal["all"]:
+    """The rounds to keep, as `record` takes them.
+
+    Raises:
+        ValueError: it is neither a list of rounds nor "all".
+    """
     if keep == "all":
         return "all"
     if isinstance(keep, str) or not isinstance(keep, Sequence | set | frozenset | range):
