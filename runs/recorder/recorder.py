@@ -67,6 +67,7 @@ class Recorder:
         for played, releases in before.rounds.items() if before else ():
             for release in releases:
                 self._said.take_in(release, round=played.round)
+        self._drawn.gone = self._said.sources()
 
     @property
     def path(self) -> Path:
@@ -124,7 +125,8 @@ class Recorder:
             A tensor, or an array where `like` is one.
 
         Raises:
-            ValueError: a number out of range, or a source asked for with another size.
+            ValueError: a number out of range, or a source asked for with another size, or one of
+                an earlier session, which nobody can draw again.
         """
         with self._lock:
             self._check_open()
