@@ -174,6 +174,11 @@ def test_a_release_that_was_not_kept_whole_leaves_the_status_declared(tmp_path):
         ({"gradients": lambda p, at: np.zeros((len(at), 3))}, "a row for each clipped vector"),
         ({"gradients": lambda p, at: np.full((len(at), D), np.nan)}, "not finite"),
         ({"gradients": lambda p, at: None}, "returned NoneType"),
+        ({"gradients": lambda p, at: np.array([["a"]])}, "must return numbers of at most 64 bits"),
+        (
+            {"gradients": lambda p, at: np.zeros((len(at), D), dtype=np.longdouble)},
+            "must return numbers of at most 64 bits",
+        ),
     ],
 )
 def test_an_oracle_that_gives_no_gradients_is_refused(tmp_path, given, message):
