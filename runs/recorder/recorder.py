@@ -125,8 +125,7 @@ class Recorder:
             A tensor, or an array where `like` is one.
 
         Raises:
-            ValueError: a number out of range, or a source asked for with another size, or one of
-                an earlier session, which nobody can draw again.
+            ValueError: a number out of range, a source of another size or of an earlier session.
         """
         with self._lock:
             self._check_open()
@@ -389,8 +388,7 @@ class Recorder:
                 one.name = next(name for name in free if name not in taken)
 
     def _batches(self, batch: Any, vectors: int) -> list[NDArray[np.int64] | None]:
-        every = each_of(batch, vectors, "batch")
-        return [None if one is None else positions_of(one) for one in every]
+        return [None if b is None else positions_of(b) for b in each_of(batch, vectors, "batch")]
 
 
 def _needed(value: Tensor | None, at: int) -> Tensor:
