@@ -326,7 +326,7 @@ def _together(
     for (multiplier, rate), count in counts.items():
         if rate == 0.0 or multiplier == math.inf:
             continue
-        if multiplier == 0.0:
+        if multiplier < 1e-100:  # its square is nothing to floats
             return math.inf, []
         if closed_form(multiplier, rate):
             squares += count * multiplier**-2

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...privacy.chained_file import ChainedFile
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.ledger_lines import LONGEST_LINE, Chain, round_number
 from ...privacy.releases.fields import check_keys, party, shown
@@ -96,6 +96,11 @@ def record(
         given["rate"] = rate
     name, adapter = (system, None) if system is None or isinstance(system, str) else (None, system)
     if adapter is not None:
+        if not isinstance(getattr(adapter, "settings", None), Mapping):
+            raise InputTypeError(
+                f"system={shown(adapter)} must be the name of the system, or what an adapter made "
+                "of a library, such as opacus.watch(optimizer, loader)"
+            )
         check_keys(adapter.settings, _OF_A_SYSTEM, "the settings of the system")
         said = dict(adapter.settings)
         name = said.pop("name", None)
