@@ -40,13 +40,13 @@ test-slow: $(READY)
 
 test-all: test test-slow
 
-# Flower brings other versions of typer and click than the command line is tested with.
+# Flower brings other versions of typer and rich than the command line is tested with.
 test-flower: $(FLOWER)/.installed
 	$(FLOWER)/bin/python -m pytest -q tests/adapters/flower $(PYTEST_ARGS)
 
-$(FLOWER)/.installed: pyproject.toml
+$(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[flower]" "flwr[simulation]" "pytest>=8.3"
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt --editable ".[flower]" "flwr[simulation]" "pytest>=8.3"
 	@touch $@
 
 lint: $(READY)

@@ -109,6 +109,11 @@ class ChainedFile:
         """
         if self._broken:
             raise OSError(f"{self.path} could not be written to before; go on by resuming the run")
+        if self._is_gone():
+            raise FileNotFoundError(
+                f"{self.path} was removed while it was written, so a line would be nowhere; put "
+                "it back, and go on by resuming"
+            )
         line = self._chain.line(entry, before=before, most=most)
         self._broken = True  # until this line is whole, the next one must not stand behind it
         try:
@@ -117,6 +122,9 @@ class ChainedFile:
             raise named(error, self.path) from error
         self._chain.add(line)
         self._broken = False
+
+    def _is_gone(self) -> bool:
+        return sys.platform != "win32" and os.fstat(self._file).st_nlink == 0
 
     def append_mark(self, entry: Mapping[str, Any]) -> None:
         """Write a line that announces nothing: it begins with a blank, on a line of its own.

@@ -72,6 +72,25 @@ def test_everything_that_tests_need_is_pinned() -> None:
     assert names <= pinned
 
 
+def test_the_environment_of_flower_has_one_torch_and_a_flwr_that_the_extra_takes() -> None:
+    """Unpinned, pip takes gigabytes for devices, and tries older flwr where the last clashes."""
+
+    def pins(name: str) -> dict[str, str]:
+        lines = (ROOT / name).read_text(encoding="utf-8").lower().replace("_", "-").splitlines()
+        return dict(line.split("==") for line in lines if "==" in line)
+
+    ours, flowers = pins("constraints.txt"), pins("constraints-flower.txt")
+    differ = {name for name in ours.keys() & flowers.keys() if ours[name] != flowers[name]}
+    assert differ == {"typer", "rich", "packaging"}
+    project = settings()["project"]
+    least = re.search(r">=(\d+)\.(\d+)", project["optional-dependencies"]["flower"][0])
+    assert least is not None
+    assert tuple(map(int, flowers["flwr"].split(".")[:2])) >= tuple(map(int, least.groups()))
+    names = {re.split(r"[<>=\[]", one)[0].lower() for one in project["dependencies"]}
+    assert {*names, "flwr", "ray", "pytest"} <= flowers.keys()
+    assert "constraint constraints-flower.txt" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 def test_each_template_is_in_the_package() -> None:
     from overhear.commands.prepare.new import What, template
 

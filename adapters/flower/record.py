@@ -16,21 +16,24 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.fields import integer, number, positive
 from ...privacy.releases.lines import MOST_AGENTS
 from ...runs.recorder.record import record as open_log
+from ...runs.recorder.record import rounds_to_keep
+from .change import check_clip_of_server, check_noise, flat
 from .reply import check_reply
 
 __all__ = ["RecordedReplies", "record"]
 
 _LOG = logging.getLogger(__name__)
+_UNSAID = "the client sends no reply; why stands in the client's log"
 _PARTITION, _PARTITIONS, _ROUND = "partition-id", "num-partitions", "server-round"
 
 
@@ -43,6 +46,7 @@ def record(
     allow: Collection[str] = (),
     agent: int | None = None,
     agents: int | None = None,
+    keep: Sequence[int] | Literal["all"] = (),
 ) -> RecordedReplies:
     """A client mod, to stand first in `ClientApp(mods=[...])`.
 
@@ -61,6 +65,8 @@ def record(
             depend on no data. The log's system is named after them, so that a report shows them.
         agent: the client's number, from 0.
         agents: how many clients there are, in all.
+        keep: rounds, or "all", whose transcripts are kept beside the log for `conformance`, where
+            the unit is a client; they are private.
 
     Raises:
         ImportError: flwr is not installed.
@@ -68,6 +74,7 @@ def record(
     """
     if importlib.util.find_spec("flwr") is None:
         raise ImportError('overhear.adapters.flower needs flwr: pip install "overhear[flower]"')
+    kept = rounds_to_keep(keep)
     return RecordedReplies(
         folder=Path(folder).absolute(),
         unit=Unit(unit),
@@ -76,6 +83,7 @@ def record(
         allow=_names(allow),
         agent=agent,
         agents=agents,
+        keep=kept if isinstance(kept, str) else tuple(sorted(kept)),
     )
 
 
@@ -91,6 +99,7 @@ class RecordedReplies:
         allow: what may leave without noise.
         agent: the client's number, None for its partition.
         agents: how many there are, None for the number of partitions.
+        keep: rounds whose transcripts are kept.
     """
 
     folder: Path
@@ -100,6 +109,7 @@ class RecordedReplies:
     allow: tuple[str, ...]
     agent: int | None
     agents: int | None
+    keep: tuple[int, ...] | Literal["all"] = ()
 
     def __post_init__(self) -> None:
         """Refuse settings that no line could hold, before any client trains."""
@@ -110,32 +120,54 @@ class RecordedReplies:
             integer(self.agents, "agents", least=1, most=MOST_AGENTS)
         if self.agent is not None:
             integer(self.agent, "agent", least=0, most=(self.agents or MOST_AGENTS) - 1)
+        if self.keep and self.unit is not Unit.CLIENT:
+            raise InputError(
+                "keep cannot be used with unit='record': a mod does not know of which records a "
+                "reply is made; leave it out, or record the training itself by overhear.record"
+            )
 
     def __call__(self, msg: Any, ctxt: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         """Let the app answer, and write the line of its answer.
 
         Raises:
-            ValueError: the reply holds what no line declares; nothing leaves.
-            RuntimeError: the app failed; why stands in the client's own log, since it may tell of
-                the records.
+            RuntimeError: the app failed, or its reply is not what its line would declare; nothing
+                leaves. Why stands in the client's own log, since the server reads the text of an
+                exception, and even the name of a metric may tell of the records.
+            ValueError: the message or the node allows no line; the app was not asked.
             OSError: the line may not be on the disk, so nothing leaves.
         """
         at = _round_of(msg)
         agent, agents = self._who(ctxt)
+        if self.unit is Unit.CLIENT:
+            check_clip_of_server(msg.content, clip=self.clip)
         try:
             reply = call_next(msg, ctxt)
         except Exception:  # noqa: BLE001 its text would be sent to the server
             _LOG.exception("the client app failed; the server is told no more than that")
-            raise RuntimeError("the client app failed; why stands in the client's log") from None
+            raise RuntimeError(_UNSAID) from None
         if reply.has_error():
             _LOG.error("a mod or the client app replied with an error: %s", reply.error.reason)
-            raise RuntimeError("the client app failed; why stands in the client's log")
-        kind = msg.metadata.message_type
-        if check_reply(reply.content, msg.content, message_type=kind, allow=self.allow):
-            self._write(at, agent=agent, agents=agents)
+            raise RuntimeError(_UNSAID)
+        try:
+            sent = self._declared(reply.content, msg)
+        except InputError as error:
+            _LOG.error("%s", error)
+            raise RuntimeError(_UNSAID) from None
+        if sent is not None:
+            self._write(at, sent, msg.content, agent=agent, agents=agents)
         return reply
 
-    def _write(self, at: int | None, *, agent: int, agents: int) -> None:
+    def _declared(self, content: Any, msg: Any) -> Any:
+        """The arrays of a reply that a line declares, None where it says nothing."""
+        kind = msg.metadata.message_type
+        name = check_reply(content, msg.content, message_type=kind, allow=self.allow)
+        if name is None:
+            return None
+        sent = content.array_records[name]
+        check_noise(sent, msg.content, unit=self.unit, clip=self.clip, noise_std=self.noise_std)
+        return sent
+
+    def _write(self, at: int | None, sent: Any, received: Any, *, agent: int, agents: int) -> None:
         path = self.folder / f"agent-{agent}.jsonl"
         with open_log(
             path,
@@ -144,14 +176,15 @@ class RecordedReplies:
             clip=self.clip,
             unit=self.unit,
             system=self._system,
+            keep=self.keep,
             resume=path.exists(),
         ) as log:
-            log.release(
-                log.next_round if at is None else at,
-                kind="model",
-                to="server",
-                noise=self.noise_std,
-            )
+            at = log.next_round if at is None else at
+            of = dict[str, Any]()
+            if log.keeps(at):
+                before = flat(received, sent)
+                of = {"value": flat(sent, sent), "known": before, "point": before}
+            log.release(at, kind="model", to="server", noise=self.noise_std, **of)
 
     @property
     def _system(self) -> str:

@@ -15,7 +15,9 @@ _SHOWN = 6
 TRAIN = "train"
 
 
-def check_reply(content: Any, received: Any, *, message_type: str, allow: Collection[str]) -> bool:
+def check_reply(
+    content: Any, received: Any, *, message_type: str, allow: Collection[str]
+) -> str | None:
     """Refuse a reply that holds more than is declared.
 
     Args:
@@ -25,7 +27,7 @@ def check_reply(content: Any, received: Any, *, message_type: str, allow: Collec
         allow: names of records, or of a record's entries as "record.key", that depend on no data.
 
     Returns:
-        Whether it holds the declared array record, which the reply to "train" does.
+        The name of the declared array record, which the reply to "train" has, else None.
 
     Raises:
         ValueError: it holds anything else, no array record, or numbers that are not finite.
@@ -50,7 +52,7 @@ def check_reply(content: Any, received: Any, *, message_type: str, allow: Collec
     for name in declared:
         _check_numbers(content.array_records[name], name)
         _check_arrays(content.array_records[name], name, received)
-    return bool(declared)
+    return declared[0] if declared else None
 
 
 def _entries(content: Any, allow: Collection[str]) -> Iterator[str]:
@@ -73,7 +75,14 @@ def _check_arrays(record: Any, name: str, received: Any) -> None:
 
 
 def _check_numbers(record: Any, name: str) -> None:
-    for array in record.to_numpy_ndarrays():
+    try:
+        arrays = record.to_numpy_ndarrays()
+    except (TypeError, ValueError):  # its text may quote what it read
+        raise InputError(
+            f"{name} holds an array that is none of numpy's, so that nothing can be said of its "
+            "noise; make each by Array(ndarray)"
+        ) from None
+    for array in arrays:
         if array.dtype.kind != "f":
             raise InputError(
                 f"{name} holds an array of {array.dtype}, to which no Gaussian noise was added; "

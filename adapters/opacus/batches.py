@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from opacus.utils.batch_memory_manager import BatchSplittingSampler
 from opacus.utils.uniform_sampler import (
     DistributedUniformWithReplacementSampler,
@@ -25,6 +26,13 @@ __all__ = ["Batches"]
 Positions = list[int]
 
 
+class _Drawn(NamedTuple):
+    """A batch and the rate at which it was drawn."""
+
+    positions: Positions
+    rate: float
+
+
 class Batches:
     """The batches of a loader, each with the positions of its records.
 
@@ -33,7 +41,8 @@ class Batches:
 
     Attributes:
         loader: the same.
-        rate: probability that a record is in a batch; 1 unless each is drawn on its own.
+        rate: probability that a record is in the batch that was taken last, or in the first; 1
+            unless each is drawn on its own.
         poisson: whether each is.
         records: how many there are.
 
@@ -52,12 +61,12 @@ class Batches:
         sampler: Any = self.loader.batch_sampler
         _check(loader, sampler)
         self.poisson = isinstance(sampler, UniformWithReplacementSampler)
-        self.rate = float(sampler.sample_rate) if self.poisson else 1.0
+        self._sampler: Any = sampler
+        self.rate = self.rate_now()
         held: Any = self.loader.dataset
         self.records = int(sampler.num_samples) if self.poisson else len(held)
-        self._sampler: Any = sampler
-        self._ahead: deque[Positions] = deque()
-        self._delivered: Positions | None = None
+        self._ahead: deque[_Drawn] = deque()
+        self._delivered: list[_Drawn] = []
 
     def attach(self) -> None:
         """Note batches from here on."""
@@ -77,19 +86,31 @@ class Batches:
         object.__setattr__(self.loader, "batch_sampler", self._sampler)
         del self.loader._get_iterator
 
+    def rate_now(self) -> float:
+        """Probability that a record is in the batch that the sampler draws next."""
+        return float(self._sampler.sample_rate) if self.poisson else 1.0
+
     def take(self) -> Positions:
-        """The positions of the batch that was delivered last; each batch is taken once.
+        """The positions of the batch that was delivered; each batch is taken once.
 
         Raises:
-            ValueError: none was delivered since, or a record stands in it twice.
+            ValueError: none was delivered since, or several, or a record stands in it twice.
         """
-        found, self._delivered = self._delivered, None
-        if found is None:
+        delivered, self._delivered = self._delivered, []
+        if len(delivered) > 1:
+            raise InputError(
+                f"{len(delivered)} batches came since the last step, whose line says one; take a "
+                "step with each, also with an empty one, since a step that is left out tells of "
+                "its batch, and go through the loader under torch.no_grad() where nothing is "
+                "trained"
+            )
+        if not delivered:
             raise InputError(
                 "a step was taken without a new batch of the watched loader; go through the loader "
                 "that make_private returned, not the one that was given to it, with one step a "
                 "batch"
             )
+        found, self.rate = delivered[0]
         if len(set(found)) < len(found):
             twice = next(at for at in found if found.count(at) > 1)
             raise InputError(
@@ -98,13 +119,14 @@ class Batches:
             )
         return found
 
-    def ahead(self) -> deque[Positions]:
+    def ahead(self) -> deque[_Drawn]:
         """What the sampler has passed on and the iterator not yet delivered."""
         return self._ahead
 
-    def deliver(self, positions: Positions) -> None:
-        """Note the batch that the training has got."""
-        self._delivered = positions
+    def deliver(self, drawn: _Drawn) -> None:
+        """Note a batch that the training has got; without gradients nothing is trained on it."""
+        if torch.is_grad_enabled():
+            self._delivered.append(drawn)
 
 
 class _Noting(Sampler[Positions]):
@@ -116,10 +138,10 @@ class _Noting(Sampler[Positions]):
     def __iter__(self) -> Iterator[Positions]:
         return self._noted(self._batches.ahead())
 
-    def _noted(self, ahead: deque[Positions]) -> Iterator[Positions]:
+    def _noted(self, ahead: deque[_Drawn]) -> Iterator[Positions]:
         for positions in self._inner:
             held = [int(at) for at in positions]
-            ahead.append(held)
+            ahead.append(_Drawn(held, self._batches.rate_now()))
             yield positions
 
     def __len__(self) -> int:
@@ -132,7 +154,7 @@ class _Noting(Sampler[Positions]):
 class _Delivering:
     """An iterator over batches that says which of them it delivers."""
 
-    def __init__(self, inner: Any, ahead: deque[Positions], batches: Batches) -> None:
+    def __init__(self, inner: Any, ahead: deque[_Drawn], batches: Batches) -> None:
         self._inner, self._ahead, self._batches = inner, ahead, batches
 
     def __iter__(self) -> _Delivering:

@@ -8,7 +8,7 @@ a log of which some rounds were not kept, is held against the model that the las
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,13 +32,12 @@ class Replay:
         self._kind = _kind(optimizer)
         self._parameters, self._first = list(parameters), first
         self._copies = [of.detach().clone() for of in parameters]
-        self._state = optimizer.state_dict()
-        self._state = {**self._state, "state": _copied(self._state["state"])}
         self._places = {id(of): place for place, of in enumerate(parameters)}
         self._members = [
             [self._places[id(of)] for of in group["params"] if id(of) in self._places]
             for group in optimizer.param_groups
         ]
+        self._state = _of_trained(optimizer, self._places)
         self._numbers: list[list[dict[str, Any]]] = []
         self._left: dict[int, Tensor] = {first: _flat(parameters)}
         self._again: Any = None
@@ -100,6 +99,19 @@ class Replay:
             group.update(numbers)
         self._again.step()
         self._at = number + 1
+
+
+def _of_trained(optimizer: Any, places: Mapping[int, int]) -> dict[str, Any]:
+    """The optimizer's state but for parameters that are frozen, which are not done again."""
+    found = optimizer.state_dict()
+    groups, kept = [], set[int]()
+    for group, said in zip(optimizer.param_groups, found["param_groups"], strict=True):
+        pairs = zip(group["params"], said["params"], strict=True)
+        numbers = [number for of, number in pairs if id(of) in places]
+        groups.append({**said, "params": numbers})
+        kept.update(numbers)
+    state = {number: of for number, of in found["state"].items() if number in kept}
+    return {**found, "state": _copied(state), "param_groups": groups}
 
 
 def _kind(optimizer: Any) -> Any:

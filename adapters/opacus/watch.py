@@ -260,7 +260,6 @@ class OpacusSystem:
         """Write the line of a step; nothing has changed by it yet."""
         if self._inside:  # a subclass calls the step of the class that it is derived from
             return
-        self._inside = True
         step, self._step = self._step, None
         if step is None or self._recorder is None:
             raise InputError(
@@ -296,6 +295,7 @@ class OpacusSystem:
             self._canaries.note(noisy, std=step.std, clip=step.clip, rate=self._batches.rate)
         self._replay.note(inner)
         self._round += 1
+        self._inside = True  # the line is written; a refusal above refuses the next step, too
 
     def _after_step(self, inner: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 torch's
         self._inside = False

@@ -126,7 +126,7 @@ def best_threshold(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> 
     2.5
     """
     values = np.unique(scores[np.isfinite(scores)])
-    tried = np.concatenate([[0.0], values[:-1] + 0.5 * np.diff(values)])
+    tried = np.concatenate([[0.0], 0.5 * values[:-1] + 0.5 * values[1:]])
     tried = tried[np.argsort(np.abs(tried), kind="stable")]
     outside, inside = np.sort(scores[~included]), np.sort(scores[included])
     wrong = outside.size - np.searchsorted(outside, tried, side="left")

@@ -9,6 +9,7 @@ canary     a name; no two rows have the same
 from __future__ import annotations
 
 import csv
+import unicodedata
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -86,9 +87,10 @@ def _read(path: Path, rows: Any) -> ScoreFile:
         if "split" in of:
             splits.append(_choice(where, "split", of["split"], _SPLITS))
         if "canary" in of:
-            if of["canary"] in seen:
+            name = unicodedata.normalize("NFC", of["canary"])  # names that look alike are one
+            if name in seen:
                 raise InputError(f"{where}: canary {of['canary']!r:.40} was there; give each once")
-            seen.add(of["canary"])
+            seen.add(name)
     return ScoreFile(
         scores=np.asarray(scores, dtype=np.float64),
         included=np.asarray(coins, dtype=np.bool_),

@@ -292,21 +292,29 @@ def _checked(values: NDArray[np.float64], coins: NDArray[Any]) -> Guesses:
 
 
 def _check_not_doubled(guesses: Guesses) -> None:
-    """Refuse rows that occur twice as a whole: fair coins do not repeat themselves."""
-    rows = np.stack([guesses.scores, guesses.included.astype(np.float64)])
-    half = rows.shape[1] // 2
-    if (
-        rows.shape[1] >= _TOLD
-        and rows.shape[1] % 2 == 0
-        and (
-            np.array_equal(rows[:, :half], rows[:, half:])
-            or np.array_equal(rows[:, ::2], rows[:, 1::2])
-        )
-    ):
+    """Refuse rows that occur several times as a whole: fair coins do not repeat themselves.
+
+    In any order, where rows take so many values that all counts are multiples by no chance.
+    """
+    pairs = np.stack([guesses.scores, guesses.included.astype(np.float64)])
+    _, counts = np.unique(pairs, axis=1, return_counts=True)
+    times = int(np.gcd.reduce(counts))
+    rows = pairs.shape[1]
+    in_order = rows % 2 == 0 and rows >= _TOLD and _repeats(pairs)
+    if in_order or (times > 1 and counts.size >= _TOLD // 2):
+        often = "twice" if in_order or times == 2 else f"{times} times"
         raise InputError(
-            f"{rows.shape[1]} rows hold every canary twice; give each canary once, since one that "
-            "is repeated counts as evidence that is not there"
+            f"{rows} rows hold every canary {often}; "
+            "give each canary once, since one that is repeated counts as evidence that is not there"
         )
+
+
+def _repeats(pairs: NDArray[np.float64]) -> bool:
+    """Whether the second half is the first again, or each row is followed by itself."""
+    half = pairs.shape[1] // 2
+    return np.array_equal(pairs[:, :half], pairs[:, half:]) or np.array_equal(
+        pairs[:, ::2], pairs[:, 1::2]
+    )
 
 
 def _split(split: ArrayLike | None, guesses: Guesses) -> NDArray[np.bool_]:

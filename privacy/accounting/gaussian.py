@@ -34,6 +34,7 @@ __all__ = ["delta_from_mu", "epsilon_from_mu", "mu_from"]
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _MU = "must be at least 0; it counts standard deviations"
+_MOST_MU = 1e15  # beyond it floats do not tell one epsilon from the next
 _ROUNDING = 4e-15  # relative; the first step to the safe side after a root is found
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
@@ -93,7 +94,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
     _require(
         0.0 < delta < 1.0, f"delta={delta}", "must lie strictly between 0 and 1; 1e-5 is usual"
     )
-    if mu == math.inf:
+    if mu > _MOST_MU:
         return math.inf
     goal = math.log(delta)
     if mu == 0.0 or _log_delta(mu, 0.0) <= goal:

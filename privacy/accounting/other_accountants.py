@@ -14,9 +14,13 @@ import math
 import warnings
 from collections.abc import Iterator
 
+from ..errors import InputError
 from .gaussian import mu_from
 
 __all__ = ["clt_mu", "clt_multiplier", "prv_epsilon", "rdp_delta", "rdp_epsilon"]
+
+_CELL = 0.01  # by which opacus' epsilon may be off
+_MOST_CELLS = 5e7
 
 
 def rdp_epsilon(multiplier: float, rate: float, *, rounds: int, delta: float) -> float:
@@ -54,15 +58,33 @@ def _quiet() -> Iterator[None]:
 
 
 def prv_epsilon(multiplier: float, rate: float, *, rounds: int, delta: float) -> float:
-    """Upper bound on epsilon by opacus' numerical composition."""
+    """Upper bound on epsilon by opacus' numerical composition.
+
+    Raises:
+        ValueError: its grid would be too large, or it cannot resolve these rounds.
+    """
+    # Opacus takes a grid of cells as fine as its error over all rounds, as wide as RDP's epsilon.
+    wide = 2.0 * rdp_epsilon(multiplier, rate, rounds=rounds, delta=delta)
+    if not wide / _CELL * math.sqrt(rounds * math.log(1e4 / delta)) <= _MOST_CELLS:
+        raise InputError(_unresolved(multiplier, rate, rounds))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # opacus' own imports and grid, not the caller's mistakes
         from opacus.accountants import PRVAccountant
 
         accountant = PRVAccountant()
         accountant.history = [(multiplier, rate, rounds)]
-        bound = accountant.get_epsilon(delta)
+        try:
+            bound = accountant.get_epsilon(delta)
+        except RuntimeError as error:
+            raise InputError(_unresolved(multiplier, rate, rounds)) from error
     return float(max(0.0, bound))
+
+
+def _unresolved(multiplier: float, rate: float, rounds: int) -> str:
+    return (
+        f'accountant="prv" of Opacus cannot resolve {rounds} rounds at noise multiplier '
+        f'{multiplier:g} and rate {rate:g}; use accountant="pld", an upper bound as well'
+    )
 
 
 def clt_mu(multiplier: float, rate: float, *, rounds: int) -> float:

@@ -44,7 +44,7 @@ __all__ = [
 MOST_ROUNDS = 10_000_000
 RESOLVED_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
 
-_FARTHEST = 1e140  # mu of one round; squares of more leave the floats
+_LEAST = 1e-100  # noise multiplier
 
 Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int] | Mapping[Event, int]
 Orders = tuple[tuple[Round, ...], ...]  # all rounds, with either data set as the first
@@ -204,7 +204,7 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
         multiplier, moves, reach, coin = event
         if moves.rate == 0.0 or coin == 0.0 or multiplier == math.inf:
             continue
-        if multiplier == 0.0:
+        if multiplier < _LEAST:  # the square of what it hides is nothing to floats
             return math.inf, ()
         pairs, radius = _pair(kinds, reach)
         for pair, rounds in zip(pairs, sampled, strict=True):
@@ -219,8 +219,6 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
             )
         one = sampled[0][-1]
         if closed_form(one):
-            if one.mu > _FARTHEST:
-                return math.inf, ()
             squares += count * one.mu**2
             for rounds in sampled:
                 rounds.pop()

@@ -78,13 +78,13 @@ def attack_run(
     stray = [text for text in overrides if not text.startswith("attack.")]
     if stray:
         raise InputError(f"set {stray[0]}: of a run that is over, [attack] alone can be changed")
-    check_sums(folder)
-    config = load_run_file(run_folder.require(folder, run_folder.RUN), overrides, of_folder=True)
     if (folder / run_folder.ATTACK).exists():
         raise FileExistsError(
             f"{folder / run_folder.ATTACK} exists; attack another run, or move "
             f"{run_folder.ATTACKS} away"
         )
+    check_sums(folder)
+    config = load_run_file(run_folder.require(folder, run_folder.RUN), overrides, of_folder=True)
     if (place := folder / run_folder.ATTACKS).exists() and not place.is_dir():
         raise InputError(f"{place} is no folder, where an attack is written; move it away")
     run_folder.require(folder, run_folder.LEDGER)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from ...privacy.releases.fields import check_text, integer, positive, probability, shown
+from ...privacy.releases.fields import check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
 from ...training.engine.randomness import Purpose, SecretRandomness
 
@@ -70,6 +70,7 @@ class Drawn:
     batches: list[DrawnBatch] = field(default_factory=list)
     noise: list[DrawnNoise] = field(default_factory=list)
     named: dict[str, DrawnNoise] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()  # names of an earlier session's noise
     _randomness: SecretRandomness = field(default_factory=SecretRandomness)
     _waiting_batches: list[DrawnBatch] = field(default_factory=list)
     _waiting_noise: list[DrawnNoise] = field(default_factory=list)
@@ -99,7 +100,12 @@ class Drawn:
         dtype, device = _kind(like)
         std, sizes = positive(_plain(std), "std"), _sizes(shape)
         if id is not None:
-            check_text(id, "id")
+            check_name(id, "id")
+        if id in self.gone:
+            raise InputError(
+                f"noise {id!r} is that of an earlier session, whose randomness is gone, so what "
+                "were drawn now would be other noise under its name; give it another name"
+            )
         if id is None or id not in self.named:
             one = DrawnNoise(
                 number=self._next(), shape=sizes, std=std, id=id, dtype=dtype, device=device
@@ -158,7 +164,7 @@ def _kind(like: Any) -> tuple[torch.dtype, torch.device]:
         return torch.get_default_dtype(), torch.device("cpu")
     if isinstance(like, Tensor):
         dtype, device = like.dtype, like.device
-    elif isinstance(like, np.ndarray) and like.dtype.kind == "f":
+    elif isinstance(like, np.ndarray) and like.dtype.kind == "f" and like.dtype.itemsize <= 8:
         dtype, device = torch.from_numpy(np.empty(0, like.dtype)).dtype, torch.device("cpu")
     else:
         raise InputError(f"like={shown(like)} must be a tensor or an array of floats")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...privacy.chained_file import ChainedFile
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.ledger_lines import LONGEST_LINE, Chain, round_number
 from ...privacy.releases.fields import check_keys, party, shown
@@ -27,7 +27,7 @@ from .conformance.keeping import kept_folder
 from .recorder import Recorder
 from .system import Observing, System
 
-__all__ = ["record"]
+__all__ = ["record", "rounds_to_keep"]
 
 _ENDING = ".jsonl"
 _OF_A_SYSTEM = ("name", "agent", "agents", "clip", "rate", "sampler", "unit")
@@ -96,6 +96,11 @@ def record(
         given["rate"] = rate
     name, adapter = (system, None) if system is None or isinstance(system, str) else (None, system)
     if adapter is not None:
+        if not isinstance(getattr(adapter, "settings", None), Mapping):
+            raise InputTypeError(
+                f"system={shown(adapter)} must be the name of the system, or what an adapter made "
+                "of a library, such as opacus.watch(optimizer, loader)"
+            )
         check_keys(adapter.settings, _OF_A_SYSTEM, "the settings of the system")
         said = dict(adapter.settings)
         name = said.pop("name", None)
@@ -103,7 +108,7 @@ def record(
     given |= {"system": name, "depends_on": depends_on, "links": links}
     entry, header = _header(given)
     file_path = _path(Path(path), header, folder=adapter is not None)
-    kept = _rounds(keep)
+    kept = rounds_to_keep(keep)
     if isinstance(adapter, Observing) and adapter.rehearsal is not None:
         file_path, kept = adapter.rehearsal, frozenset()
     file, log = _opened(file_path, entry, header, resume=resume)
@@ -147,7 +152,12 @@ def _path(path: Path, header: Header, *, folder: bool) -> Path:
     return path
 
 
-def _rounds(keep: Any) -> frozenset[int] | Literal["all"]:
+def rounds_to_keep(keep: Any) -> frozenset[int] | Literal["all"]:
+    """The rounds to keep, as `record` takes them.
+
+    Raises:
+        ValueError: it is neither a list of rounds nor "all".
+    """
     if keep == "all":
         return "all"
     if isinstance(keep, str) or not isinstance(keep, Sequence | set | frozenset | range):

@@ -67,6 +67,7 @@ class Recorder:
         for played, releases in before.rounds.items() if before else ():
             for release in releases:
                 self._said.take_in(release, round=played.round)
+        self._drawn.gone = self._said.sources()
 
     @property
     def path(self) -> Path:
@@ -124,7 +125,7 @@ class Recorder:
             A tensor, or an array where `like` is one.
 
         Raises:
-            ValueError: a number out of range, or a source asked for with another size.
+            ValueError: a number out of range, a source of another size or of an earlier session.
         """
         with self._lock:
             self._check_open()
@@ -387,8 +388,7 @@ class Recorder:
                 one.name = next(name for name in free if name not in taken)
 
     def _batches(self, batch: Any, vectors: int) -> list[NDArray[np.int64] | None]:
-        every = each_of(batch, vectors, "batch")
-        return [None if one is None else positions_of(one) for one in every]
+        return [None if b is None else positions_of(b) for b in each_of(batch, vectors, "batch")]
 
 
 def _needed(value: Tensor | None, at: int) -> Tensor:

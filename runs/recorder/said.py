@@ -35,6 +35,10 @@ class Said:
         """Names of the batches of an owner in this round."""
         return {batch for who, batch, vector in self._now if who == owner and vector is None}
 
+    def sources(self) -> frozenset[str]:
+        """Names of all noise so far."""
+        return frozenset(self._knowers)
+
     def new_round(self, last: int) -> None:
         """What was said of the last round is of the past."""
         self._add(last, self._now.items())

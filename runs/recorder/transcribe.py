@@ -13,7 +13,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release
 from .conformance.keeping import Kept
-from .conformance.vectors import each_of, vector_of
+from .conformance.vectors import check_precise, each_of, vector_of
 from .drawn import Drawn
 
 __all__ = ["transcribed"]
@@ -45,6 +45,7 @@ def transcribed(
     Raises:
         ValueError: sizes that do not fit.
     """
+    check_precise(value, "value")
     mine = {(one.owner, one.name): one for one in drawn.batches}
     positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
     given = each_of(point, len(release.of), "point")

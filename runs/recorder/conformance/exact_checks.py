@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from .vectors import vector_of
 __all__ = ["Released", "check_knowledge", "check_messages", "check_points"]
 
 _ROUNDING = 64
+_SCALE = 1e-6  # relative; a scale that is a quotient in float32 is off by less
+_SIZES = 3  # of batches, of which a scale is a quotient by no chance
 
 
 class Released(NamedTuple):
@@ -68,13 +71,14 @@ def check_points(
     points: Callable[[int, int, Sequence[Released]], Any] | None,
     public: Sequence[Any],
 ) -> Outcome:
-    """Points of gradients, and what is said to be known, are released, public, or made of such.
+    """Points, what is said to be known, and scales are released, public, or made of such.
 
     Args:
         rounds: what was kept.
         points: (round, agent, released) -> the point, or several of which each must be one; without
             it a point that is none of the released values is not accused.
-        public: vectors that everybody knows, such as the initial model.
+        public: vectors that everybody knows, such as the initial model; of one number, a scale
+            that some rounds have.
     """
     name, header = "points", rounds.log.header
     history = _History(rounds, [vector_of(one, "public") for one in public])
@@ -101,8 +105,22 @@ def check_points(
         return outcome_of(
             Check(name=name, passed=False, p=None, tests=looked, words=f"{words}; {wrong}.")
         )
-    # A part that is said to be known may be anything, so somebody must have looked.
-    applies = header.public or any(at.kept.known is not None for at in rounds.releases)
+    wrong, free = _scales(rounds.releases, [vector_of(one, "public") for one in public])
+    if wrong:
+        return outcome_of(
+            Check(name=name, passed=False, p=None, tests=looked + 1, words=f"{wrong}.")
+        )
+    # A gradient may be taken anywhere, and what is said to be known may be anything, so somebody
+    # must have looked.
+    applies = header.public or any(
+        at.release.of or at.kept.known is not None for at in rounds.releases
+    )
+    if free:
+        return not_run(
+            name,
+            f"the scale of {free} is not that of other rounds, and may depend on records: keep one "
+            "scale, or give those that everybody knows, such as step sizes, among public=[...]",
+        )
     if untold:
         told = ", ".join(map(str, sorted(untold)))
         return not_run(
@@ -118,6 +136,44 @@ def check_points(
     return outcome_of(
         Check(name=name, passed=True, p=None, tests=looked, words=f"{words}; each is there.")
     )
+
+
+def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str, str]:
+    """Scales that may tell of records: what contradicts, in words, and whose cannot be told.
+
+    One scale for all rounds tells nothing. One that divides by the size of a batch tells that size,
+    which is as private as the batch.
+    """
+    known = {float(one[0]) for one in public if len(one) == 1}
+    rounds: dict[tuple[int, str], set[object]] = {}
+    for at in every:
+        rounds.setdefault((at.release.sender, at.release.kind), set()).add(at.played)
+    by_kind: dict[tuple[int, str], list[KeptRelease]] = {}
+    for at in every:
+        kind = at.release.sender, at.release.kind
+        # A kind that never comes again is held against the sender's others.
+        by_kind.setdefault(kind if len(rounds[kind]) > 1 else (kind[0], ""), []).append(at)
+    for of in by_kind.values():
+        if len({at.kept.scale for at in of}) == 1:
+            continue
+        sampled = [
+            (at.kept.scale, len(at.kept.batches[0]))
+            for at in of
+            if at.release.of and at.release.of[0].rate < 1 and 0 in at.kept.batches
+        ]
+        products = [scale * size for scale, size in sampled if size > 0]
+        alike = bool(products) and all(
+            math.isclose(one, products[0], rel_tol=_SCALE) for one in products
+        )
+        if alike and len({size for _, size in sampled if size > 0}) >= _SIZES:
+            return (
+                f"the scale of {of[0].name} is divided by the size of its batch, and so tells it; "
+                "divide by the expected size"
+            ), ""
+        for at in of:
+            if at.kept.scale not in known:
+                return "", f"{at.name} in round {at.played.round}"
+    return "", ""
 
 
 def _given(at: KeptRelease) -> list[tuple[str, int, Tensor]]:

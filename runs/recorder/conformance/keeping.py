@@ -28,7 +28,7 @@ from torch import Tensor
 from ....privacy.bounded import check_safetensors, read_bounded
 from ....privacy.durable import sync_folder, write_durably
 from ....privacy.errors import InputError
-from .vectors import positions_of, vector_of
+from .vectors import check_precise, positions_of, vector_of
 
 __all__ = ["Kept", "keep", "kept_folder", "read_kept"]
 
@@ -145,6 +145,7 @@ def _parsed(tensors: Mapping[str, Tensor]) -> Kept:
         if name != "salt":
             found[name][int(at[1]) if len(at) > 1 else 0] = tensor
     value, scale = vector_of(found["value"][0], "value"), float(found["scale"][0])
+    check_precise(value, "value")
     known = vector_of(found["known"][0], "known") if found["known"] else None
     noise = {j: vector_of(one, "noise") for j, one in found["noise"].items()}
     added = [*noise.values(), *([] if known is None else [known])]

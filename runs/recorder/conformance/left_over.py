@@ -29,6 +29,7 @@ from ....attacks.watching.recording import Part
 from ....attacks.watching.residual_values import Residual
 from ....privacy.guarantee import Unit
 from ....privacy.releases.lines import Vector
+from ....privacy.releases.log import Played
 from .kept_rounds import KeptRelease, KeptRounds
 from .oracle import ClippedSum, Oracle
 
@@ -36,6 +37,7 @@ __all__ = ["LeftOver", "Row"]
 
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 _USUAL = 4  # and that it usually does
+_Key = tuple[int, Played, str, str]  # owner, round, batch and name of a vector
 _KINK = 0.1  # of the clip norm: what one record's gradient may jump by in float32
 
 
@@ -266,16 +268,16 @@ def _source(row: Row, j: int, id: str | None) -> object:
     return (id,) if id is not None else (row.at.played, row.at.kept, j)
 
 
-def _key(at: KeptRelease, vector: Vector) -> tuple[int, int, str, str] | None:
+def _key(at: KeptRelease, vector: Vector) -> _Key | None:
     if vector.vector is None:
         return None
-    number = at.played.round if vector.round is None else vector.round
-    return vector.owner, number, vector.batch, vector.vector
+    played = at.played if vector.round is None else Played(vector.round, vector.again)
+    return vector.owner, played, vector.batch, vector.vector
 
 
-def _places(rounds: KeptRounds) -> dict[tuple[int, int, str, str], tuple[KeptRelease, int]]:
+def _places(rounds: KeptRounds) -> dict[_Key, tuple[KeptRelease, int]]:
     """Where the batch and the point of a vector with a name were kept."""
-    found: dict[tuple[int, int, str, str], tuple[KeptRelease, int]] = {}
+    found: dict[_Key, tuple[KeptRelease, int]] = {}
     for at in rounds.releases:
         for j, vector in enumerate(at.release.of):
             key = _key(at, vector)

@@ -101,13 +101,21 @@ class Oracle:
             found = asked(point.clone(), positions.numpy().copy(), **more)
         except (Exception, SystemExit) as error:
             raise raised("gradients", error) from error
-        if isinstance(found, np.ndarray):
-            found = torch.from_numpy(np.ascontiguousarray(found))
-        if not isinstance(found, Tensor):
+        if not isinstance(found, Tensor | np.ndarray):
             raise InputTypeError(
                 f"gradients returned {type(found).__name__}; it must return a tensor or array"
             )
-        return found.detach().cpu().double()
+        try:
+            if isinstance(found, np.ndarray):
+                found = torch.from_numpy(np.ascontiguousarray(found))
+            return found.detach().cpu().to_dense().double()
+        except (TypeError, RuntimeError) as error:  # texts, or numbers of more than 64 bits
+            if "memory" in str(error):
+                raise
+            raise InputTypeError(
+                f"gradients returned a {type(found).__name__} of {found.dtype}; it must return "
+                "numbers of at most 64 bits each"
+            ) from error
 
 
 def raised(name: str, error: BaseException) -> InputError:

@@ -14,7 +14,9 @@ from ....privacy.errors import InputError, InputTypeError
 from ....privacy.releases.fields import shown
 from ....training.models.parameters import flatten
 
-__all__ = ["each_of", "positions_of", "vector_of"]
+__all__ = ["check_precise", "each_of", "positions_of", "vector_of"]
+
+_PRECISE = (torch.float32, torch.float64)
 
 
 def vector_of(found: Any, name: str) -> Tensor:
@@ -31,9 +33,13 @@ def vector_of(found: Any, name: str) -> Tensor:
     >>> vector_of([torch.ones(2, 2), torch.zeros(1)], "value").tolist()
     [1.0, 1.0, 1.0, 1.0, 0.0]
     """
-    flat = _flat(found, name)
-    if not bool(torch.isfinite(flat).all()):
-        at = int((~torch.isfinite(flat)).nonzero()[0])
+    try:
+        flat = _flat(found, name)
+        finite = torch.isfinite(flat if flat.dtype in _PRECISE else flat.float())
+    except (RuntimeError, OverflowError) as error:  # sparse, without data, or too large a number
+        raise _no_vector(found, name) from error
+    if not bool(finite.all()):
+        at = int((~finite).nonzero()[0])
         raise InputError(
             f"{name} holds {float(flat[at])} at coordinate {at}; nothing that is not finite may be "
             "released: a receiver would see that a sum overflowed, which depends on the records"
@@ -51,14 +57,28 @@ def _flat(found: Any, name: str) -> Tensor:
             return torch.cat([_flat(one, name) for one in found])
         if all(isinstance(one, int | float) and not isinstance(one, bool) for one in found):
             return torch.tensor(found, dtype=torch.float64)
-    if isinstance(found, np.ndarray) and found.dtype.kind == "f":
+    if isinstance(found, np.ndarray) and found.dtype.kind == "f" and found.dtype.itemsize <= 8:
         # A copy: later steps of the caller may work in place.
         return torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("=")).ravel())
     if isinstance(found, Tensor) and found.is_floating_point():
         return found.detach().cpu().reshape(-1).clone()
-    raise InputTypeError(
-        f"{name}={shown(found)} must be a tensor or array of floats, a model, or a list of them"
+    raise _no_vector(found, name)
+
+
+def _no_vector(found: Any, name: str) -> InputTypeError:
+    return InputTypeError(
+        f"{name}={shown(found)} must be a tensor or array of floats, dense and of at most 64 bits "
+        "each, a model, or a list of them"
     )
+
+
+def check_precise(found: Tensor, name: str) -> None:
+    """Refuse numbers of so few digits that rounding hides what a check looks for."""
+    if found.dtype not in _PRECISE:
+        raise InputError(
+            f"{name} is {str(found.dtype).removeprefix('torch.')}, whose rounding hides faults as "
+            "large as the noise; release float32 or float64, or leave the round out of keep"
+        )
 
 
 def positions_of(found: Any) -> NDArray[np.int64]:

@@ -57,3 +57,15 @@ def test_a_fault_is_found_by_its_check(tmp_path, fault, check):
 def test_a_model_that_moves_without_the_noise_is_found_by_its_points(tmp_path):
     _, found = outcome(tmp_path / "log", inner=Noiseless, epochs=2)
     assert found.failed == ["points"]
+
+
+@pytest.mark.parametrize("inner", [torch.optim.SGD, torch.optim.Adam])
+def test_points_are_told_where_a_layer_is_frozen(tmp_path, inner):
+    def fine_tuned(parameters, lr):
+        parameters = list(parameters)
+        for of in parameters[:2]:
+            of.requires_grad_(False)
+        return inner(parameters, lr=lr)
+
+    _, found = outcome(tmp_path / "log", inner=fine_tuned, lr=0.05, epochs=1)
+    assert (found.failed, str(found["points"].verdict)) == ([], "passed")

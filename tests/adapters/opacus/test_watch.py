@@ -182,6 +182,55 @@ def test_gradients_that_are_added_up_over_batches_are_refused(tmp_path):
     assert len(lines(log)) == 1
 
 
+def test_two_batches_in_one_step_are_refused_though_their_rows_fit(tmp_path):
+    """Opacus adds up gradients row by row, so the longer batch hides the shorter one."""
+    model, optimizer, loader, system = watched(tmp_path)
+    with oh.record(tmp_path / "log", system=system) as log:
+        (x, y), (u, v) = sorted((next(iter(loader)) for _ in range(2)), key=lambda of: len(of[0]))
+        loss = nn.functional.cross_entropy(model(x), y) + nn.functional.cross_entropy(model(u), v)
+        loss.backward()
+        with pytest.raises(InputError, match="2 batches came since the last step"):
+            optimizer.step()
+    assert len(lines(log)) == 1
+
+
+def test_a_batch_that_is_left_out_is_refused_but_for_an_evaluation(tmp_path):
+    model, optimizer, loader, system = watched(tmp_path)
+    with oh.record(tmp_path / "log", system=system) as log:
+        with torch.no_grad():
+            for x, _ in loader:
+                model(x)
+        batches = iter(loader)
+        step(model, optimizer, *next(batches))
+        next(batches)  # as of `if len(x) == 0: continue`
+        with pytest.raises(InputError, match="also with an empty one"):
+            step(model, optimizer, *next(batches))
+    assert len(lines(log)) == 2
+
+
+def test_the_rate_is_that_at_which_the_batch_of_the_step_was_drawn(tmp_path):
+    model, optimizer, loader, system = watched(tmp_path)
+    sampler = loader.batch_sampler
+    with oh.record(tmp_path / "log", system=system) as log:
+        for at, (x, y) in enumerate(loader):
+            step(model, optimizer, x, y)
+            sampler.sample_rate = 0.5 + at / 10
+    rates = [one["releases"][0]["of"][0]["rate"] for one in lines(log)[1:]]
+    assert rates == [0.25, 0.5, 0.6, 0.7]
+
+
+def test_a_step_inside_is_refused_each_time_that_it_is_tried(tmp_path):
+    model, optimizer, loader, system = watched(tmp_path)
+    before = [of.detach().clone() for of in model.parameters()]
+    with oh.record(tmp_path / "log", system=system):
+        x, y = next(iter(loader))
+        nn.functional.cross_entropy(model(x), y).backward()
+        for _ in range(3):
+            with pytest.raises(InputError, match="without clipping and noise"):
+                optimizer.original_optimizer.step()
+    assert all(map(torch.equal, before, model.parameters()))
+
+
 ADAPTIVE = {
     "clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.1,
     "max_clipbound": 2.0, "min_clipbound": 0.1, "unclipped_num_std": 1.0,

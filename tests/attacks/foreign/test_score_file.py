@@ -36,6 +36,7 @@ def test_columns_may_come_in_any_order(tmp_path):
         ("score,included\n1,maybe\n", "included 'maybe' must be one of"),
         ("score,included,split\n1,1,train\n", "split 'train' must be one of"),
         ("score,included,canary\n1,1,a\n2,0,a\n", "line 3: canary 'a' was there"),
+        ("score,included,canary\n1,1,\u00e9\n2,0,e\u0301\n", "line 3: canary .* was there"),
         (b"\xff\xfe\x00", "no text in UTF-8"),
         ("score,included\n" + "1" * 200_000 + ",1\n", "line 2: field larger"),
     ],

@@ -113,6 +113,9 @@ COINS = np.arange(100) % 2 == 0
 VALUES = np.random.default_rng(0).normal(size=100)
 
 
+MIXED = np.random.default_rng(0).permutation(np.tile(np.arange(50), 4))
+
+
 @pytest.mark.parametrize(
     ("scores", "coins", "words"),
     [
@@ -124,6 +127,7 @@ VALUES = np.random.default_rng(0).normal(size=100)
         (np.where(VALUES > 2, np.nan, VALUES), COINS, "not numbers"),
         (np.tile(VALUES[:50], 2), np.tile(COINS[:50], 2), "every canary twice"),
         (np.repeat(VALUES[:50], 2), np.repeat(COINS[:50], 2), "every canary twice"),
+        (VALUES[MIXED], COINS[MIXED], "every canary 4 times"),
         (VALUES, np.full(100, 2), "must be bool"),
         (["a"] * 100, COINS, "must be .m,. numbers"),
         (VALUES, None, "included is missing"),
@@ -171,3 +175,17 @@ def test_what_is_no_claim_is_refused_in_a_sentence(texts, words):
 def test_a_claim_may_be_rounded():
     claim = parse_claim(["epsilon=4.37", "noise=1,rate=1,rounds=1"])
     assert claim.epsilon == pytest.approx(4.377, abs=1e-3)  # never below what its mechanism costs
+
+
+def test_scores_of_any_size_have_a_threshold_between_them():
+    """The difference of the largest floats is none, and no warning is."""
+    coins = np.random.default_rng(1).random(100) < 0.5
+    found = audit_scores(np.where(coins, 1e308, -1e308), coins, claim=claimed(epsilon=0.5))
+    assert found.verdict is Verdict.CONTRADICTED
+
+
+@pytest.mark.parametrize("noise", ["1e-300", "1e-100", "1e-17"])
+@pytest.mark.parametrize("rate", ["1", "0.1"])
+def test_a_mechanism_of_next_to_no_noise_is_refused_in_a_sentence(noise, rate):
+    with pytest.raises(InputError, match="the claimed mechanism has epsilon inf"):
+        parse_claim([f"noise={noise},rate={rate},rounds=10"])

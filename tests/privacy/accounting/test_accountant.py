@@ -19,6 +19,7 @@ from overhear.privacy.accounting.accountant import (
     noise_multiplier,
 )
 from overhear.privacy.accounting.gaussian import delta_from_mu, epsilon_from_mu
+from overhear.privacy.errors import InputError
 
 ADD = Adjacency.ADD_OR_REMOVE_ONE
 REPLACE = Adjacency.REPLACE_ONE
@@ -469,3 +470,10 @@ def test_importing_the_module_loads_no_heavy_library():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-2])
+def test_prv_refuses_what_its_grid_cannot_hold(noise):
+    """At .001 the grid took more memory than there was; at .01 Opacus' own error came through."""
+    with pytest.raises(InputError, match="of Opacus cannot resolve 3 rounds"):
+        epsilon(noise_multiplier=noise, rounds=3, sampling_rate=0.1, delta=1e-5, accountant="prv")

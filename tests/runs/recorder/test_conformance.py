@@ -13,7 +13,17 @@ from overhear.runs.recorder import recorder
 from overhear.runs.recorder.conformance.oracle import per_example
 from overhear.runs.recorder.conformance.outcome import Verdict
 from overhear.runs.recorder.record import record
-from tests.runs.recorder.gossip import AGENTS, START, D, checked, gradients, play
+from tests.runs.recorder.gossip import (
+    AGENTS,
+    RECORDS,
+    START,
+    STD,
+    D,
+    checked,
+    clipped,
+    gradients,
+    play,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:transcripts of")
 PASSED, FAILED, NOT_RUN = Verdict.PASSED, Verdict.FAILED, Verdict.NOT_RUN
@@ -164,6 +174,11 @@ def test_a_release_that_was_not_kept_whole_leaves_the_status_declared(tmp_path):
         ({"gradients": lambda p, at: np.zeros((len(at), 3))}, "a row for each clipped vector"),
         ({"gradients": lambda p, at: np.full((len(at), D), np.nan)}, "not finite"),
         ({"gradients": lambda p, at: None}, "returned NoneType"),
+        ({"gradients": lambda p, at: np.array([["a"]])}, "must return numbers of at most 64 bits"),
+        (
+            {"gradients": lambda p, at: np.zeros((len(at), D), dtype=np.longdouble)},
+            "must return numbers of at most 64 bits",
+        ),
     ],
 )
 def test_an_oracle_that_gives_no_gradients_is_refused(tmp_path, given, message):
@@ -248,3 +263,58 @@ def test_noise_that_comes_again_over_rounds_is_tested_as_declared(tmp_path):
                 )  # fmt: skip
         found = checked(ledger.path)
         assert found["residuals"].verdict is (PASSED if name == "sound" else FAILED)
+
+
+def played(folder, scale, *, rounds=8, point=None, kind="model", known=True):
+    """One agent whose releases are scaled, and taken at another point, as it is told."""
+    start = torch.zeros(D, dtype=torch.float64)
+    with record(folder / "0.jsonl", agent=0, agents=1, clip=1.0, rate=0.3, keep="all") as ledger:
+        model = start
+        for t in range(1, rounds + 1):
+            batch = ledger.batch(RECORDS)
+            at = model if point is None else point(model)
+            total = clipped(gradients(at, batch, 0)) + ledger.noise(D, STD, like=model)
+            step = scale(t, len(batch))
+            value = (model if known else 0.0) + step * total
+            ledger.release(
+                t, kind=kind.format(t), to="all", noise=STD, value=value, batch=batch, point=at,
+                scale=step, **({"known": model} if known else {}),
+            )  # fmt: skip
+            model = value if known else model + value
+    return folder
+
+
+def sum_of(round, agent, released):
+    return START + sum(one.value for one in released if one.round < round)
+
+
+def last_of(round, agent, released):
+    return next((one.value for one in released if one.round == round - 1), None)
+
+
+@pytest.mark.parametrize("kind", ["model", "model {}"])
+def test_a_scale_that_tells_the_size_of_a_batch_contradicts(tmp_path, kind):
+    found = checked(played(tmp_path, lambda t, size: -0.05 / size, kind=kind), points=last_of)
+    assert found.failed == ["points"]
+    assert "is divided by the size of its batch" in found["points"].words
+
+
+def test_scales_that_change_must_be_known_to_everybody(tmp_path):
+    folder = played(tmp_path, lambda t, size: -0.1 / t)
+    found = checked(folder, points=last_of)
+    assert found.said == "declared; checked in rounds 1 to 8 but for points"
+    assert "may depend on records" in found["points"].words
+    steps = [torch.tensor([-0.1 / t], dtype=torch.float64) for t in range(1, 9)]
+    assert checked(folder, points=last_of, public=[START, *steps]).status is Status.CHECKED
+
+
+def test_gradients_at_points_that_nobody_looked_at_leave_the_status_declared(tmp_path):
+    """A point that was not released may hide a step along a sum without noise."""
+
+    def private(model):
+        return model - 0.5 * clipped(gradients(model, np.arange(9), 0))
+
+    folder = played(tmp_path, lambda t, size: -0.05, point=private, known=False)
+    found = checked(folder, points=None, public=[])
+    assert found.said == "declared; checked in rounds 1 to 8 but for points"
+    assert checked(folder, points=sum_of).failed == ["points"]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from overhear.privacy.chained_file import LedgerInUse
-from overhear.privacy.errors import InputError
+from overhear.privacy.errors import InputError, InputTypeError
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.releases.log import Played, read_log
 from overhear.runs.recorder.record import record
@@ -451,3 +451,59 @@ def _some_release(rng, t):
         "sender": rng.randrange(2), "kind": rng.choice("abc"), "to": rng.choice([[0, 1], "all"]),
         "noise": rng.choice(noise), "of": of,
     }  # fmt: skip
+
+
+def test_noise_of_an_earlier_session_cannot_be_drawn_again_under_its_name(tmp_path):
+    """Else two releases of one vector would count as one, and two looks at it be taken."""
+    given = {"agent": 0, "agents": 2, "clip": 1.0}
+    source = [{"id": "mask", "std": 1.0}]
+    with record(tmp_path / "0.jsonl", **given) as ledger:
+        ledger.noise(3, 1.0, id="mask")
+        ledger.release(1, kind="a", to=1, of=[{"owner": 0, "vector": "g"}], noise=source)
+    with record(tmp_path / "0.jsonl", **given, resume=True) as ledger:
+        with pytest.raises(InputError, match="noise 'mask' is that of an earlier session"):
+            ledger.noise(3, 1.0, id="mask")
+        assert len(ledger.noise(3, 1.0, id="mask 2")) == 3
+
+
+def test_nothing_is_released_once_the_log_is_gone(tmp_path):
+    with record(tmp_path / "0.jsonl", agent=0, agents=2, clip=1.0) as ledger:
+        ledger.release(1, kind="a", to=1, noise=1.0)
+        (tmp_path / "0.jsonl").unlink()
+        with pytest.raises(FileNotFoundError, match="was removed while it was written"):
+            ledger.release(2, kind="a", to=1, noise=1.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.eye(2).to_sparse(),
+        torch.ones(2, device="meta"),
+        [10**400, 2],
+        np.ones(2, dtype=np.longdouble),
+    ],
+    ids=["sparse", "without data", "too large", "long double"],
+)
+def test_a_value_that_is_no_vector_is_refused_in_a_sentence(tmp_path, value):
+    with (
+        record(tmp_path / "0.jsonl", agent=0, agents=2, clip=1.0) as ledger,
+        pytest.raises(InputTypeError, match="must be a tensor or array of floats, dense"),
+    ):
+        ledger.release(1, kind="a", to=1, noise=1.0, value=value)
+
+
+@pytest.mark.filterwarnings("ignore:transcripts of")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+def test_values_of_few_digits_are_recorded_and_not_kept(tmp_path, dtype):
+    """In bfloat16 rounding would let a release without its noise pass for one that has it."""
+    value = torch.ones(3).to(dtype)
+    given = {"kind": "a", "to": 1, "noise": 1.0, "value": value}
+    with record(tmp_path / "0.jsonl", agent=0, agents=2, clip=1.0, keep=[2]) as ledger:
+        ledger.release(1, **given)
+        with pytest.raises(InputError, match="hides faults as large as the noise"):
+            ledger.release(2, **given)
+
+
+def test_a_system_that_is_neither_a_name_nor_an_adapter_is_refused(tmp_path):
+    with pytest.raises(InputTypeError, match="must be the name of the system, or what an adapter"):
+        record(tmp_path / "0.jsonl", agent=0, agents=2, clip=1.0, system={"name": "mine"})
