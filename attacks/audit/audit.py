@@ -30,8 +30,8 @@ import numpy as np
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
-from ...training.exposure.guarantees import check_traced_at, counted
-from ...training.exposure.sensitivity import JointSensitivity
+from ...training.exposure.guarantees import check_traced_at
+from ...training.exposure.sensitivity import JointSensitivity, counted
 from ..bounds.evidence import (
     LINKS,
     Evidence,

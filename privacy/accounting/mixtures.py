@@ -81,20 +81,24 @@ def mixtures(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]] | None:
     """
     # Rounds of a plain record meet at corners in both coordinates; those of other moves differ in
     # the noise alone.
-    alike: dict[object, list[Round]] = {}
+    alike: dict[tuple[object, ...], list[Round]] = {}
     for r in rounds:
-        plain = r.moves.is_poisson and r.coin == 1.0
-        alike.setdefault((r.pair, None if plain else (r.moves, r.coin)), []).append(r)
+        alike.setdefault((r.pair, *(() if _is_plain(r) else (r.moves, r.coin))), []).append(r)
     found: list[Round] = []
     cells: list[Cell] = []
-    for (_, moves), those in alike.items():  # type: ignore[misc]
-        mixed = _lotteries(those) if moves is None else _dearest(those)
+    for those in alike.values():
+        mixed = _lotteries(those) if _is_plain(those[0]) else _dearest(those)
         if mixed is None:
             return None
         corners, of_those = mixed
         cells += [replace(c, corners=tuple(k + len(found) for k in c.corners)) for c in of_those]
         found += corners
     return (found, cells) if len(found) <= max(_MOST_CORNERS, len(rounds) // 2) else None
+
+
+def _is_plain(round_: Round) -> bool:
+    """Whether the two coordinates are all of it."""
+    return round_.moves.is_poisson and round_.coin == 1.0
 
 
 def _dearest(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]]:

@@ -12,7 +12,7 @@ from ..exposure.sensitivity import JointSensitivity, Release, rounded
 from ..exposure.whole_run import whole_run_by_victim
 from ..tracing.trace import AlgorithmTrace
 
-_Key = tuple[tuple[float, ...], ...]
+_Key = tuple[tuple[float | str, ...], ...]
 
 
 def exposures_by_agent(
@@ -111,7 +111,7 @@ def _key(exposure: JointSensitivity) -> _Key:
     return tuple(_release(r) for r in exposure.releases)
 
 
-def _release(r: Release) -> tuple[float, ...]:
+def _release(r: Release) -> tuple[float | str, ...]:
     return (
         rounded(r.joint_sensitivity),
         r.sampling_rate,

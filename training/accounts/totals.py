@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from ...privacy.accounting import accountant as accounting
 from ...privacy.guarantee import Statement
 from ...privacy.participation import Event
-from ..exposure.guarantees import check_traced_at, counted, spent_releases
-from ..exposure.sensitivity import JointSensitivity
+from ..exposure.guarantees import check_traced_at
+from ..exposure.sensitivity import JointSensitivity, counted, spent_releases
 
 __all__ = ["total_epsilon"]
 

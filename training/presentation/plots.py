@@ -11,8 +11,7 @@ from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
-from ..exposure.guarantees import counted, spent_releases
-from ..exposure.sensitivity import JointSensitivity, Release
+from ..exposure.sensitivity import JointSensitivity, Release, counted, spent_releases
 from .summary import Summary
 
 if TYPE_CHECKING:
