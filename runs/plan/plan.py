@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
+from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.published.claim import PublishedClaim
+from ...privacy.raised import line_of, told
 from ...training.accounts.account import account_of
 from ...training.accounts.result import Account
 from ...training.accounts.subject import Subject
@@ -276,18 +278,31 @@ def _published_bound(
     if bound is None or config.privacy is None:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
-    return bound(
-        PlannedRun(
-            settings=config.algorithm.settings(),
-            form=Form(config.algorithm.form),
-            graph=graph,
-            noise_multiplier=multiplier,
-            clip_norm=clip_norm_of(config),
-            statement=statement,
-            rounds=config.training.rounds,
-            sampling_rate=rate,
-            records=records,
-            joint_sensitivity=worst.joint_sensitivity,
-            status=exposures[worst.adversary].status,
-        )
+    run = PlannedRun(
+        settings=config.algorithm.settings(),
+        form=Form(config.algorithm.form),
+        graph=graph,
+        noise_multiplier=multiplier,
+        clip_norm=clip_norm_of(config),
+        statement=statement,
+        rounds=config.training.rounds,
+        sampling_rate=rate,
+        records=records,
+        joint_sensitivity=worst.joint_sensitivity,
+        status=exposures[worst.adversary].status,
     )
+    try:
+        claim = bound(run)
+    except InputError:
+        raise
+    except Exception as error:  # of a user's own algorithm
+        raise InputError(
+            f"published_bound of {config.algorithm.name} raised {told(error)}{line_of(error)}; "
+            "mend it, or leave it out"
+        ) from error
+    if claim is not None and not isinstance(claim, PublishedClaim):
+        raise InputError(
+            f"published_bound of {config.algorithm.name} returned {type(claim).__name__}; it must "
+            "return a PublishedClaim, or None"
+        )
+    return claim

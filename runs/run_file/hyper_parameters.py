@@ -26,6 +26,7 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
     >>> read_settings("dpdl", {"momentum": 0.5}).alpha
     0.1
     """
+    from ...privacy.raised import line_of, told
     from ...training.own.algorithms import algorithm_named
 
     settings = algorithm_named(name).settings
@@ -56,6 +57,11 @@ def read_settings(name: str, values: Mapping[str, object]) -> Any:
         raise InputError(
             f"a hyper-parameter of {name} must be a number or a name: {error}"
         ) from None
+    except Exception as error:  # of a user's own dataclass
+        raise InputError(
+            f"the hyper-parameters of {name} raised {told(error)}{line_of(error)}; mend "
+            f"{settings.__name__}"
+        ) from error
 
 
 def settings_entries(settings: Any) -> dict[str, object]:

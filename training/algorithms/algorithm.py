@@ -6,7 +6,7 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -14,11 +14,13 @@ from torch import Tensor
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Status
 from ...privacy.published.claim import PublishedClaim
+from ...privacy.raised import line_of, told
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
 
 # What every step may take by name.
 _COMMON = {"form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records"}
+_RESERVED = _COMMON | {"state", "round", "name", "graph", "rounds"}
 
 
 class Form(enum.StrEnum):
@@ -100,7 +102,9 @@ class Algorithm:
             own_weight, agents, settings, form) -> OwnGradient` undoes the step for the sender.
 
     Raises:
-        ValueError: a private algorithm with a counterpart, or another without one.
+        ValueError: a private algorithm with a counterpart, or another without one; or a name that
+            cannot be shown, a start or a step that is no function, or a hyper-parameter whose name
+            is taken.
     """
 
     name: str
@@ -117,7 +121,22 @@ class Algorithm:
     own_gradient: Callable[..., OwnGradient] | None = None
 
     def __post_init__(self) -> None:
-        """Check that what adds no noise names what to use in its place."""
+        """Check the parts, and that what adds no noise names what to use in its place."""
+        if not (isinstance(self.name, str) and self.name.isprintable() and self.name):
+            raise InputError(f"name={self.name!a} of an algorithm must be a printable text")
+        for what in ("init", "step"):
+            if not callable(getattr(self, what)):
+                raise InputTypeError(
+                    f"{what} of algorithm {self.name!r} is {type(getattr(self, what)).__name__}; "
+                    "it must be a function"
+                )
+        own = fields(self.settings) if is_dataclass(self.settings) else ()
+        for field in own:
+            if field.name in _RESERVED:
+                raise InputError(
+                    f"the hyper-parameter {field.name!r} of algorithm {self.name!r} has the name "
+                    "of what every run gives to a step; rename it"
+                )
         if self.private != (self.private_counterpart is None):
             raise InputError(
                 f"private={self.private} and private_counterpart={self.private_counterpart!r} of "
@@ -298,7 +317,19 @@ def prepared(
     if algorithm.prepare is None:
         return {}
     run = {"graph": graph, "rounds": rounds, **own}
-    made = algorithm.prepare(**_taken(algorithm.prepare, run))
+    try:
+        made = algorithm.prepare(**_taken(algorithm.prepare, run))
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # of a user's own algorithm
+        raise InputError(
+            f"prepare of {algorithm.name!r} raised {told(error)}{line_of(error)}; mend it"
+        ) from error
+    if not isinstance(made, dict):
+        raise InputTypeError(
+            f"prepare of {algorithm.name!r} returned {type(made).__name__}; it must return a dict "
+            "of what the step takes by name"
+        )
     wanted = inspect.signature(algorithm.step).parameters.keys()
     foreign = sorted(made.keys() - wanted | made.keys() & _COMMON | made.keys() & own.keys())
     if foreign:

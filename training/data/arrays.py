@@ -106,6 +106,9 @@ def _check_labels(found: NDArray[Any], what: str, *, classes: int | None) -> Non
     if len(below):
         row = int(below[0])
         raise InputError(f"{what}[{row}]={found[row]} is negative; labels count from 0")
+    if len(found) and int(found.max()) > np.iinfo(np.int64).max:
+        row = int(found.argmax())
+        raise InputError(f"{what}[{row}]={found[row]} is too large for a label; count from 0")
     if classes is not None and len(above := np.flatnonzero(found >= classes)):
         row = int(above[0])
         raise InputError(

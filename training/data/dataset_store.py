@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from ...privacy.raised import told
 from .examples import Examples
 
 __all__ = ["DatasetStore", "is_map_style"]
@@ -55,6 +56,8 @@ class DatasetStore:
                 f"{name!r} gives a data set without a length ({error}); give a map-style one, "
                 "which has __len__ and __getitem__: every record needs a known place"
             ) from error
+        except (Exception, SystemExit) as error:  # the user's own code
+            raise InputError(f"{name!r}: its length cannot be had: {told(error)}") from error
         if not self._size:
             raise InputError(f"{name!r} gives a data set without records")
         targets = []
@@ -96,9 +99,8 @@ class DatasetStore:
         place = f"{self._name!r}: item {position}"
         try:
             item = self._records[position]
-        except Exception as error:  # the user's own code
-            words = " ".join(f"{type(error).__name__}: {error}".split())
-            raise InputError(f"{place} cannot be had: {words}") from error
+        except (Exception, SystemExit) as error:  # the user's own code
+            raise InputError(f"{place} cannot be had: {told(error)}") from error
         if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
             raise InputError(
                 f"{place} is {_shown(item)}; it must be a pair, the inputs and the target of a "
@@ -144,7 +146,10 @@ def _numbers(value: object, what: str) -> Tensor:
             f"{what} are of {type(value).__name__}; give a tensor or an array, by a transform"
         )
     if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
+        try:
+            value = value.detach().cpu().numpy()
+        except (TypeError, RuntimeError) as error:  # sparse, or of a type that numpy lacks
+            raise InputError(f"{what} are no plain tensor: {told(error)}") from error
     found = np.asarray(value)
     if found.dtype.kind not in "fiub":
         raise InputError(f"{what} are {_shown(value)}, of type {found.dtype}; give numbers")

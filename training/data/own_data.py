@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.raised import line_of, told
 from ..own.names import own_object
 from .arrays import checked_inputs, checked_targets, classes_of
 from .dataset import Dataset
@@ -61,9 +62,10 @@ def own_dataset(
             found = found(**options)
         except InputError:
             raise
-        except Exception as error:  # the user's own code
-            words = " ".join(f"{type(error).__name__}: {error}".split())
-            raise InputError(f"[data] name={name!r}: calling it raised {words}") from error
+        except (Exception, SystemExit) as error:  # the user's own code
+            raise InputError(
+                f"[data] name={name!r}: calling it raised {told(error)}{line_of(error)}"
+            ) from error
     elif options:
         raise InputError(
             f"[data] {next(iter(options))} is unknown, and {name!r} is no function that could take "

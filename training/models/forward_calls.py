@@ -3,7 +3,8 @@
 A forward may write to its module: it counts its calls, or keeps a mean of what it has read. What it
 then returns for a record depends on the records before, and so does their gradient, in every
 layout. So each call of a forward that is not known is made on a copy of the network as it was when
-it was given. What a forward keeps outside its module, in a global or a closure, no copy undoes.
+it was given. What a forward keeps outside its module, in a global or a closure, no copy undoes:
+such a call is refused.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from ...privacy.errors import InputError
+from ..own.kept import Watch
 from . import networks
 
+_LONGEST_ERROR = 200  # characters of what a forward raised
 # Their forward treats the examples along the first dimension one by one, whatever they read.
 _SEPARATE = frozenset(
     {
@@ -93,11 +97,34 @@ class ForwardCalls:
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._is_known = model, unknown_forward(model) is None
+        self._watch = None if self._is_known else Watch(model)
 
     def __call__(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """Logits of inputs (B, *shape) at parameters by name."""
-        model = self._model
-        if not self._is_known:  # a copy that shares the parameters, which are not read
-            model = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-        found: Tensor = torch.func.functional_call(model, parameters, (inputs,))
+        """Logits of inputs (B, *shape) at parameters by name.
+
+        Raises:
+            InputError: The call fails, or changed something outside the network.
+        """
+        if self._watch is None:
+            return _called(self._model, parameters, inputs)
+        # A copy that shares the parameters, which are not read.
+        model = copy.deepcopy(self._model, {id(p): p for p in self._model.parameters()})
+        self._watch.begin()
+        try:
+            found = _called(model, parameters, inputs)
+        except (InputError, torch.OutOfMemoryError):
+            raise
+        except (Exception, SystemExit) as error:  # the user's own code
+            words = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
+            raise InputError(
+                f"the network's forward raised {words}, for one record of shape "
+                f"{tuple(inputs.shape[1:])}; write it with functions of torch that draw nothing at "
+                "random, and torch.where in place of if"
+            ) from error
+        self._watch.check("the network's forward")
         return found
+
+
+def _called(model: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    found: Tensor = torch.func.functional_call(model, parameters, (inputs,))
+    return found

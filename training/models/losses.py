@@ -12,8 +12,8 @@ Name               Of outputs o and a target t               Target
 A function of your own takes the outputs (B, K) and the targets (B,) or (B, K) of B examples, of one
 output (B,) and (B,), and returns (B,). No property of a loss enters an epsilon: each example's
 gradient is clipped, whatever it is of, so any loss is accounted for that treats the examples one by
-one. That is so by construction, as each is differentiated alone; `check_loss` refuses one that
-would be another loss for a batch.
+one and keeps nothing from call to call. Each is differentiated alone; `check_loss` refuses one that
+would be another loss for a batch, and `Watch` one that changes what it reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError, InputTypeError
+from ..own.kept import Watch
 from ..own.names import own_object
+from .forward_calls import ForwardCalls
 from .parameters import flatten, unflatten, validate_model
 
 __all__ = ["LOSS_NAMES", "Loss", "NetworkLoss", "check_loss", "loss_named", "predictions"]
@@ -106,7 +108,8 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
 
     Raises:
         ValueError: it raises an error, returns another shape, is not the same for examples together
-            and one by one or when it is asked again, or has no gradient.
+            and one by one or when it is asked again, keeps something from call to call, or has no
+            gradient.
     """
     head = f"[model] loss={name!r}"
     draw = torch.Generator().manual_seed(0)
@@ -124,6 +127,7 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
             f"{head} returns shape {shape} for {_PROBED} examples with outputs "
             f"{tuple(made.shape)}; it must return ({_PROBED},), one number for each{remedy}"
         )
+    watch = Watch(loss)
     again = _called(loss, made, targets, head)
     if not torch.equal(together, again):
         raise InputError(f"{head} differs from call to call; it must draw nothing at random")
@@ -139,14 +143,22 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
     def of_one(output: Tensor, target: Tensor) -> Tensor:
         return loss(output[None], target[None])[0]
 
+    slope = torch.func.grad(of_one)
     try:
-        slopes = torch.func.vmap(torch.func.grad(of_one))(made, targets)
+        slopes = torch.func.vmap(slope)(made, targets)
+        apart = torch.stack([slope(made[i], targets[i]) for i in range(_PROBED)])
     except (RuntimeError, TypeError, ValueError) as error:
         words = " ".join(str(error).split())[:200]
         raise InputError(
             f"{head} cannot be differentiated example by example: {words}; write it with functions "
             "of torch, and torch.where in place of if"
         ) from error
+    watch.check(head)
+    if not torch.allclose(slopes, apart, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise InputError(
+            f"{head} has other gradients for {_PROBED} examples together than one by one; it must "
+            "treat the examples of a batch separately, in its backward and under vmap too"
+        )
     if not bool(slopes.isfinite().all()) or not bool(slopes.any()):
         raise InputError(f"{head} has no gradient that is finite and not zero; nothing is learned")
 
@@ -154,7 +166,7 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
 def _called(loss: Loss, outputs: Tensor, targets: Tensor, head: str) -> Tensor:
     try:
         found = loss(outputs.clone(), targets.clone())
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
             f"{head} raises {words} for outputs {tuple(outputs.shape)} and targets "
@@ -189,6 +201,8 @@ class NetworkLoss:
         validate_model(model)
         self.per_example, self.regression = per_example, regression
         self._model = copy.deepcopy(model).requires_grad_(False)
+        self._calls = ForwardCalls(self._model)
+        self._watch = None if per_example in _LOSSES.values() else Watch(per_example)
         self._size = sum(p.numel() for p in model.parameters())
 
     @property
@@ -205,10 +219,15 @@ class NetworkLoss:
         parameters = unflatten(self._model, point)
         batch = inputs.unsqueeze(0).clone()  # which a forward may overwrite
         with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
-            outputs = torch.func.functional_call(self._model, parameters, (batch,))
+            outputs = self._calls(parameters, batch)
         if self.regression:
             outputs = predictions(outputs)
-        return self.per_example(outputs, target.unsqueeze(0))[0]
+        if self._watch is None:
+            return self.per_example(outputs, target.unsqueeze(0))[0]
+        self._watch.begin()
+        found = _called(self.per_example, outputs, target.unsqueeze(0), "[model] loss")[0]
+        self._watch.check("[model] loss")
+        return found
 
     def project(self, value: Tensor) -> Tensor:
         """Every value is feasible."""

@@ -13,22 +13,22 @@ from __future__ import annotations
 import difflib
 import keyword
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import ModuleType
 from typing import NamedTuple
 
+import numpy as np
+import torch
+
 from ...privacy.errors import InputError
+from ...privacy.raised import line_of, told
 from .imports import import_file, import_module, own_path_of
 from .objects import OBJECT, given
 
 __all__ = ["OwnName", "found_object", "is_own", "own_object", "parsed_name"]
 
-_LONGEST_ERROR = 300  # characters of what a module of the user raised
 _LONGEST_NAME = 300  # characters
-_OURS = Path(__file__).resolve().parents[1]  # not the package: a checkout may be where users work
 _FOUND: dict[str, object] = {}
 
 
@@ -172,8 +172,9 @@ def _check_one(module: str, said: str) -> None:
 
 
 def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleType:
+    before = _process()
     try:
-        return load()
+        found = load()
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if missing and (module == missing or module.startswith(f"{missing}.")):
@@ -187,33 +188,32 @@ def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleT
             f"{said}: {module!r} imports {missing!r}, which is not installed; install it, or put "
             "it into the working directory"
         ) from None
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         raise _failed(said, f"importing {module!r}", error) from error
+    for what, was in before.items():
+        if (now := _process()[what]) != was:
+            raise InputError(
+                f"{said}: importing {module!r} changes {what} from {was} to {now}, on which the "
+                "rest of the run relies; leave that out of the module"
+            )
+    return found
+
+
+def _process() -> dict[str, object]:
+    """What a module may not change for everybody else."""
+    return {
+        "the working directory": Path.cwd(),
+        "the default device of torch": torch.get_default_device(),
+        "what numpy does on errors": np.geterr(),
+    }
 
 
 def _failed(said: str, doing: str, error: BaseException) -> InputError:
     """That code of the user raised an error; a SystemExit would else end the command."""
-    told = error.msg if isinstance(error, SyntaxError) else error
-    words = " ".join(f"{type(error).__name__}: {told}".split()).rstrip(": ")[:_LONGEST_ERROR]
-    where = _line_of(error)
     return InputError(
-        f"{said}: {doing} raised {words}{where}; mend the module so that it imports without an "
-        "error or an exit"
+        f"{said}: {doing} raised {told(error)}{line_of(error)}; mend the module so that "
+        "it imports without an error or an exit"
     )
-
-
-def _line_of(error: BaseException) -> str:
-    """Where in code of the user an error arose, in words; nothing where that is not known."""
-    if isinstance(error, SyntaxError):
-        return f" in line {error.lineno} of {Path(error.filename or '').name}"
-    library = Path(sysconfig.get_path("stdlib"))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        installed = {"site-packages", "dist-packages"} & set(path.parts)
-        ours = path.is_relative_to(_OURS) or path.is_relative_to(library)
-        if path.is_file() and not installed and not ours:
-            return f" in line {frame.lineno} of {path.name}"
-    return ""
 
 
 def _is_word(text: str) -> bool:

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch import Tensor
 
+from ...privacy.errors import InputError, InputTypeError
+from ...privacy.raised import line_of, told
 from . import values
 from .handles import Agents, Handle, handle, number_of, script_of, value_of
 from .noise_watch import NoiseWatch
@@ -62,10 +64,21 @@ def perform(
     Raises:
         UnplannedOperation: the round does another thing than its trace did.
         UndeclaredOperation: it does what no operation declares, or returns no state.
+        InputError: it raises an error of its own, or exits.
     """
     script = Script(round=number, planned=planned, most=_most_operations(operations.agents))
     held = Round(operations, script, watch)
-    returned = function(held) if state is None else function(_opened(state, script), held)
+    given = (held,) if state is None else (_opened(state, script), held)
+    try:
+        returned = function(*given)
+    except (Exception, SystemExit) as error:
+        # What an operation refused, the script knows, and lets pass; the rest is the step's own.
+        if isinstance(error, InputError | RecursionError | MemoryError) or script.failed:
+            raise
+        raise InputTypeError(
+            f"the algorithm's {'init' if state is None else 'step'} raised "
+            f"{told(error)}{line_of(error)}; mend it"
+        ) from error
     end = _closed(returned, script, state)
     entries = script.finished()
     if watch is not None:

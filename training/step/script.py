@@ -143,6 +143,11 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
                 )
             )
 
+    @property
+    def failed(self) -> bool:
+        """Whether an operation was refused, or failed."""
+        return self._broken is not None
+
     def finished(self) -> tuple[Entry, ...]:
         """All operations, once the round is over.
 
