@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 
@@ -185,6 +185,12 @@ def _held(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _of_instance(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, nn.Module) and _is_known(type(value)):
+        # A layer of torch's own keeps nothing but what is called with it.
+        for name in ("_modules", "_forward_hooks", "_forward_pre_hooks", "parametrizations"):
+            if held := vars(value).get(name):
+                yield name, held
+        return
     own = getattr(value, "__dict__", None)
     if isinstance(own, dict):
         yield from list(own.items())
