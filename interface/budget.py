@@ -42,6 +42,7 @@ class Budget:
         computed: which of these was left out, and found.
         adjacency: how two neighbouring data sets differ.
         accountant: how rounds are added up.
+        target: what the noise was found for, where that is not epsilon, in words.
     """
 
     epsilon: float
@@ -52,6 +53,7 @@ class Budget:
     computed: str
     adjacency: Adjacency
     accountant: Accountant
+    target: str = ""
 
     @property
     def risk(self) -> Risk:
@@ -81,7 +83,8 @@ class Budget:
             "adjacency": str(self.adjacency),
             "rounds": f"{self.rounds}, each a Poisson batch at rate {self._rate()}",
             "accountant": f"{self.accountant}: {self.accountant.kind}",
-            "computed": f"{self.computed.replace('_', ' ')}, {least} for the rest",
+            "computed": f"{self.computed.replace('_', ' ')}, {least} for "
+            f"{self.target or 'the rest'}",
         }
 
     def statement(self) -> str:
@@ -136,12 +139,15 @@ def budget(
     rounds: int | None = None,
     sampling_rate: float | None = None,
     noise_multiplier: float | None = None,
+    advantage: float | None = None,
+    true_positive_rate: tuple[float, float] | None = None,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: Accountant | str = Accountant.PLD,
 ) -> Budget:
     """Of epsilon, delta, rounds, sampling rate and noise, the one that is left out.
 
     The least epsilon, delta or noise, the most rounds, or the largest sampling rate is the answer.
+    With a target for the best membership inference in place of epsilon, the least noise.
 
     Args:
         epsilon: privacy loss in nats.
@@ -149,6 +155,8 @@ def budget(
         rounds: how many releases, from 1 to 10 million.
         sampling_rate: probability of a record to be in a round's batch, in [0, 1].
         noise_multiplier: noise std on the sum of clipped gradients / clip norm.
+        advantage: largest true-positive rate minus false-positive rate that is allowed, in (0, 1).
+        true_positive_rate: (largest rate that is allowed, at this false-positive rate).
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: how rounds are added up: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt".
 
@@ -172,6 +180,10 @@ def budget(
         "noise_multiplier": noise_multiplier,
     }
     missing = [name for name, value in given.items() if value is None]
+    if advantage is not None or true_positive_rate is not None:
+        return _for_risk(
+            given, advantage, true_positive_rate, adjacency=adjacency, accountant=accountant
+        )
     if len(missing) != 1:
         raise InputError(
             f"give {', '.join(given)}, all but one of them: "
@@ -182,6 +194,52 @@ def budget(
     known = {name: value for name, value in given.items() if name != asked}
     given[asked] = _answers()[asked](**known, adjacency=between, accountant=by)
     return Budget(**given, computed=asked, adjacency=between, accountant=by)
+
+
+def _for_risk(
+    given: dict[str, Any],
+    advantage: float | None,
+    rates: tuple[float, float] | None,
+    *,
+    adjacency: str,
+    accountant: str,
+) -> Budget:
+    """The least noise for a target of membership inference, and its epsilon at delta."""
+    from ..privacy.accounting.accountant import epsilon
+    from ..privacy.accounting.request import check_pld, check_setting
+    from ..privacy.accounting.risk import scale_for_risk
+
+    left = [name for name in ("delta", "rounds", "sampling_rate") if given[name] is None]
+    stray = [name for name in ("epsilon", "noise_multiplier") if given[name] is not None]
+    if left or stray:
+        raise InputError(
+            "with a target of advantage or true_positive_rate give delta, rounds and "
+            f"sampling_rate, and neither epsilon nor noise_multiplier: {', '.join(left or stray)} "
+            f"{'is missing' if left else 'is given'}"
+        )
+    check_pld(accountant)
+    known = {name: given[name] for name in ("delta", "rounds", "sampling_rate")}
+    check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
+    found = scale_for_risk(
+        {(1.0, known["sampling_rate"]): known["rounds"]},
+        advantage=advantage,
+        true_positive_rate=rates,
+        adjacency=adjacency,
+    )
+    words = (
+        f"advantage {advantage:g}"
+        if rates is None
+        else f"TPR {rates[0]:g} at FPR {rates[1]:g} of membership inference"
+    )
+    return Budget(
+        epsilon=epsilon(noise_multiplier=found, adjacency=adjacency, **known),
+        noise_multiplier=found,
+        computed="noise_multiplier",
+        adjacency=Adjacency(adjacency),
+        accountant=Accountant(accountant),
+        target=words,
+        **known,
+    )
 
 
 def _answers() -> Mapping[str, Callable[..., Any]]:

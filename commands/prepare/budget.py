@@ -42,6 +42,16 @@ def budget(
     sampling_rate: Annotated[
         float | None, typer.Option(help="Of a record into a batch, in [0, 1].")
     ] = None,
+    target_advantage: Annotated[
+        float | None,
+        typer.Option(help="In place of epsilon: largest TPR - FPR of membership inference."),
+    ] = None,
+    target_tpr: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TPR@FPR", help="In place of epsilon: largest TPR at an FPR, such as .2@.01."
+        ),
+    ] = None,
     accountant: Annotated[
         AccountantName, typer.Option(help="How rounds are added up.")
     ] = AccountantName.PLD,
@@ -69,7 +79,8 @@ def budget(
         "sampling_rate": sampling_rate,
     }
     missing = [name for name, value in given.items() if value is None]
-    if len(missing) != 1:
+    rates = None if target_tpr is None else _rates(target_tpr)
+    if target_advantage is None and rates is None and len(missing) != 1:
         raise InputError(
             "give --epsilon, --noise-multiplier, --rounds and --sampling-rate, all but one of "
             f"them: {len(missing)} are missing"
@@ -80,6 +91,8 @@ def budget(
         noise_multiplier=noise_multiplier,
         rounds=rounds,
         sampling_rate=sampling_rate,
+        advantage=target_advantage,
+        true_positive_rate=rates,
         adjacency=adjacency.value,
         accountant=accountant.value,
     )
@@ -100,10 +113,24 @@ def budget(
         how = {"adjacency": adjacency.value, "accountant": accountant.value}
         asked_too = {} if opinion is None else {"second_opinion": opinion.dump()}
         kind = found.accountant.kind
-        print_json({**figures, **how, "computed": found.computed, "kind": kind, **asked_too})
+        aim = {"target": found.target} if found.target else {}
+        print_json({**figures, **how, "computed": found.computed, "kind": kind, **aim, **asked_too})
         return
     print(found)
     if opinion is not None:
         from ...runs.plan.second_opinions import bracket_words
 
         print(f"second opinion   {opinion.by}: {bracket_words(opinion)}")
+
+
+def _rates(text: str) -> tuple[float, float]:
+    """TPR@FPR as two numbers."""
+    from ...privacy.errors import InputError
+
+    rate, at, alarms = text.partition("@")
+    try:
+        return float(rate), float(alarms if at else "none")
+    except ValueError:
+        raise InputError(
+            f"--target-tpr {text!r:.40} must be TPR@FPR, two numbers such as .2@.01"
+        ) from None

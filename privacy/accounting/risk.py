@@ -39,12 +39,16 @@ import numpy as np
 
 from .._validate import check_real
 from ..errors import InputError
-from .request import Adjacency, Rounds, check_count
+from ..participation import Event
+from .accountant import composed_delta
+from .request import Adjacency, Rounds, check_count, check_rounds, orders_of
+from .search import smallest_safe
 from .trade_off import GaussianCurve, TradeOff, trade_off
 
-__all__ = ["Risk", "composed_risk", "risk", "risk_of_mu"]
+__all__ = ["Risk", "composed_risk", "risk", "risk_of_mu", "scale_for_risk"]
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
+_TOLERANCE = 2e-6  # relative, on a scale
 _LEAST_RATE = 1e-6  # of false positives or false negatives, where mu is fitted
 
 
@@ -199,6 +203,90 @@ def risk_of_mu(
     """
     check_real("mu", mu)
     return _risk_of(GaussianCurve(mu=float(mu)), prior, prior_hit_rate, false_positive_rates)
+
+
+def scale_for_risk(
+    rounds: Rounds,
+    *,
+    advantage: float | None = None,
+    true_positive_rate: tuple[float, float] | None = None,
+    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+) -> float:
+    """Return the least factor on every noise multiplier at which no adversary is better than this.
+
+    Args:
+        rounds: as in `composed_epsilon`.
+        advantage: the largest TPR minus FPR that is allowed, in (0, 1).
+        true_positive_rate: or else (TPR, FPR): the largest TPR that is allowed at this FPR, which
+            lies below it, both in (0, 1).
+        adjacency: as in `risk`.
+
+    Returns:
+        The factor, rounded up and evaluated once more; 0 where no noise at all meets the target.
+
+    Raises:
+        ValueError: a value is outside its range, both targets or none, or a sampled round without
+            noise.
+        TypeError: a value is no number.
+
+    Source: Kulynych et al., arXiv:2407.02191: noise for the risk that is meant, not for epsilon.
+
+    >>> rounds = {(1.0, 0.02): 1000}
+    >>> round(scale_for_risk(rounds, advantage=0.1), 4)
+    2.6056
+    >>> round(scale_for_risk(rounds, true_positive_rate=(0.2, 0.01)), 4)
+    0.7131
+    """
+    events = check_rounds(rounds, adjacency)
+    if (advantage is None) == (true_positive_rate is None):
+        raise InputError("give advantage or true_positive_rate, exactly one of them")
+    if any(e.noise_multiplier == 0.0 and e.coin * e.moves.rate > 0.0 for e in events):
+        raise InputError(
+            "noise_multiplier=0 of a sampled round stays 0 at every scale; give it noise"
+        )
+    if true_positive_rate is not None:
+        _check_target(*true_positive_rate)
+    elif advantage is not None:
+        check_real("advantage", advantage)
+        if not 0.0 < advantage < 1.0:
+            raise InputError(f"advantage={advantage} must lie strictly between 0 and 1")
+
+    def scaled(x: float) -> dict[Event, int]:
+        factor = math.exp(x)
+        return {
+            e._replace(noise_multiplier=factor * e.noise_multiplier): n for e, n in events.items()
+        }
+
+    def excess(x: float) -> float:
+        if true_positive_rate is not None:
+            rate, alarms = true_positive_rate
+            curve = trade_off(scaled(x), adjacency=adjacency)
+            return 1.0 - float(curve.false_negative_rates(alarms)) - rate
+        return composed_delta(scaled(x), epsilon=0.0, adjacency=adjacency) - (advantage or 0.0)
+
+    _, orders = orders_of(events, adjacency)
+    # No test beats a blind guess by more than the probability that the unit is in any round.
+    drawn = [(min(e.coin * e.moves.rate, 1.0), n) for e, n in events.items()]
+    ever = 1.0 - math.prod((1.0 - rate) ** n for rate, n in drawn)
+    gained = (
+        advantage if true_positive_rate is None else true_positive_rate[0] - true_positive_rate[1]
+    )
+    if ever <= (gained or 0.0):
+        return 0.0
+    # Where many rounds with much noise would stand.
+    squares = sum(r.count * (r.rate * r.mu) ** 2 for r in orders[0]) if orders else 1.0
+    start = min(max(0.5 * math.log(max(squares, 1e-12)), -3.0), 10.0)
+    return math.exp(smallest_safe(excess, start, step=0.5, tolerance=_TOLERANCE))
+
+
+def _check_target(rate: float, alarms: float) -> None:
+    check_real("true-positive rate", rate)
+    check_real("false-positive rate", alarms)
+    if not 0.0 < alarms < rate < 1.0:
+        raise InputError(
+            f"true-positive rate {rate} at false-positive rate {alarms}: both must lie strictly "
+            "between 0 and 1, and the first above the second, which a blind guess has"
+        )
 
 
 def _risk_of(
