@@ -21,13 +21,26 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, SupportsIndex
 
 from ._validate import check_real
 from .errors import InputError, InputTypeError
 
-__all__ = ["MOST_RECORDS", "Event", "Moves", "Reach", "always", "cohort", "group", "poisson"]
+__all__ = [
+    "MOST_RECORDS",
+    "Event",
+    "Moves",
+    "Reach",
+    "Rounds",
+    "always",
+    "as_events",
+    "cohort",
+    "group",
+    "poisson",
+]
 
 MOST_RECORDS = 1000  # of one person
 _SUMS_TO = 1e-9  # what probabilities may miss 1 by, for rounding
@@ -131,6 +144,9 @@ class Event(NamedTuple):
     coin: float = 1.0
 
 
+Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int] | Mapping[Event, int]
+
+
 def poisson(rate: float) -> Moves:
     """One record that is drawn with probability `rate`.
 
@@ -203,3 +219,22 @@ def _count(name: str, value: SupportsIndex) -> int:
             "protected by a unit that is clipped as a whole"
         )
     return count
+
+
+def as_events(rounds: Rounds) -> dict[Event, int]:
+    """(noise_multiplier, sampling_rate) of sums as events; equal ones are counted together.
+
+    >>> as_events({(2.0, 1.0): 3})[Event(2.0, always())]
+    3
+    """
+    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
+    found: dict[Event, int] = {}
+    for key, count in counts.items():
+        if isinstance(key, Event):
+            event = key
+        else:
+            multiplier, rate = key
+            check_real("noise_multiplier", multiplier)
+            event = Event(float(multiplier), poisson(rate))
+        found[event] = count if event not in found else operator.index(count) + found[event]
+    return found

@@ -31,15 +31,13 @@ from ...privacy.accounting.accountant import composed_delta, composed_epsilon
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import (
     Adjacency,
-    Rounds,
-    as_events,
     check_delta,
     check_rounds,
     orders_of,
 )
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.errors import InputError
-from ...privacy.participation import Event, Reach, always
+from ...privacy.participation import Event, Reach, Rounds, always, as_events
 
 __all__ = [
     "Claim",

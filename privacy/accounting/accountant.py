@@ -25,14 +25,13 @@ from collections.abc import Mapping
 from typing import SupportsIndex
 
 from ..errors import InputError
-from ..participation import Event, Reach, poisson
+from ..participation import Event, Reach, Rounds, poisson
 from ..reference.estimates import Unanswered, delta_estimate, epsilon_estimate
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .other_accountants import clt_mu, clt_multiplier, prv_epsilon, rdp_delta, rdp_epsilon
 from .request import (
     Accountant,
     Adjacency,
-    Rounds,
     check_delta,
     check_epsilon,
     check_multiplier,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import SupportsIndex
 
 from ..errors import InputError
-from ..participation import Event, Reach, poisson
+from ..participation import Event, Reach, Rounds, poisson
 from .accountant import composed_epsilon
 from .accountant import epsilon as epsilon_of
 from .dominating_pairs import Round
@@ -25,7 +25,6 @@ from .request import (
     MOST_ROUNDS,
     Accountant,
     Adjacency,
-    Rounds,
     check_count,
     check_delta,
     check_epsilon,

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import SupportsIndex
 
 from .._validate import check_real
 from ..errors import InputError, InputTypeError
-from ..participation import Event, Reach, always, poisson
+from ..participation import Event, Reach, Rounds, always, as_events, poisson
 from .dominating_pairs import Pair, Round
 
 __all__ = [
@@ -28,8 +27,6 @@ __all__ = [
     "Accountant",
     "Adjacency",
     "Orders",
-    "Rounds",
-    "as_events",
     "check_count",
     "check_delta",
     "check_epsilon",
@@ -44,9 +41,8 @@ __all__ = [
 MOST_ROUNDS = 10_000_000
 RESOLVED_MULTIPLIERS = (1e-2, 1e9)  # outside, every record counts as sampled in every round
 
-_LEAST = 1e-100  # noise multiplier
+_LEAST = 1e-100  # noise multiplier, or mu of a round
 
-Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int] | Mapping[Event, int]
 Orders = tuple[tuple[Round, ...], ...]  # all rounds, with either data set as the first
 
 
@@ -163,28 +159,6 @@ def check_rounds(
     return found
 
 
-def as_events(rounds: Rounds) -> dict[Event, int]:
-    """(noise_multiplier, sampling_rate) of sums as events; equal ones are counted together.
-
-    >>> as_events({(2.0, 1.0): 3})[Event(2.0, always())]
-    3
-    """
-    counts = rounds if isinstance(rounds, Mapping) else Counter(rounds)
-    found: dict[Event, int] = {}
-    for key, count in counts.items():
-        if isinstance(key, Event):
-            event = key
-        else:
-            multiplier, rate = key
-            check_multiplier(multiplier)
-            event = Event(float(multiplier), poisson(rate))
-        if event in found:
-            check_count(count)
-            count += found[event]
-        found[event] = count
-    return found
-
-
 def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Orders]:
     """Joint mu of the rounds that a closed form covers, and all rounds if there are others.
 
@@ -219,7 +193,7 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
             )
         one = sampled[0][-1]
         if closed_form(one):
-            squares += count * one.mu**2
+            squares += count * max(one.mu, _LEAST) ** 2
             for rounds in sampled:
                 rounds.pop()
     if not sampled[0]:

@@ -39,9 +39,9 @@ import numpy as np
 
 from .._validate import check_real
 from ..errors import InputError
-from ..participation import Event
+from ..participation import Event, Rounds
 from .accountant import composed_delta
-from .request import Adjacency, Rounds, check_count, check_rounds, orders_of
+from .request import Adjacency, check_count, check_rounds, orders_of
 from .search import smallest_safe
 from .trade_off import GaussianCurve, TradeOff, trade_off
 

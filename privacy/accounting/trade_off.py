@@ -33,10 +33,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validate import check_real
 from ..errors import InputError, InputTypeError
+from ..participation import Rounds
 from .dominating_pairs import Round, discretised_pair
 from .gaussian import delta_from_mu
 from .privacy_loss import LossDistribution, compose, tilt_for_delta
-from .request import Adjacency, Rounds, check_epsilon, check_rounds, orders_of
+from .request import Adjacency, check_epsilon, check_rounds, orders_of
 from .search import FEW_ROUNDS
 
 __all__ = ["GaussianCurve", "TradeOff", "trade_off"]

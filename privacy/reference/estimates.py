@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..accounting.request import as_events
 from ..errors import InputError
-from ..participation import Event, Reach
+from ..participation import Event, Reach, as_events
 from .losses import Kind, Losses, losses_of
 
 if TYPE_CHECKING:

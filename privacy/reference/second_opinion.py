@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..accounting.request import as_events
 from ..errors import InputError
-from ..participation import Event
+from ..participation import Event, as_events
 from .estimates import Unanswered, epsilon_estimate
 
 __all__ = ["SecondOpinion", "library", "second_opinion"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -76,7 +76,7 @@ class ExposureFacts(Described):
 
     whole_run: bool
     """Whether all rounds are one release, in which none may repeat."""
-    releases: list[tuple[NotNegative, Fraction, Count, Count, Count, Reach]]
+    releases: list[tuple[NotNegative, Fraction, Count, Count, Count, Literal["sum", "ball"]]]
     """Joint sensitivity, sampling rate, rounds, contributions, first round and reach of each."""
 
     @classmethod
@@ -85,7 +85,14 @@ class ExposureFacts(Described):
         return cls(
             whole_run=exposure.whole_run,
             releases=[
-                (r.joint_sensitivity, r.sampling_rate, r.rounds, r.contributions, r.first, r.reach)
+                (
+                    r.joint_sensitivity,
+                    r.sampling_rate,
+                    r.rounds,
+                    r.contributions,
+                    r.first,
+                    r.reach.value,
+                )
                 for r in exposure.releases
             ],
         )
@@ -105,7 +112,7 @@ class ExposureFacts(Described):
             *figures, reach = release
             names = zip(Release._fields[: len(figures)], figures, strict=True)
             found |= {f"{name} of release {at}": figure for name, figure in names}
-            found[f"release {at} stays in a ball"] = reach is Reach.BALL
+            found[f"release {at} stays in a ball"] = Reach(reach) is Reach.BALL
         return found
 
 

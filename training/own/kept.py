@@ -57,7 +57,10 @@ class Watch:
         holders: functions, networks, or what else is called.
 
     >>> calls = []
-    >>> watch = Watch(lambda x: calls.append(x))
+    >>> def forward(x):
+    ...     calls.append(x)
+    >>> forward.__module__ = "mine"
+    >>> watch = Watch(forward)
     >>> watch.changed()
     >>> calls.append(1)
     >>> watch.changed()

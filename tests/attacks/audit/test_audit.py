@@ -14,6 +14,7 @@ from overhear.attacks.bounds.guesses import Guesses
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER, Sees
 from overhear.privacy.guarantee import Statement, Status
+from overhear.privacy.participation import as_events
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities_by_victim
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
 from overhear.training.graphs.topologies import ring, star
@@ -277,15 +278,15 @@ def test_a_single_messages_figure_is_compared_with_what_an_onlooker_learns(monke
 def test_the_claim_is_what_is_accounted_for() -> None:
     sensitivity = _exposure(Release(2.0, 0.1, 300, 1), Release(1.0, 1.0, 1, 1, first=0))
     found = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=300)
-    assert found.rounds == {(2.0, 0.1): 300, (4.0, 1.0): 1}
+    assert found.rounds == as_events({(2.0, 0.1): 300, (4.0, 1.0): 1})
     half = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=150)
-    assert half.rounds == {(2.0, 0.1): 150, (4.0, 1.0): 1}
+    assert half.rounds == as_events({(2.0, 0.1): 150, (4.0, 1.0): 1})
 
 
 def test_a_leak_is_a_claim_without_noise() -> None:
     sensitivity = _exposure(Release(math.inf, 0.1, 300, 1))
     found = claim_of(sensitivity, noise_multiplier=4.0, statement=STATEMENT, rounds=300)
-    assert found.rounds == {(0.0, 0.1): 300}
+    assert found.rounds == as_events({(0.0, 0.1): 300})
 
 
 def test_hosts_are_worst_victims() -> None:

@@ -54,7 +54,8 @@ def test_what_is_proven_is_never_contradicted(claim: Claim, games: int) -> None:
     for _ in range(games):
         coins = generator.random(3000) < 0.5
         moved = np.zeros(3000)
-        for (multiplier, rate), rounds in claim.rounds.items():
+        for event, rounds in claim.events.items():
+            multiplier, rate = event.noise_multiplier, event.moves.rate
             batches = generator.binomial(rounds, rate, size=3000)
             moved += batches * coins + multiplier * math.sqrt(rounds) * generator.standard_normal(
                 3000

@@ -121,7 +121,7 @@ UNSEEN: dict[str, tuple[str, Damage, str, str]] = {
     "transcript cut": (TRANSCRIPT, cut, "attack", "is cut off or damaged"),
     "transcript empty": (TRANSCRIPT, emptied, "attack", "is not a safetensors file"),
     "transcript cut, audited": (TRANSCRIPT, cut, "audit", "it is cut off or damaged; put it back"),
-    "ledger flipped": ("ledger.jsonl", flipped, "attack", "put the ledger back"),
+    "ledger flipped": ("ledger.jsonl", flipped, "attack", "put it back as it was written"),
     "environment cut": ("environment.json", cut, "audit", "put it back as it was written"),
     "environment nested": ("environment.json", nested, "report", "put it back as it was written"),
     "records empty": ("records.json", emptied, "report", "put"),

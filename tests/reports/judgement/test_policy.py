@@ -67,7 +67,7 @@ def test_either_key_of_an_audit_asks_for_one(tmp_path, key):
         (BASIC.replace('"eavesdropper"', '"eavesdroper"'), "did you mean eavesdropper?"),
         (
             BASIC + 'adjacency = "replace_one"\n',
-            "must be one of add-or-remove-one, replace-one; did you mean replace-one?",
+            "must be one of add-or-remove-one, zero-out, replace-one; did you mean replace-one?",
         ),
         (
             BASIC + '[evidence]\nattack_presets = ["match"]\n',
