@@ -180,10 +180,10 @@ class RecordedReplies:
             resume=path.exists(),
         ) as log:
             at = log.next_round if at is None else at
-            of = dict[str, Any]()
+            of: dict[str, Any] = {}
             if log.keeps(at):
                 before = flat(received, sent)
-                of = {"value": flat(sent, sent), "known": before, "point": before}
+                of |= {"value": flat(sent, sent), "known": before, "point": before}
             log.release(at, kind="model", to="server", noise=self.noise_std, **of)
 
     @property
