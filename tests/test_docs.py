@@ -42,12 +42,16 @@ GENERATED = re.compile(r"<!-- (help|keys|api): ([\w-]+) -->\n(.*?)<!-- end -->",
 PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
-# They train, attack and audit, or plan every algorithm.
+# They train, attack and audit, plan every algorithm, or say again what quick tests of a command hold.
 SLOW = {
     "algorithms",
     "attacks",
     "audit-your-own-training",
+    "compare",
+    "dpdl-table",
     "opacus",
+    "own-names",
+    "total",
     "tutorial-attack",
     "tutorial-budget",
     "tutorial-sign",

@@ -44,7 +44,7 @@ def trained(name: str, folder: Path, *, seeded: bool = True) -> Path:
     return folder / "run"
 
 
-@pytest.mark.some_quick(2)
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_is_attacked_and_its_members_inferred_on_a_device_and_told(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
