@@ -42,7 +42,7 @@ GENERATED = re.compile(r"<!-- (help|keys|api): ([\w-]+) -->\n(.*?)<!-- end -->",
 PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
-# They train, attack and audit, plan every algorithm, or say again what quick tests of a command hold.
+# They train, attack and audit, plan every algorithm, or show what quick tests hold, too.
 SLOW = {
     "algorithms",
     "attacks",

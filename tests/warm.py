@@ -1,7 +1,7 @@
 """A command in a process of its own, forked from one that has imported everything already.
 
-It is a process as any other, with a directory, an environment, modules and signals of its own; only the
-seconds in which torch is imported are spent once a session instead of once a command.
+It is a process as any other, with a directory, an environment, modules and signals of its own; only
+the seconds in which torch is imported are spent once a session instead of once a command.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _become(asked: dict[str, Any]) -> None:
         sys.path.insert(0, "")
         sys.argv = ["-c"]
         sys.modules["__main__"] = main = types.ModuleType("__main__")
-        exec(compile(asked["code"], "<string>", "exec"), main.__dict__)
+        exec(compile(asked["code"], "<string>", "exec"), main.__dict__)  # noqa: S102 - as -c does
         return
     sys.argv = ["overhear", *asked["arguments"]]
     runpy.run_module("overhear.commands", run_name="__main__", alter_sys=True)

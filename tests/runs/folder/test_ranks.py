@@ -107,9 +107,7 @@ def spread(request, run_file: Path) -> tuple[Path, subprocess.CompletedProcess[s
 
 
 @pytest.mark.distributed
-def test_ranks_started_by_hand_leave_the_files_of_the_run_in_one_process(
-    alone, run_file, tmp_path
-):
+def test_ranks_started_by_hand_leave_the_files_of_the_run_in_one_process(alone, run_file, tmp_path):
     out = tmp_path / "spread-2"
     ended = started_by_hand([command(run_file, out)] * 2, tmp_path)
     assert ended.codes == [0, 0], ended.said

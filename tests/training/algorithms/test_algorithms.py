@@ -26,7 +26,7 @@ from tests.training.contract import (
 )
 
 PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
-FORMS = [(name, form) for name in ALGORITHMS for form in Form]
+FORMS = [(name, form) for name, algorithm in ALGORITHMS.items() for form in algorithm.forms]
 NUMBERS = {"learning_rate": 0.3, "batch_size": 4.5}
 
 
