@@ -44,6 +44,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
 # They train, attack and audit, plan every algorithm, or show what quick tests hold, too.
 SLOW = {
+    "add-an-algorithm",
     "algorithms",
     "attacks",
     "audit-your-own-training",
@@ -51,6 +52,8 @@ SLOW = {
     "dpdl-table",
     "opacus",
     "own-names",
+    "published-bounds",
+    "round",
     "total",
     "tutorial-attack",
     "tutorial-budget",

@@ -149,6 +149,7 @@ def test_total_error_covers_sampled_rounds_as_well(target):
     assert 40 < sum(b.noise_scale < 1.0 for b in bounds) <= MOST_ABOVE
 
 
+@pytest.mark.slow
 def test_total_error_covers_the_game_of_replacing_one():
     claim = Claim(rounds={(5.0, 0.2): 20}, adjacency="replace-one")
     truth = epsilon(claim, DELTA)

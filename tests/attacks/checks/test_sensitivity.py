@@ -27,7 +27,7 @@ def checked(run, *, records=15, seed=1):
     return sensitivity_check(run, records=records, generator=np.random.default_rng(seed))
 
 
-@pytest.mark.some_quick(6)
+@pytest.mark.some_quick(4)
 @pytest.mark.parametrize(("name", "form"), PRIVATE)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_a_sound_run_passes(name, form, dtype):
@@ -37,7 +37,7 @@ def test_a_sound_run_passes(name, form, dtype):
     assert "is 1.000 of its bound" in found.words
 
 
-@pytest.mark.some_quick(7)
+@pytest.mark.some_quick(5)
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_a_fault_is_found(name):
     with FAULTS[name]():
