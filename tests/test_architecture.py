@@ -1,6 +1,7 @@
 """The law of imports, the list of packages, and the commands of the README."""
 
 import ast
+import functools
 import os
 import re
 import shlex
@@ -31,6 +32,7 @@ def modules(part: str) -> list[Path]:
     return sorted((ROOT / part).rglob("*.py"))
 
 
+@functools.cache
 def imports(path: Path) -> list[str]:
     """Absolute dotted names of what a module imports, `overhear.` for our own."""
     package = ["overhear", *path.relative_to(ROOT).parent.parts]

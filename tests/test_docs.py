@@ -42,12 +42,19 @@ GENERATED = re.compile(r"<!-- (help|keys|api): ([\w-]+) -->\n(.*?)<!-- end -->",
 PRINTED = re.compile(r"\s*<!-- printed -->\n(.*?)<!-- end -->", re.S)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FLAGS = doctest.ELLIPSIS
-# They train, attack and audit, or plan every algorithm.
+# They train, attack and audit, plan every algorithm, or show what quick tests hold, too.
 SLOW = {
+    "add-an-algorithm",
     "algorithms",
     "attacks",
     "audit-your-own-training",
+    "compare",
+    "dpdl-table",
     "opacus",
+    "own-names",
+    "published-bounds",
+    "round",
+    "total",
     "tutorial-attack",
     "tutorial-budget",
     "tutorial-sign",

@@ -141,7 +141,7 @@ CASES: dict[str, tuple[int, float, str, Preset, str | None]] = {
 }
 
 
-SLOW = ("search without noise", "labels optimised")  # L-BFGS
+SLOW = ("search under noise", "search without noise", "labels optimised")
 
 
 @pytest.mark.parametrize(

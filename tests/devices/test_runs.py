@@ -23,7 +23,7 @@ def interrupted(config: RunFile, out: Path) -> None:
         train_run(config, out, progress=cut_off_at(3))
 
 
-@pytest.mark.some_quick(2)
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_is_trained_and_resumed_on_a_device_and_told_without_it(
     name: str, tmp_path: Path
@@ -38,6 +38,7 @@ def test_a_run_is_trained_and_resumed_on_a_device_and_told_without_it(
     assert collect(out).run.device == "cuda"
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(("first", "then"), [("cuda", "cpu"), ("cpu", "cuda")])
 def test_a_run_goes_on_on_another_device(first: str, then: str, tmp_path: Path) -> None:
     config = config_of("dpdl", tmp_path, f"training.device={first}")

@@ -122,6 +122,7 @@ def test_messages_of_a_regression_are_made_again_and_one_that_is_changed_is_foun
     assert not message_check(_watched()).passed
 
 
+@pytest.mark.slow
 def test_a_regression_is_audited(folder: Path) -> None:
     assert main(["train", "regression.toml", "--out", "run", "--set", "audit.canaries=160"]) == 0
     assert main(["audit", "run", "--trust-code"]) == 0

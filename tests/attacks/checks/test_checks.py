@@ -35,6 +35,7 @@ def test_the_checks_come_in_their_order_and_a_sound_engine_passes() -> None:
     assert all(one.passed for one in found)
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(
     ("bug", "check"),
     [

@@ -42,7 +42,7 @@ def all_checks(name: str):
     return {check.name: check for check in checks}
 
 
-@pytest.mark.some_quick(2)
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize("bug", list(PATCHES))
 def test_its_check_finds_it_and_nothing_is_left_when_it_is_gone(bug):
     name = SHOWN_ON.get(bug, "dpdl")

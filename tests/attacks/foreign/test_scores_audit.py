@@ -38,6 +38,7 @@ SOUND = {
 
 
 # 300 audits of 300 canaries at 95 %; a fair 5 % exceeds 5 % + 3 sigma with probability .002.
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize("name", SOUND)
 def test_at_most_one_sound_audit_in_twenty_is_contradicted(name):
     play, claim, are_ratios = SOUND[name]

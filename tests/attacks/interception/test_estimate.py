@@ -197,7 +197,9 @@ def test_a_single_message_is_no_view():
         estimate(replay(trial("dp-dpsgd", adversary="single-message"), planted()))
 
 
-@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize(
+    "form", [Form.REPAIRED, pytest.param(Form.PUBLISHED, marks=pytest.mark.slow)]
+)
 def test_every_form_of_every_algorithm_can_be_looked_at(form):
     for name in ALGORITHMS:
         found = estimate(replay(trial(name, form=form), planted()))

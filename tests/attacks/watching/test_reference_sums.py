@@ -10,14 +10,14 @@ from torch.nn.functional import cross_entropy
 
 from overhear.attacks.watching import reference_sums as module
 from overhear.attacks.watching.reference_sums import Oracle
-from overhear.training.algorithms import ALGORITHMS, Form, dp_cga
+from overhear.training.algorithms import ALGORITHMS, dp_cga
 from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model, flatten, unflatten
 from overhear.training.models.tasks import ClassWeights
 from tests.training.contract import bound_to, setting, started
 
-PRIVATE = [(name, form) for name, of in ALGORITHMS.items() if of.private for form in Form]
+PRIVATE = [(name, form) for name, of in ALGORITHMS.items() if of.private for form in of.forms]
 
 
 def network(name: str) -> nn.Module:

@@ -85,6 +85,7 @@ def test_no_round_to_watch_is_refused():
         chosen_rounds(0, planned=3)
 
 
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize("seconds", [0.0, 9.0])
 @pytest.mark.parametrize("name", ["dpdl", "dyn-d2p"])
 def test_late_rounds_are_those_of_the_run(name, seconds, monkeypatch):

@@ -71,7 +71,7 @@ def test_a_new_policy_passes_a_small_run_and_stops_one_over_its_limit(
 ) -> None:
     main(["new", "run", "run.toml"])
     main(["new", "policy", "policy.toml"])
-    few = ["--set", "training.rounds=2", "--set", "intercept.rounds=[1]", "--set", "data.agents=4"]
+    few = ["--set", "training.rounds=2", "--set", "intercept.rounds=[1]", "--set", "data.agents=3"]
     assert main(["train", "run.toml", "--out", "runs/first", *few]) == 0
     assert main(["report", "runs/first"]) == 0
     assert main(["check", "runs/first", "--policy", "policy.toml"]) == 0

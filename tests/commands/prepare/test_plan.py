@@ -15,7 +15,7 @@ data.agents = 4
 model.name = "linear"
 algorithm = {name = "dpdl", form = "published"}
 privacy = {noise_multiplier = 3.0, delta = 1e-5}
-training = {rounds = 40, sampling_rate = 0.1}
+training = {rounds = 10, sampling_rate = 0.1}
 """
 
 

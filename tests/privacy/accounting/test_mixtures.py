@@ -77,6 +77,7 @@ def test_the_lottery_in_the_multiplier_alone_would_not_do():
     assert 0.5 * (at_zero[0] + at_zero[1]) < at_zero[2] - 0.05
 
 
+@pytest.mark.slow  # quick: 100 such rounds in test_second_methods.py, replaced in test_estimates.py
 @pytest.mark.parametrize(
     "pair",
     [pytest.param(pair, marks=[] if pair is Pair.REPLACE else [pytest.mark.slow]) for pair in Pair],

@@ -89,6 +89,7 @@ def test_an_opinion_has_a_bracket_or_a_reason():
         SecondOpinion(by="x", ours=1.0, optimistic=0.5, pessimistic=1.0, because="no")
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(
     ("rounds", "delta"),
     [

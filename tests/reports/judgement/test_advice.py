@@ -20,7 +20,7 @@ data.agents = 4
 model.name = "linear"
 algorithm = {name = "dpdl", form = "repaired"}
 privacy = {epsilon = 2, delta = 1e-5}
-training = {rounds = 40, sampling_rate = 0.1}
+training = {rounds = 16, sampling_rate = 0.1}
 """
 GIVEN = {"epsilon": None, "noise_multiplier": 3.0}
 ALONE = {"adversary": "single-message"}  # a target that every real adversary passes
@@ -77,7 +77,7 @@ def test_the_noise_and_the_target_that_are_named_meet_the_target() -> None:
 
 
 def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not() -> None:
-    run = config(privacy=ALONE)
+    run = config(privacy=ALONE, training={"rounds": 40})
     plan = make_plan(run)
     entry = advised(run)[What.ROUNDS]
     said = re.search(r"(\d+) rounds? in place of 40", entry.words)

@@ -97,6 +97,7 @@ def test_other_algorithms_are_audited_too(run_file: Path, name: str) -> None:
     assert found.verdict in ("consistent", "not measured")
 
 
+@pytest.mark.slow
 def test_replaced_records_are_audited_too(run_file: Path) -> None:
     changes = ["privacy.adjacency=replace-one"]
     found = audit_last_model(load_run_file(run_file, changes), FEW)

@@ -123,6 +123,7 @@ def test_a_run_without_privacy_is_attacked_and_nothing_is_held_against_it(tmp_pa
     assert "no success of an attack is too large" in found.words
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize("name", ["dpdl", "dpmixsgd", "muffliato"])
 def test_other_algorithms_are_attacked_too(tmp_path: Path, name: str) -> None:
     folder = trained(tmp_path, PRIVATE.replace("dp-dpsgd", name))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -227,26 +228,26 @@ def fill_the_disk() -> None:
     running.save_checkpoint = full
 
 
+FAILURES = [  # what a rank does, which one, of how many, and whether an agent keeps the store
+    pytest.param(
+        *(change, rank, size, agent),
+        id=f"{change.__name__}-{rank}-of-{size}-{'torchrun' if agent else 'store-of-0'}",
+        marks=[] if (change, rank, size, agent) == (refuse, 1, 2, True) else [pytest.mark.slow],
+    )
+    for change, rank, size, agent in [
+        *product((refuse, crash), (0, 1), (2,), (True, False)),
+        *((refuse, 1, 3, True), (crash, 0, 3, False)),
+    ]
+]
+ENDS_WITH = {refuse: (2, "error: no data on this machine"), crash: (1, "RuntimeError: a slip")}
+
+
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    "agent",
-    [
-        pytest.param(True, id="torchrun"),
-        pytest.param(False, id="rank-0-keeps-the-store", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
-@pytest.mark.parametrize(
-    ("change", "code", "words"),
-    [
-        (refuse, 2, "error: no data on this machine"),
-        pytest.param(crash, 1, "RuntimeError: a slip", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("change", "rank", "size", "agent"), FAILURES)
 def test_a_rank_that_fails_says_so_once_and_all_have_its_exit_code(
-    run_file, tmp_path, size, agent, rank, change, code, words
+    run_file, tmp_path, change, rank, size, agent
 ):
+    code, words = ENDS_WITH[change]
     changes = [change if at == rank else unchanged for at in range(size)]
     ended = by_hand(run_file, tmp_path, *[[]] * size, changes=changes, agent=agent)
     assert ended.codes == [code] * size, ended.said

@@ -28,6 +28,7 @@ from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.engine.checkpoint import load_checkpoint, save_checkpoint
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.transcript import Transcript
+from tests.runs.folder.rank_processes import started_by_hand
 
 # A layout that takes one example at a time rounds alike however many agents a rank has; the others
 # stack what a rank holds, and agree to about 1e-6 in float32.
@@ -88,8 +89,7 @@ def alone(run_file: Path) -> Path:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(2, marks=pytest.mark.distributed),
-        pytest.param(4, marks=[pytest.mark.distributed, pytest.mark.slow]),
+        pytest.param(number, marks=[pytest.mark.distributed, pytest.mark.slow]) for number in (2, 4)
     ],
 )
 def spread(request, run_file: Path) -> tuple[Path, subprocess.CompletedProcess[str]]:
@@ -106,9 +106,22 @@ def spread(request, run_file: Path) -> tuple[Path, subprocess.CompletedProcess[s
     return out, done
 
 
+@pytest.mark.distributed
+def test_ranks_started_by_hand_leave_the_files_of_the_run_in_one_process(alone, run_file, tmp_path):
+    out = tmp_path / "spread-2"
+    ended = started_by_hand([command(run_file, out)] * 2, tmp_path)
+    assert ended.codes == [0, 0], ended.said
+    assert "".join(ended.said).count("The run is in") == 1
+    check_same_files(alone, out)
+
+
 def test_a_run_over_ranks_leaves_the_files_of_the_run_in_one_process(alone, spread):
     out, done = spread
     assert done.returncode == 0, done.stderr
+    check_same_files(alone, out)
+
+
+def check_same_files(alone: Path, out: Path) -> None:
     names = [sorted(p.relative_to(f) for p in f.rglob("*")) for f in (alone, out)]
     assert names[0] == names[1]
     for name in ("run.toml", "metrics.jsonl"):

@@ -66,12 +66,19 @@ MOMENTS = [  # what is under way when it is asked, and after which round the run
 ]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The same run, which nobody asked to stop."""
+    folder = tmp_path_factory.mktemp("whole")
+    train_run(load_run_file(write_run_file(folder), CHANGES), folder / "out")
+    return folder / "out"
+
+
 @pytest.mark.parametrize(("owner", "name", "call", "round"), MOMENTS)
 def test_a_run_ends_after_the_round_that_runs_and_goes_on_to_the_same_models(
-    config, tmp_path, monkeypatch, owner, name, call, round
+    config, whole, tmp_path, monkeypatch, owner, name, call, round
 ):
-    out, whole, stop = tmp_path / "out", tmp_path / "whole", Stop()
-    train_run(config, whole)
+    out, stop = tmp_path / "out", Stop()
     with monkeypatch.context() as patched:
         asks_before(patched, stop, owner, name, call=call)
         with pytest.raises(Interrupted, match="nothing is released twice") as ended:

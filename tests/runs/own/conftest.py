@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 PARTS = '''\
 """What the algorithm is made of."""
@@ -83,21 +83,14 @@ canaries = 20
 checked_rounds = 2
 """
 
+Done = subprocess.CompletedProcess[str]
 Told = tuple[int, str]
 Overhear = Callable[..., Told]
 
 
-def command(*arguments: str, cwd: Path) -> Told:
+def command(*arguments: str, cwd: Path, start: Callable[..., Done] = warm.run) -> Told:
     """Exit code and all that is said; the working directory is not on the path."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "overhear.commands", *arguments],
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "400", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = start(*arguments, cwd=cwd, env={"COLUMNS": "400"})
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr
 
@@ -109,7 +102,7 @@ def trained(tmp_path_factory) -> Path:
     (folder / "own_parts.py").write_text(PARTS)
     (folder / "own_mine.py").write_text(MINE)
     (folder / "run.toml").write_text(RUN)
-    code, said = command("train", "run.toml", "--out", "run", cwd=folder)
+    code, said = command("train", "run.toml", "--out", "run", cwd=folder, start=warm.cold)
     assert code == 0, said
     assert "runs code of yours: own_mine.py (sha256 " in said
     return folder

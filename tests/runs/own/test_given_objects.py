@@ -1,8 +1,6 @@
 """A run that Python makes from objects, and what other processes need to read it."""
 
-import os
-import subprocess
-import sys
+from tests import warm
 
 TRAIN = """\
 from pathlib import Path
@@ -31,15 +29,7 @@ print(collect(Path("made")).run.algorithm)
 
 
 def python(code: str, place) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=place,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = warm.run(cwd=place, code=code)
     return done.returncode, done.stdout + done.stderr
 
 

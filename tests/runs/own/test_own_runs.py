@@ -2,10 +2,13 @@
 
 import hashlib
 import json
+import os
+from functools import partial
 
 import pytest
 
 from overhear.runs.folder.sums import write_sums
+from tests.runs.folder.rank_processes import started_by_hand
 from tests.runs.own.conftest import MINE, command
 
 TRUST = "--trust-code"
@@ -187,6 +190,16 @@ def test_code_that_changes_while_it_trains_leaves_the_run_open(place, overhear):
     assert (place / "new" / "sources" / "own_parts.py").read_bytes() == before
 
 
+@pytest.mark.distributed
+def test_each_rank_runs_the_code_of_its_working_directory(place, tmp_path):
+    given = ["train", "run.toml", "--out", "ranks"]
+    ended = started_by_hand([given] * 2, tmp_path, changes=[partial(os.chdir, place)] * 2)
+    assert ended.codes == [0, 0], ended.said
+    assert "".join(ended.said).count("runs code of yours") == 1
+    assert (place / "ranks" / "sources" / "own_parts.py").is_file()
+
+
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_ranks_run_the_code_of_the_working_directory(place, overhear):
     code, said = overhear("train", "run.toml", "--out", "ranks", "--ranks", "2")

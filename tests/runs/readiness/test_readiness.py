@@ -140,6 +140,7 @@ def test_a_run_that_passes_leaves_nothing(said: Said, tmp_path: Path) -> None:
     assert sorted(p for p in tmp_path.rglob("*") if "__pycache__" not in p.parts) == before
 
 
+@pytest.mark.some_quick(1)
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [

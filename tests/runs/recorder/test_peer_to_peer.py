@@ -24,6 +24,7 @@ def free_ports(count):
     return ports
 
 
+@pytest.mark.slow  # three processes
 @pytest.mark.distributed
 def test_two_processes_are_recorded_joined_accounted_and_checked(tmp_path):
     ports = ",".join(map(str, free_ports(2)))

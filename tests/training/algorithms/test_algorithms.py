@@ -26,7 +26,7 @@ from tests.training.contract import (
 )
 
 PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
-FORMS = [(name, form) for name in ALGORITHMS for form in Form]
+FORMS = [(name, form) for name, algorithm in ALGORITHMS.items() for form in algorithm.forms]
 NUMBERS = {"learning_rate": 0.3, "batch_size": 4.5}
 
 
@@ -165,7 +165,7 @@ def test_every_record_is_drawn_at_the_declared_rate_on_its_own(own, expected):
     assert abs(lagged) < 5 / math.sqrt(n - 45)
 
 
-@pytest.mark.some_quick(3)
+@pytest.mark.some_quick(2)
 @pytest.mark.parametrize("name", PRIVATE)
 def test_noise_has_the_declared_variance_and_sources_are_independent(name):
     check_noise(engine(name, ring(5), noise_std=0.4))

@@ -182,7 +182,7 @@ def joint(graph: Graph, adversary: str, *, steps: int, victim: int = 0, **number
     return found.mu
 
 
-@pytest.mark.parametrize("steps", [0, 1, 4, 100])
+@pytest.mark.parametrize("steps", [0, 1, 4, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1", "coalition:1,2"])
 @pytest.mark.parametrize(
     "graph",
@@ -215,7 +215,14 @@ def test_long_gossip_counts_as_if_it_averaged_nothing_away():
 
 @pytest.mark.parametrize(
     ("graph", "steps"),
-    [(ring(5), 22), (ring(5), 37), (ring(5), 50), (ring(5), 150), (full(4), 22), (full(4), 50)],
+    [
+        (ring(5), 22),
+        (ring(5), 37),
+        (ring(5), 50),
+        pytest.param(ring(5), 150, marks=pytest.mark.slow),
+        (full(4), 22),
+        (full(4), 50),
+    ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_gossip_that_floats_cannot_undo_is_not_taken_for_averaging(graph, steps):

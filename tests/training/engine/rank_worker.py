@@ -111,7 +111,7 @@ ONE_WAY = ("dsgd", "dp-dpsgd", "dp-netfleet", "dyn-d2p", "ldp-dsgd", "dpmixsgd",
 CASES = {
     case.name: case
     for case in (
-        *(Case(name, form, five) for name in ALGORITHMS for form in Form),
+        *(Case(name, form, five) for name, of in ALGORITHMS.items() for form in of.forms),
         *(Case(name, Form.REPAIRED, in_turn) for name in ONE_WAY),
         *(Case("dpdl", form, irregular) for form in Form),
         Case("dyn-d2p", Form.REPAIRED, uneven),

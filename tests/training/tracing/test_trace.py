@@ -447,7 +447,12 @@ CONTRACT: dict[str, tuple[str, dict[str, object]]] = {
 }
 DIRECTED = ("dsgd", "dp-dpsgd", "dp-netfleet", "dyn-d2p")  # those that never reply along a link
 ON_GRAPHS = [
-    *((name, form, g) for name in CONTRACT for form in Form for g in (ring(5), full(4), star(5))),
+    *(
+        (name, form, g)
+        for name, (known_as, _) in CONTRACT.items()
+        for form in ALGORITHMS[known_as].forms
+        for g in (ring(5), full(4), star(5))
+    ),
     *((name, Form.REPAIRED, directed_exponential(5)) for name in DIRECTED),
     ("dyn-d2p", Form.REPAIRED, IRREGULAR),
 ]
