@@ -133,7 +133,7 @@ class Event(NamedTuple):
     Attributes:
         noise_multiplier: noise std on what is released / J, of reach "sum" J that of one addition,
             of reach "ball" the radius.
-        moves: of the mean.
+        moves: of the mean; of reach "ball" by 0 or 1, as those of `Moves.as_ball`.
         reach: of what the unit contributes to.
         coin: probability that the round takes place, which everybody sees.
     """

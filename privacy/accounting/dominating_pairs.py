@@ -43,6 +43,7 @@ from ..participation import Moves
 __all__ = ["DiscretisedPair", "Pair", "Round", "discretised_pair"]
 
 Array = NDArray[np.float64]
+_NEAR = 30.0  # exponent up to which a ratio is 1 and a difference
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(3)
 
 
@@ -193,10 +194,12 @@ class _Mixture:
         largest = np.full_like(z, -math.inf)
         for shift, weight in zip(self.shifts, self.weights, strict=True):
             exponent = shift * (z + (offset - 0.5 * shift))
-            near += weight * np.expm1(np.minimum(exponent, 1.0))
+            near += weight * np.expm1(np.minimum(exponent, _NEAR))
             far = np.logaddexp(far, math.log(weight) + exponent)
             largest = np.maximum(largest, exponent)
-        return np.where(largest < 1.0, np.log1p(near), far)
+        # Where nearly all of the mass has moved away, 1 + near is rounding error.
+        close = (largest < _NEAR) & (near > -0.5)
+        return np.where(close, np.log1p(np.where(close, near, 0.0)), far)
 
 
 def _spans(bumps: list[float], reach: float) -> list[tuple[float, tuple[float, float]]]:

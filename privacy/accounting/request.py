@@ -152,8 +152,12 @@ def check_rounds(
         check_real("coin", event.coin)
         if not 0.0 <= event.coin <= 1.0:
             raise InputError(f"coin={event.coin} must lie in [0, 1]; it is a probability")
-        Reach(event.reach)
         event.moves.checked()
+        if Reach(event.reach) is Reach.BALL and not event.moves.is_poisson:
+            raise InputError(
+                f"reach='ball' has the multiples 0 and 1, not {event.moves.largest:g}; give "
+                "moves.as_ball for records of one batch, and an event of its own for each batch"
+            )
         check_setting(count, 1.0, adjacency, accountant, contributions=contributions)
     check_count(sum(found.values()))
     return found

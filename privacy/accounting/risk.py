@@ -266,8 +266,10 @@ def scale_for_risk(
 
     _, orders = orders_of(events, adjacency)
     # No test beats a blind guess by more than the probability that the unit is in any round.
-    drawn = [(min(e.coin * e.moves.rate, 1.0), n) for e, n in events.items()]
-    ever = 1.0 - math.prod((1.0 - rate) ** n for rate, n in drawn)
+    noisy = {e: n for e, n in events.items() if e.noise_multiplier < math.inf}
+    drawn = [(e.coin * e.moves.rate, n) for e, n in noisy.items()]
+    never = sum(n * (math.log1p(-rate) if rate < 1.0 else -math.inf) for rate, n in drawn)
+    ever = -math.expm1(never)
     gained = (
         advantage if true_positive_rate is None else true_positive_rate[0] - true_positive_rate[1]
     )

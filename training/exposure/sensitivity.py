@@ -36,7 +36,8 @@ class Release(NamedTuple):
         first: 0 for the start, 1 for the first round.
         reach: "ball" where every contribution is known to stay in a ball, whose radius is then half
             of what a record that is added changes; "sum" holds always.
-        interleaved: whether contributions to another batch of the round come between.
+        interleaved: whether contributions to another batch of the round come between, or these
+            between those; of a whole run, whether records may take part in rounds of their own.
     """
 
     joint_sensitivity: float
@@ -157,12 +158,16 @@ def counted(
         one = adjacency is Adjacency.ADD_OR_REMOVE_ONE or r.sampling_rate == 1
         if r.reach is Reach.BALL and r.interleaved and not one:
             raise UnsupportedMechanism(
-                f"clipped means of one batch with another batch's between them have no bound under "
-                f"adjacency='{adjacency}'; take all means of a batch before those of the next, or "
-                "use round.clipped_sums"
+                "clipped means of a batch that interleaves with another batch have no bound under "
+                f"adjacency='{adjacency}'; take all contributions of a batch before those of the "
+                "next, or use round.clipped_sums"
             )
+        # Several records move one ball no further than one does; each may move balls of its own.
+        apart = records > 1 and r.interleaved and r.sampling_rate == 1
+        ball = r.reach is Reach.BALL and not apart
         # A record that is added changes what stays in a ball by twice the radius.
-        radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
+        radius = r.joint_sensitivity * (0.5 if ball else 1.0)
         moves = group(records, r.sampling_rate)
-        counts[Event(noise_multiplier / radius, moves, r.reach)] += r.rounds
+        moves, reach = (moves.as_ball, Reach.BALL) if ball else (moves, Reach.SUM)
+        counts[Event(noise_multiplier / radius, moves, reach)] += r.rounds
     return counts

@@ -219,16 +219,23 @@ class RoundTrace:
         return found
 
     def reaches(self, victim: int) -> list[tuple[Reach, bool]]:
-        """Of each batch of `of_victim` its reach, and whether another one comes between."""
+        """Of each batch of `of_victim` its reach, and whether it and another one interleave."""
         order = [g for g in self.groups if isinstance(g, Contributions)]
+        spans: dict[int, tuple[int, int]] = {}
+        for i, g in enumerate(order):
+            if victim in g.owners:
+                spans[g.batch] = (spans.get(g.batch, (i, i))[0], i)
+
+        def meets(batch: int) -> bool:
+            first, last = spans.get(batch, (0, -1))
+            others = (of for other, of in spans.items() if other != batch)
+            return any(start < last and first < end for start, end in others)
+
         found = []
         for batch in dict.fromkeys(g.batch for g in order):
             own = [i for i, g in enumerate(order) if g.batch == batch]
             ball = all(order[i].reach is Reach.BALL for i in own)
-            mine = [i for i in own if victim in order[i].owners] or own
-            between = order[mine[0] : mine[-1] + 1]
-            other = any(g.batch != batch and victim in g.owners for g in between)
-            found.append((Reach.BALL if ball else Reach.SUM, other))
+            found.append((Reach.BALL if ball else Reach.SUM, meets(batch)))
         return found
 
     def count(self, columns: Sequence[int]) -> int:

@@ -298,3 +298,30 @@ def test_records_beyond_reason_are_refused(records):
 def test_records_that_are_no_count_are_refused(records):
     with pytest.raises(TypeError, match="must be an integer"):
         group(records, 0.1)
+
+
+@pytest.mark.parametrize(("d", "found"), [(1e-8, 169.380), (1e-5, 152.744)])
+def test_records_that_are_almost_always_in_the_batch_cost_what_a_fine_grid_says(d, found):
+    """The others are one in 10^18: less than the rounding error of all that moved."""
+    events = {Event(0.5, group(2, 1 - 1e-9)): 3}
+    ours = composed_epsilon(events, delta=d, adjacency="replace-one")
+    assert found < ours < found + 0.05
+
+
+@pytest.mark.filterwarnings("error")
+def test_many_records_that_are_almost_always_in_the_batch_have_a_figure():
+    events = {Event(10.0, group(1000, 1 - 1e-12)): 10}
+    everybody = epsilon(noise_multiplier=0.01, rounds=10, sampling_rate=1.0, delta=1e-5)
+    ours = composed_epsilon(events, delta=1e-5)
+    assert 0.99 * everybody < ours < 1.001 * everybody
+
+
+def test_batches_of_a_cohort_share_no_ball():
+    moves = cohort(0.5, 4, 1.0)  # in the cohort four releases: 2 J, as four events say
+    for adjacency in Adjacency:
+        with pytest.raises(ValueError, match="an event of its own for each batch"):
+            composed_epsilon({Event(1.0, moves, Reach.BALL): 1}, delta=1e-5, adjacency=adjacency)
+    several = group(3, 0.1)
+    ball = Event(1.0, several.as_ball, Reach.BALL)
+    assert several.as_ball == poisson(several.rate)
+    assert composed_epsilon({ball: 5}, delta=1e-5) > 0

@@ -84,3 +84,13 @@ def test_what_sampling_alone_meets_needs_no_noise():
 def test_a_target_that_is_none_is_refused(rounds, target, words):
     with pytest.raises(ValueError, match=words):
         scale_for_risk(rounds, **target)
+
+
+def test_rates_below_the_rounding_of_1_add_up_over_the_rounds():
+    often = {(1.0, 1e-17): 10_000_000}  # a record is in one of the batches with 1e-10
+    assert scale_for_risk(often, advantage=1e-12) > 0.0
+    assert scale_for_risk(often, advantage=1e-9) == 0.0
+
+
+def test_rounds_that_release_nothing_need_no_noise():
+    assert scale_for_risk({(math.inf, 0.5): 3}, advantage=0.1) == 0.0

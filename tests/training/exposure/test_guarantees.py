@@ -336,7 +336,7 @@ def test_means_of_two_batches_that_interleave_have_no_bound_when_a_record_is_rep
     every = JointSensitivity(EAVESDROPPER, 0, (release,), Status.PROVEN, "a test")
     asked = {"noise_multiplier": 3.0}
     for adjacency in ("replace-one", "zero-out"):
-        with pytest.raises(UnsupportedMechanism, match="another batch's between them"):
+        with pytest.raises(UnsupportedMechanism, match="interleaves with another batch"):
             run_epsilon(every, statement=Statement(delta=1e-5, adjacency=adjacency), **asked)
     assert run_epsilon(every, statement=STATEMENT, **asked) > 0
     full = every._replace(releases=(release._replace(sampling_rate=1.0),))

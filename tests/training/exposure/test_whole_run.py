@@ -255,3 +255,24 @@ def test_a_view_ends_early_only_when_every_victim_has_leaked():
     view = streamed_view(traces, EAVESDROPPER, victims=[0, 2], until_leak=True)
     assert math.isinf(view.mu(0))
     assert view.mu(2) == pytest.approx(3.0)
+
+
+def mean_of_a_ball(state: Recursion, round: Round) -> Recursion:
+    mean = round.clipped_mean(state.x, batch=round.draw(), batch_size=1.0, clip_norm=1.0)
+    x = round.mix(state.x - 0.1 * (mean + round.noise(mean, std=1.0)), kind="model")
+    return state._replace(x=x)
+
+
+def test_several_records_that_take_part_in_rounds_of_their_own_move_a_ball_in_all_of_them():
+    graph = build_graph("ring", agents=3, weights="metropolis")
+    traces = trace(start, mean_of_a_ball, graph=graph, rounds=3, noise_multiplier=1.0)
+
+    def spent(participation: object, records: int) -> float:
+        setting = {"participation": participation, "sampling_rate": 1.0, "victim": 0}
+        ((_, one),) = whole_run_joint_sensitivities(traces, ["eavesdropper"], **setting)
+        said = Statement(delta=1e-5, adjacency="replace-one")
+        return run_epsilon(one, statement=said, noise_multiplier=1.0, records=records)
+
+    # Three of them may each take part in one of the three rounds.
+    assert spent(1, 3) >= spent("every", 1) > spent(1, 1)
+    assert spent("every", 3) == spent("every", 1)

@@ -1,9 +1,13 @@
 """A traced round: what one message alone shows, looked at where it decides and in parts."""
 
+from typing import NamedTuple
+
 import pytest
 
 from overhear.training.algorithms import Form
 from overhear.training.graphs.topologies import full, star
+from overhear.training.step.round import Round
+from overhear.training.step.values import Agents
 from overhear.training.tracing import round_trace
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
@@ -62,3 +66,47 @@ def test_parts_of_rows_are_as_large_as_is_allowed(monkeypatch):
     sizes = looked_at(monkeypatch, one)
     assert max(sizes) <= 40
     assert len(sizes) < sum(sizes) / 10
+
+
+class Model(NamedTuple):
+    x: Agents
+
+
+def start(round: Round) -> Model:
+    return Model(round.initial())
+
+
+def taking(kinds: str) -> RoundTrace:
+    """A round of contributions to batches a and b: capitals are clipped means, others sums."""
+
+    def step(state: Model, round: Round) -> Model:
+        drawn = {name: round.draw() for name in sorted(set(kinds.lower()))}
+        x = state.x
+        for kind in kinds:
+            batch = drawn[kind.lower()]
+            if kind.isupper():
+                found = round.clipped_mean(x, batch=batch, batch_size=1.0, clip_norm=1.0)
+            else:
+                found = round.clipped_sums(x, batch=batch, clip_norm=1.0)
+            x = x - (found + round.noise(found, std=1.0))
+        return Model(round.mix(x, kind="model"))
+
+    ((one, _),) = trace(start, step, graph=full(3), rounds=1, noise_multiplier=None).rounds
+    return one
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("A", [("ball", False)]),
+        ("aA", [("sum", False)]),
+        ("AAbb", [("ball", False), ("sum", False)]),
+        ("AbA", [("ball", True), ("sum", True)]),
+        # What a sum's batch shows last decides on which side the ball's dearest data lie.
+        ("aBa", [("sum", True), ("ball", True)]),
+        ("ABAB", [("ball", True), ("ball", True)]),
+        ("aBAb", [("sum", True), ("sum", True)]),
+    ],
+)
+def test_a_batch_knows_its_reach_and_whether_it_meets_another(kinds, expected):
+    assert taking(kinds).reaches(0) == expected
