@@ -61,6 +61,9 @@ def budget(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what dp-accounting finds for the same rounds.")
     ] = False,
+    statement: Annotated[
+        bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """The plain question: of epsilon, noise, rounds and sampling rate, the one that is left out.
@@ -72,6 +75,8 @@ def budget(
     from ...interface.budget import budget as found_budget
     from ...privacy.errors import InputError
 
+    if statement and (json or explain):
+        raise InputError("--statement prints a paragraph; leave --json and --explain out")
     given = {
         "epsilon": epsilon,
         "noise_multiplier": noise_multiplier,
@@ -115,6 +120,9 @@ def budget(
         kind = found.accountant.kind
         aim = {"target": found.target} if found.target else {}
         print_json({**figures, **how, "computed": found.computed, "kind": kind, **aim, **asked_too})
+        return
+    if statement:
+        print(found.statement())
         return
     print(found)
     if opinion is not None:

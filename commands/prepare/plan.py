@@ -66,6 +66,9 @@ def plan(
         typer.Option(metavar="DIR", help="With --check, the folder that train would write."),
     ] = None,
     trust_code: TrustCode = False,
+    statement: Annotated[
+        bool, typer.Option("--statement", help="Print a paragraph to paste, and nothing else.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -89,6 +92,8 @@ def plan(
         raise InputError("--strict and --check are about one plan; leave --sweep out")
     if out is not None and not check:
         raise InputError("--out names the folder that --check looks at; give --check too")
+    if statement and (json or sweeps):
+        raise InputError("--statement prints a paragraph; leave --json and --sweep out")
     if sweeps:
         _show_sweep(run, sweeps, overrides or (), json=json, markdown=markdown)
         return
@@ -129,6 +134,8 @@ def plan(
         if decision is not None:
             said["strict"] = _decided(decision)
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
+    elif statement:
+        print(planned.paragraph())
     else:
         _show_plan(found, advice, make_console(), opinions=second_opinions(opinions))
         if ready is not None:

@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ...privacy.releases.fields import SERVER
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
 from ...runs.run_file.toml import read_toml
@@ -39,7 +40,10 @@ class Limit(Table):
     """[[limits]]: the largest epsilon that one adversary may have."""
 
     adversary: str
-    """Its name as in [privacy]: eavesdropper, neighbour, coalition:K,L, all-others, and so on."""
+    """Its name as in [privacy]: eavesdropper, neighbour, coalition:K,L, all-others, and so on.
+
+    Of declared releases also server.
+    """
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """Largest epsilon that passes; only a proven one does."""
     delta: Annotated[float, Field(gt=0, lt=1)]
@@ -52,7 +56,7 @@ class Limit(Table):
     @field_validator("adversary")
     @classmethod
     def _check_adversary(cls, value: str) -> str:
-        if value not in (WORST_NEIGHBOUR, ALL_OTHERS):
+        if value not in (WORST_NEIGHBOUR, ALL_OTHERS, SERVER):
             try:
                 parse_adversary(value, _ANY_NETWORK)
             except ValueError as error:

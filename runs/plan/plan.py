@@ -22,8 +22,9 @@ from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ...training.own.algorithms import algorithm_named
 from ...training.presentation.html import page_part
+from ...training.presentation.paragraph import as_paragraph
 from ...training.presentation.rows import as_frame, row_of
-from ...training.presentation.summary import rounded_up
+from ...training.presentation.summary import Summary, rounded_up
 from ...training.presentation.text import lines_of
 from ...training.tracing.scripts import Scripts
 from ..run_file.build import (
@@ -61,6 +62,7 @@ class Plan:
         warnings: sentences for the reader.
         victims: by adversary epsilon of every agent, None for members of it; where asked for.
         published_bound: what the algorithm's paper claims at this noise multiplier.
+        summary: what the paragraph to paste starts from.
     """
 
     statement: Statement
@@ -75,10 +77,21 @@ class Plan:
     warnings: Sequence[str]
     published_bound: PublishedClaim | None = None
     victims: Mapping[str, Sequence[float | None]] | None = None
+    summary: Summary | None = None
 
     def guarantee(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
         return next(g for g in self.guarantees if g.adversary == adversary)
+
+    def paragraph(self) -> str:
+        """A paragraph to paste: who learns how much, and what is assumed.
+
+        Raises:
+            ValueError: the plan was made without what it starts from.
+        """
+        if self.summary is None:
+            raise InputError("this plan has no summary; make it from a run file")
+        return as_paragraph(self.summary, self.exposures)
 
     def planned(self) -> Planned:
         """The object that `overhear plan --json` prints."""
@@ -219,6 +232,7 @@ def make_plan(
             exposures=found.joint_sensitivities,
         ),
         victims=found.epsilon_by_agent() if every_agent else None,
+        summary=replace(found.summary, guarantees=every),
     )
 
 

@@ -52,6 +52,7 @@ def account(  # every number that a figure depends on has a name here
     records: float | None = None,
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
+    records_per_person: int = 1,
     unit: Unit | str = Unit.RECORD,
     accountant: Accountant | str = Accountant.PLD,
     **settings: object,
@@ -83,6 +84,7 @@ def account(  # every number that a figure depends on has a name here
         records: public number of records of an average agent, where the start draws a batch.
         form: "repaired", or "published" where the algorithm has both.
         adjacency: how two neighbouring data sets differ.
+        records_per_person: states epsilon of so many records of one person besides.
         unit: whose presence is hidden.
         accountant: how rounds are added up.
         settings: the algorithm's own hyper-parameters by name.
@@ -146,6 +148,7 @@ def account(  # every number that a figure depends on has a name here
             adjacency=Adjacency(adjacency),
             unit=Unit(unit),
             accountant=Accountant(accountant),
+            records_per_person=records_per_person,
         ),
         epsilon=epsilon,
         noise_multiplier=noise_multiplier,

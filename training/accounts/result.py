@@ -170,7 +170,7 @@ class Account:
 
     def statement(self) -> str:
         """A paragraph to paste: unit, adjacency, sampling, accountant, and what is assumed."""
-        return as_paragraph(self._summary)
+        return as_paragraph(self.summary, self.joint_sensitivities)
 
     def plot(self, kind: str = "rounds", *, axes: Axes | None = None) -> Axes:
         """Epsilon by round, or with kind="trade-off" the curves that no test beats.
@@ -184,7 +184,7 @@ class Account:
             ImportError: matplotlib is not installed.
         """
         return plot(
-            self._summary,
+            self.summary,
             self.joint_sensitivities,
             kind=kind,
             epsilon=lambda name, rounds: self.epsilon(name, rounds=rounds),
@@ -197,26 +197,27 @@ class Account:
         Raises:
             ImportError: pandas is not installed.
         """
-        return as_frame(self._summary.guarantees)
+        return as_frame(self.summary.guarantees)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `overhear plan --json` prints; infinite figures are "inf"."""
-        return as_json(self._summary)
+        return as_json(self.summary)
 
     def __repr__(self) -> str:
         """The account as a table."""
-        return as_text(self._summary)
+        return as_text(self.summary)
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""
-        return as_html(self._summary)
+        return as_html(self.summary)
 
     def __rich__(self) -> Table:
         """The same for a console of rich."""
-        return as_rich(self._summary)
+        return as_rich(self.summary)
 
     @property
-    def _summary(self) -> Summary:
+    def summary(self) -> Summary:
+        """What every way of showing the account starts from."""
         settings = self.subject.settings
         return Summary(
             algorithm=self.subject.algorithm.name,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...privacy.accounting.request import Adjacency
+from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Guarantee, Sampling, Status
+from ..exposure.sensitivity import JointSensitivity, counted, spent_releases
 from .summary import Summary, rounded_up
 
 __all__ = ["as_paragraph"]
@@ -18,8 +20,16 @@ _CHANGES = {
 }
 
 
-def as_paragraph(summary: Summary) -> str:
-    """The paragraph; figures are rounded up, and what is not proven says so."""
+_ALARMS = 0.01  # false-positive rate of the membership test that is spoken of
+
+
+def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]) -> str:
+    """The paragraph; figures are rounded up, and what is not proven says so.
+
+    Args:
+        summary: of the account.
+        sensitivities: by adversary, those behind its figures.
+    """
     settings = ", ".join(f"{name} {value}" for name, value in summary.settings.items())
     clipped = (
         "without clipping" if summary.clip_norm is None else f"clip norm {summary.clip_norm:g}"
@@ -35,14 +45,40 @@ def as_paragraph(summary: Summary) -> str:
         if stated.adversary != SINGLE_MESSAGE.name:
             key = (stated.epsilon, stated.status, stated.sampling, stated.because)
             alike.setdefault(key, []).append(stated)
-    said += [_sentence(summary, same) for same in alike.values()]
+    for same in alike.values():
+        said.append(_sentence(summary, same))
+        if same[0].status is Status.PROVEN:
+            said += _meant(summary, same[0], sensitivities[same[0].adversary])
     who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
     said.append(
         "Assumed are that the agents run this step and send nothing else that depends on their "
         f"records, that noise is secret and drawn anew, and that {who}; each figure is that of "
-        "the agent whose record is worst off."
+        "the agent whose record is worst off. Not covered are choices made by looking at the data "
+        "or at results, data that evaluate the models, and agents that deviate."
     )
     return " ".join(said)
+
+
+def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> list[str]:
+    """What a proven figure means for a test of membership, and for several records."""
+    said = []
+    releases = spent_releases(behind.releases)
+    if releases and summary.noise_multiplier > 0:
+        adjacency = summary.statement.adjacency
+        curve = trade_off(
+            counted(releases, summary.noise_multiplier, adjacency), adjacency=adjacency
+        )
+        hits = 100.0 * (1.0 - float(curve.false_negative_rates(_ALARMS)))
+        said.append(
+            f"The best membership test names at most {rounded_up(hits)} % of members at "
+            f"{100 * _ALARMS:g} % false positives."
+        )
+    for records, epsilon in stated.group:
+        said.append(
+            f"For {records} records of one person at one agent the figure is epsilon "
+            f"{rounded_up(epsilon)}."
+        )
+    return said
 
 
 def _drawn(summary: Summary) -> str:

@@ -39,3 +39,12 @@ def test_the_noise_for_a_rate_is_printed_as_json(capsys) -> None:
 def test_a_target_that_is_none_is_refused_in_a_sentence(given, words, capsys) -> None:
     assert cli.main([*RUN, *given]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_paragraph_to_paste_is_all_that_is_printed(capsys) -> None:
+    assert cli.main([*RUN, "--noise-multiplier", "2", "--statement"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Training takes 1000 rounds.")
+    assert "at most epsilon 1.330 at delta 1e-5" in said
+    assert cli.main([*RUN, "--noise-multiplier", "2", "--statement", "--json"]) == 2
+    assert "leave --json and --explain out" in " ".join(capsys.readouterr().err.split())

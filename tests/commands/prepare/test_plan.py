@@ -178,3 +178,23 @@ def test_what_cannot_be_expressed_is_said_so(
     found = json.loads(planned(capsys, run, *given, "--json")[1])
     assert found["adversaries"][0]["status"] == "cannot be expressed"
     assert found["warnings"][0].startswith("No finite bound can be expressed for eavesdropper: ")
+
+
+def test_a_paragraph_to_paste_is_all_that_is_printed(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--set", 'algorithm.form="repaired"', "--set", "privacy.records_per_person=3"]
+    assert cli.main(["plan", str(run), *given, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["adversaries"][0]
+    assert cli.main(["plan", str(run), *given, "--statement"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("dpdl (alpha 0.1, momentum 0.9) runs for 10 rounds")
+    assert "Not covered are" in said
+    assert "of members at 1 % false positives" in said
+    (group,) = first["group"]
+    assert group["records"] == 3
+    assert group["epsilon"] > 2 * first["epsilon"]
+    shown = said.split("For 3 records of one person at one agent the figure is epsilon ")[1]
+    assert float(shown.split()[0].rstrip(".")) == pytest.approx(group["epsilon"], rel=5e-3)
+    assert cli.main(["plan", str(run), "--statement", "--json"]) == 2
+    assert "leave --json and --sweep out" in " ".join(capsys.readouterr().err.split())

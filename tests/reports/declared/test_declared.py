@@ -128,6 +128,17 @@ def test_a_release_that_is_sampled_against_its_header_says_so_in_its_assumptions
     assert "each record on its own" in json.loads(out)["assumptions"][3]["text"]
 
 
+def test_a_server_has_a_limit_of_its_own(capsys, tmp_path, policy):
+    sent = {t: [one(sender, to="server") for sender in (0, 1)] for t in range(1, 101)}
+    write(tmp_path / "c" / "c.jsonl", sent, agents=2)
+    server = '[[limits]]\nadversary = "server"\nepsilon = {}\ndelta = 1e-5\n'
+    for epsilon, code in ((3, 0), (2, 3)):
+        path = policy(server.format(epsilon), evidence='declared = "trusted"')
+        found, out, _ = told(capsys, "check", tmp_path / "c", "--policy", path)
+        assert found == code
+        assert f"limit: server, epsilon {epsilon} at delta 1e-5" in " ".join(out.split())
+
+
 def test_no_protection_is_over_every_limit(capsys, tmp_path, policy):
     write(tmp_path / "c" / "a.jsonl", {1: [one(noise=[])]})
     path = policy(evidence='declared = "trusted"', epsilon=1e6)
