@@ -18,7 +18,7 @@ from ...privacy.errors import InputError
 from ..own.kept import Watch
 from . import networks
 
-_LONGEST_ERROR = 200  # characters of what a forward raised
+_LONGEST_ERROR = 400  # characters of what a forward raised
 # Their forward treats the examples along the first dimension one by one, whatever they read.
 _SEPARATE = frozenset(
     {
@@ -77,6 +77,10 @@ def unknown_forward(model: nn.Module) -> str | None:
     return None
 
 
+class FailedForward(InputError, RuntimeError):
+    """A network's forward raised an error, as torch's own do where it is no forward for vmap."""
+
+
 class ForwardCalls:
     """Calls of a network with other parameters, none of which sees what an earlier one wrote.
 
@@ -103,7 +107,8 @@ class ForwardCalls:
         """Logits of inputs (B, *shape) at parameters by name.
 
         Raises:
-            InputError: The call fails, or changed something outside the network.
+            FailedForward: The call fails.
+            InputError: It changed something outside the network.
         """
         if self._watch is None:
             return _called(self._model, parameters, inputs)
@@ -116,7 +121,7 @@ class ForwardCalls:
             raise
         except (Exception, SystemExit) as error:  # the user's own code
             words = " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST_ERROR]
-            raise InputError(
+            raise FailedForward(
                 f"the network's forward raised {words}, for one record of shape "
                 f"{tuple(inputs.shape[1:])}; write it with functions of torch that draw nothing at "
                 "random, and torch.where in place of if"

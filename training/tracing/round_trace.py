@@ -226,16 +226,13 @@ class RoundTrace:
             if victim in g.owners:
                 spans[g.batch] = (spans.get(g.batch, (i, i))[0], i)
 
-        def meets(batch: int) -> bool:
-            first, last = spans.get(batch, (0, -1))
-            others = (of for other, of in spans.items() if other != batch)
-            return any(start < last and first < end for start, end in others)
-
         found = []
         for batch in dict.fromkeys(g.batch for g in order):
-            own = [i for i, g in enumerate(order) if g.batch == batch]
-            ball = all(order[i].reach is Reach.BALL for i in own)
-            found.append((Reach.BALL if ball else Reach.SUM, meets(batch)))
+            ball = all(g.reach is Reach.BALL for g in order if g.batch == batch)
+            first, last = spans.get(batch, (0, -1))
+            others = (of for other, of in spans.items() if other != batch)
+            meets = any(start < last and first < end for start, end in others)
+            found.append((Reach.BALL if ball else Reach.SUM, meets))
         return found
 
     def count(self, columns: Sequence[int]) -> int:

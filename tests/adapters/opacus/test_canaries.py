@@ -12,6 +12,7 @@ import overhear as oh
 from overhear.adapters.opacus.canaries import GradientCanaries, ratio
 from overhear.attacks.foreign.planted import canaries
 from overhear.privacy.errors import InputError
+from overhear.privacy.participation import as_events
 
 from .private_training import digits, noise_times, trained, unclipped
 
@@ -58,7 +59,7 @@ def test_a_sound_training_is_consistent_and_writes_no_log(tmp_path):
     found = audited(tmp_path)
     assert str(found.verdict) == "consistent"
     assert found.trainings == 2
-    assert found.claimed.mechanism.rounds == {(1.0, 0.1): 40}
+    assert found.claimed.mechanism.rounds == as_events({(1.0, 0.1): 40})
     assert found.first.ratios
     assert 1.0 < found.epsilon < found.claimed.epsilon
     assert not list(tmp_path.iterdir())  # nothing is released, and no log says so
@@ -74,7 +75,7 @@ def test_1000_canaries_measure_3_of_5_49(tmp_path):
 
     torch.manual_seed(1)
     found = oh.audit(train, data=digits(270), canaries=1000, kind="gradient", delta=1e-5, seed=1)
-    assert found.claimed.mechanism.rounds == {(1.0, 1 / 13): 104}
+    assert found.claimed.mechanism.rounds == as_events({(1.0, 1 / 13): 104})
     assert found.claimed.epsilon == pytest.approx(5.492, abs=1e-3)
     assert found.epsilon > 3.0
     assert not found.contradicted

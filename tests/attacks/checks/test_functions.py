@@ -189,7 +189,9 @@ def test_a_round_that_fails_on_other_records_is_told(unlooked_at):
 
     found = function_check(run_of(fails))
     assert not found.passed
-    assert "round 1 fails on other records: too many records" in found.words
+    assert "round 1 fails on other records: the algorithm's step raised ValueError: too many" in (
+        found.words
+    )
 
 
 class Moody(ClassWeights):

@@ -86,6 +86,7 @@ def test_a_target_that_is_none_is_refused(rounds, target, words):
         scale_for_risk(rounds, **target)
 
 
+@pytest.mark.slow
 def test_rates_below_the_rounding_of_1_add_up_over_the_rounds():
     often = {(1.0, 1e-17): 10_000_000}  # a record is in one of the batches with 1e-10
     assert scale_for_risk(often, advantage=1e-12) > 0.0
