@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from overhear.attacks.audit import strength
 from overhear.attacks.audit.game import MOST, CanaryGame, play
 from overhear.privacy.adversary import EAVESDROPPER, Adversary, Sees
 from overhear.training.algorithms import ALGORITHMS
@@ -38,11 +39,13 @@ def test_canaries_are_spread_over_hosts_and_runs() -> None:
     assert MOST == 250
 
 
-def test_scores_are_those_of_two_normals() -> None:
+def test_scores_are_those_of_two_normals(monkeypatch: pytest.MonkeyPatch) -> None:
     """m = 2,300 canaries at rate 1; mean and variance within 5 standard errors (6e-7 each).
 
-    Two rounds of three cross-gradients, so nu^2 = 6 (C / sigma)^2; log ratios N(+-nu^2/2, nu^2).
+    The declared strength is kept: of 200 choices in a play, one is another in some plays of fifty,
+    and scales the scores of its 23 canaries. Two rounds of three cross-gradients, so nu^2 = 6 (C / sigma)^2; log ratios N(+-nu^2/2, nu^2).
     """
+    monkeypatch.setattr(strength, "SURE", math.inf)
     found = play(_game(canaries=2300), generator=np.random.default_rng(3)).guesses["eavesdropper"]
     v, n = 6 * (contract.CLIP / contract.NOISE) ** 2, len(found.scores)
     signed = np.where(found.included, found.scores, -found.scores)
@@ -55,7 +58,8 @@ def test_scores_are_those_of_two_normals() -> None:
 
 
 @pytest.mark.slow
-def test_opposite_records_are_twice_as_far_apart() -> None:
+def test_opposite_records_are_twice_as_far_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game(canaries=2300, replace=True)
     found = play(game, generator=np.random.default_rng(4)).guesses["eavesdropper"]
     v, n = 24 * (contract.CLIP / contract.NOISE) ** 2, len(found.scores)
@@ -64,8 +68,9 @@ def test_opposite_records_are_twice_as_far_apart() -> None:
 
 
 @pytest.mark.slow
-def test_scores_of_sampled_rounds_are_calibrated() -> None:
+def test_scores_of_sampled_rounds_are_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     """E[exp(-ratio)] with the record is 1; n = 1,150 or so, 6 standard errors."""
+    monkeypatch.setattr(strength, "SURE", math.inf)
     game = _game(canaries=2300, rate=0.3, rounds=4)
     found = play(game, generator=np.random.default_rng(5)).guesses["eavesdropper"]
     odds = np.exp(-found.scores[found.included])
