@@ -42,8 +42,10 @@ def test_canaries_are_spread_over_hosts_and_runs() -> None:
 def test_scores_are_those_of_two_normals(monkeypatch: pytest.MonkeyPatch) -> None:
     """m = 2,300 canaries at rate 1; mean and variance within 5 standard errors (6e-7 each).
 
-    The declared strength is kept: of 200 choices in a play, one is another in some plays of fifty,
-    and scales the scores of its 23 canaries. Two rounds of three cross-gradients, so nu^2 = 6 (C / sigma)^2; log ratios N(+-nu^2/2, nu^2).
+    The declared strength is kept: of the 200 choices of a play, one is another in one play of some
+    thirty, and scales the scores of its 23 canaries.
+
+    Two rounds of three cross-gradients, so nu^2 = 6 (C / sigma)^2; log ratios N(+-nu^2/2, nu^2).
     """
     monkeypatch.setattr(strength, "SURE", math.inf)
     found = play(_game(canaries=2300), generator=np.random.default_rng(3)).guesses["eavesdropper"]
