@@ -386,10 +386,17 @@ def test_every_figure_of_an_exposure_is_that_of_the_ledger(run_file: Path) -> No
     check_exposures(header, plan)
     nearly = (release[0] * (1 + 1e-12), *release[1:])
     check_exposures(changed(releases=[nearly]), plan)
+    *figures, reach = release
     others: list[tuple[LedgerHeader, str]] = [
-        (changed(releases=[[f * (1 + (k == at) * 1e-8) for k, f in enumerate(release)]]), name)
-        for at, name in enumerate(Release._fields)
+        (
+            changed(
+                releases=[[*(f * (1 + (k == at) * 1e-8) for k, f in enumerate(figures)), reach]]
+            ),
+            name,
+        )
+        for at, name in enumerate(Release._fields[: len(figures)])
     ]
+    others += [(changed(releases=[[*figures, "ball"]]), "release 1 stays in a ball True")]
     twice, infinite = [release, release], [(math.inf, *release[1:])]
     others += [(changed(releases=twice), "number of releases 2, but .* give 1")]
     others += [(changed(releases=infinite), "joint_sensitivity of release 1 inf")]
