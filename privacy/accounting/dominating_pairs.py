@@ -190,16 +190,25 @@ class _Mixture:
         if len(self.shifts) == 1:
             (shift,) = self.shifts
             return np.asarray(shift * (z + (offset - 0.5 * shift)), dtype=np.float64)
-        near, far = np.zeros_like(z), np.full_like(z, -math.inf)
-        largest = np.full_like(z, -math.inf)
+        near, largest = np.zeros_like(z), np.full_like(z, -math.inf)
         for shift, weight in zip(self.shifts, self.weights, strict=True):
             exponent = shift * (z + (offset - 0.5 * shift))
-            near += weight * np.expm1(np.minimum(exponent, _NEAR))
-            far = np.logaddexp(far, math.log(weight) + exponent)
             largest = np.maximum(largest, exponent)
+            if shift > 0.0:
+                near += weight * np.expm1(np.minimum(exponent, _NEAR))
         # Where nearly all of the mass has moved away, 1 + near is rounding error.
         close = (largest < _NEAR) & (near > -0.5)
-        return np.where(close, np.log1p(np.where(close, near, 0.0)), far)
+        found = np.log1p(np.where(close, near, 0.0))
+        if not close.all():
+            found[~close] = self._log_sum(z[~close], offset)
+        return found
+
+    def _log_sum(self, z: Array, offset: float) -> Array:
+        """The same where the ratio is far from 1, term by term."""
+        total = np.full_like(z, -math.inf)
+        for shift, weight in zip(self.shifts, self.weights, strict=True):
+            total = np.logaddexp(total, math.log(weight) + shift * (z + (offset - 0.5 * shift)))
+        return total
 
 
 def _spans(bumps: list[float], reach: float) -> list[tuple[float, tuple[float, float]]]:
