@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 MOST_RECORDS = 1000  # of one person
-_SUMS_TO = 1e-9  # what probabilities may miss 1 by, for rounding
+_SUMS_TO = 1e-12  # what probabilities may miss 1 by, for rounding
 
 
 class Reach(StrEnum):

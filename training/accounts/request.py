@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...privacy.errors import InputError, InputTypeError
-from ..algorithms.algorithm import Algorithm
+from ..algorithms.algorithm import Algorithm, choices
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.topologies import build_graph
 from ..own.algorithms import algorithm_named
@@ -156,8 +156,18 @@ def _settings_of(algorithm: Algorithm, settings: Mapping[str, object]) -> Any:
         needed = field.default is dataclasses.MISSING
         if needed and field.default_factory is dataclasses.MISSING and name not in settings:
             raise InputError(f"algorithm {algorithm.name!r} needs {name}; give {name}=...")
+    given = dict(settings)
+    for name, choice in choices(algorithm).items():
+        if name in given:
+            try:
+                given[name] = choice(given[name])
+            except ValueError:
+                raise InputError(
+                    f"{name}={given[name]!r:.60} of algorithm {algorithm.name!r} must be one of "
+                    f"{', '.join(repr(str(one)) for one in choice)}"
+                ) from None
     try:
-        return algorithm.settings(**settings)
+        return algorithm.settings(**given)
     except TypeError as error:  # a comparison of what is no number
         raise InputTypeError(
             f"a hyper-parameter of algorithm {algorithm.name!r} is of the wrong type: {error}"

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from torch import Tensor
 
@@ -277,6 +277,24 @@ def bind(
     )
 
 
+def choices(algorithm: Algorithm) -> dict[str, type[enum.Enum]]:
+    """The hyper-parameters that are one of some names, and which those are.
+
+    >>> from overhear.training import ALGORITHMS
+    >>> [str(one) for one in choices(ALGORITHMS["dp-cga"])["clip"]]
+    ['per-example', 'batch']
+    """
+    try:
+        hints = get_type_hints(algorithm.settings)
+    except (NameError, TypeError):  # of a user's own class, which is taken as it is
+        return {}
+    return {
+        name: kind
+        for name, kind in hints.items()
+        if isinstance(kind, type) and issubclass(kind, enum.Enum)
+    }
+
+
 def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
     """An algorithm's own hyper-parameters by name.
 
@@ -285,7 +303,7 @@ def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
         settings: an instance of `algorithm.settings`.
 
     Raises:
-        TypeError: settings of another algorithm.
+        TypeError: settings of another algorithm, or a text where one of some names is meant.
         ValueError: a field that no function of the algorithm takes, so that it has no effect.
     """
     if not isinstance(settings, algorithm.settings):
@@ -294,6 +312,12 @@ def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
             f"{type(settings).__name__}"
         )
     own = {field.name: getattr(settings, field.name) for field in fields(algorithm.settings)}
+    for name, choice in choices(algorithm).items():
+        if not isinstance(own[name], choice):  # a step that asks whether it is one takes another
+            raise InputTypeError(
+                f"{name}={own[name]!r} of {algorithm.name!r} must be a {choice.__name__}, one of "
+                f"{', '.join(map(repr, map(str, choice)))}"
+            )
     functions = [f for f in (algorithm.init, algorithm.step, algorithm.prepare) if f is not None]
     unused = sorted(own.keys() - {name for f in functions for name in _taken(f, own)})
     if unused:

@@ -74,15 +74,15 @@ def run_epsilon(
         return math.inf
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
     if len(releases) == 1 and records == 1:
-        (only,) = releases
+        (only,), (event,) = releases, events
         return accounting.epsilon(
-            noise_multiplier=next(iter(events)).noise_multiplier,
+            noise_multiplier=event.noise_multiplier,
             delta=statement.delta,
             rounds=only.rounds,
             sampling_rate=only.sampling_rate,
             adjacency=statement.adjacency,
             accountant=statement.accountant,
-            reach=only.reach,
+            reach=event.reach,
         )
     if not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)
@@ -337,7 +337,7 @@ def calibrated_multiplier(
         )
     events = counted(releases, 1.0, statement.adjacency)
     if len(releases) == 1:
-        (only,) = releases
+        (only,), (event,) = releases, events
         needed = (
             accounting.noise_multiplier(
                 epsilon=epsilon,
@@ -346,9 +346,9 @@ def calibrated_multiplier(
                 sampling_rate=only.sampling_rate,
                 adjacency=statement.adjacency,
                 accountant=statement.accountant,
-                reach=only.reach,
+                reach=event.reach,
             )
-            / next(iter(events)).noise_multiplier
+            / event.noise_multiplier
         )
     elif not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)

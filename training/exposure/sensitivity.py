@@ -155,8 +155,8 @@ def counted(
     """
     counts: Counter[Event] = Counter()
     for r in releases:
-        one = adjacency is Adjacency.ADD_OR_REMOVE_ONE or r.sampling_rate == 1
-        if r.reach is Reach.BALL and r.interleaved and not one:
+        added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
+        if r.reach is Reach.BALL and r.interleaved and not added and r.sampling_rate < 1:
             raise UnsupportedMechanism(
                 "clipped means of a batch that interleaves with another batch have no bound under "
                 f"adjacency='{adjacency}'; take all contributions of a batch before those of the "
@@ -165,9 +165,13 @@ def counted(
         # Several records move one ball no further than one does; each may move balls of its own.
         apart = records > 1 and r.interleaved and r.sampling_rate == 1
         ball = r.reach is Reach.BALL and not apart
-        # A record that is added changes what stays in a ball by twice the radius.
-        radius = r.joint_sensitivity * (0.5 if ball else 1.0)
         moves = group(records, r.sampling_rate)
-        moves, reach = (moves.as_ball, Reach.BALL) if ball else (moves, Reach.SUM)
-        counts[Event(noise_multiplier / radius, moves, reach)] += r.rounds
+        moves = moves.as_ball if ball else moves
+        # A record that is added changes what stays in a ball by twice the radius, as it would a sum
+        # of that sensitivity.
+        if ball and not added:
+            event = Event(noise_multiplier / (0.5 * r.joint_sensitivity), moves, Reach.BALL)
+        else:
+            event = Event(noise_multiplier / r.joint_sensitivity, moves)
+        counts[event] += r.rounds
     return counts

@@ -12,8 +12,18 @@ import torch
 
 from overhear.privacy import Statement, UnsupportedView, epsilon
 from overhear.privacy.errors import InputError, InputTypeError
-from overhear.training import ALGORITHMS, Account, Agents, Algorithm, Round, account, build_graph
+from overhear.training import (
+    ALGORITHMS,
+    Account,
+    Agents,
+    Algorithm,
+    Round,
+    account,
+    bind,
+    build_graph,
+)
 from overhear.training.algorithms import Form
+from overhear.training.algorithms.algorithm import choices
 from overhear.training.exposure.guarantees import (
     calibrated_multiplier,
     guarantee,
@@ -481,3 +491,39 @@ def test_only_adversaries_that_were_asked_for_are_there():
     assert list(alone) == ["eavesdropper", "final-models", "single-message"]
     hidden = account(init, step, noise_multiplier=2.0, links="encrypted", **RUN)
     assert "all-others" in hidden.guarantees
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "dearer"),
+    [("dp-cga", "clip", "batch", 1.9), ("dp-netfleet", "batches", "per-round", None)],
+)
+def test_a_hyper_parameter_by_its_name_is_the_one_of_that_name(
+    name, setting, value, dearer
+) -> None:
+    """`clip="batch"` was accounted for, and trained, as the clipping of each example."""
+    kind = choices(ALGORITHMS[name])[setting]
+    how = {
+        "graph": "ring:5",
+        "rounds": 20,
+        "sampling_rate": 0.1,
+        "delta": 1e-5,
+        "noise_multiplier": 3.0,
+    }
+    by_name = account(name, **how, **{setting: value})
+    assert by_name.worst == account(name, **how, **{setting: kind(value)}).worst
+    if dearer is not None:
+        assert (
+            by_name.worst.joint_sensitivity > dearer * account(name, **how).worst.joint_sensitivity
+        )
+    with pytest.raises(ValueError, match=f"{setting}='neither' of algorithm .* must be one of"):
+        account(name, **how, **{setting: "neither"})
+    known = ALGORITHMS[name]
+    with pytest.raises(TypeError, match=f"{setting}='{value}' of '{name}' must be a"):
+        bind(
+            known,
+            known.settings(**{setting: value}),
+            learning_rate=0.1,
+            clip_norm=1.0,
+            noise_std=1.0,
+            batch_size=5.0,
+        )

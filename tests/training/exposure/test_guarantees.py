@@ -331,6 +331,23 @@ def test_each_release_is_told_apart_by_its_own_reach():
     assert ones < of(added, mean).epsilon < sums
 
 
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_a_mean_that_a_record_is_added_to_is_a_sum_of_its_diameter(accountant):
+    statement = Statement(delta=1e-5, accountant=accountant)
+    sums, means = (
+        JointSensitivity(
+            EAVESDROPPER,
+            0,
+            (Release(2.0, 0.02, 500, 1, 1, reach),),
+            Status.PROVEN,
+            "a test",
+        )
+        for reach in Reach
+    )
+    asked = {"statement": statement, "noise_multiplier": 3.0}
+    assert run_epsilon(means, **asked) == run_epsilon(sums, **asked)
+
+
 def test_means_of_two_batches_that_interleave_have_no_bound_when_a_record_is_replaced():
     release = Release(2.0, 0.02, 500, 2, 1, Reach.BALL, interleaved=True)
     every = JointSensitivity(EAVESDROPPER, 0, (release,), Status.PROVEN, "a test")
