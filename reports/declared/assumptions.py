@@ -44,8 +44,8 @@ _TEXTS = {
     "losses, counts, the round in which training stops, and statistics of a normalisation.",
     "A2": "Everything else in a release, and each point at which a gradient is taken, is a "
     "function of {released}.",
-    "A3": "What one {unit} adds to a vector is at most its clip norm long; a mean that is clipped as "
-    "a whole, and not its parts, is declared with twice that norm.",
+    "A3": "What one {unit} adds to a vector is at most its clip norm long; a mean that is clipped "
+    "as a whole, and not its parts, is declared with twice that norm.",
     "A4": "Batches are drawn as they are declared: {sampler}.",
     "A5": "The noise is Gaussian, fresh where no id says otherwise, and secret but to those who "
     "are said to know it.",
