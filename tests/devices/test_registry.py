@@ -24,6 +24,8 @@ PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
 # Of each kind one: no noise, a plain step, momentum over links, gossip, two blocks. The games of
 # members and of last models read models alone, and every algorithm trains in `test_runs.py`.
 KINDS = ("dsgd", "dp-dpsgd", "dpdl", "muffliato", "dpmixsgd")
+# Of audits one of each operation: neighbours' data, gossip, shared noise, own functions, two blocks.
+AUDITED = ("dp-dpsgd", "dpdl", "muffliato", "decor", "dp-cga", "dp-sgda")
 EVERYWHERE = PLACES | READ_BY_ATTACKS
 POLICY = """
 schema = 1
@@ -73,7 +75,7 @@ def test_a_run_is_attacked_and_its_members_inferred_on_a_device_and_told(
 
 
 @pytest.mark.slow  # a watched run and a game for each
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", AUDITED)
 def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
     folder = trained(name, tmp_path)
     with StandIn(PLACES) as device:
