@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import NamedTuple
 
 import pytest
 
@@ -19,6 +20,8 @@ from overhear.training.exposure.guarantees import (
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity, Release, worst
 from overhear.training.graphs.topologies import full, ring, star
+from overhear.training.step.handles import Agents
+from overhear.training.step.round import Round
 from overhear.training.tracing.trace import trace
 
 STATEMENT = Statement(delta=1e-5)
@@ -346,6 +349,53 @@ def test_a_mean_that_a_record_is_added_to_is_a_sum_of_its_diameter(accountant):
     )
     asked = {"statement": statement, "noise_multiplier": 3.0}
     assert run_epsilon(means, **asked) == run_epsilon(sums, **asked)
+
+
+@pytest.mark.parametrize(
+    ("release", "adjacency", "records", "expected"),
+    [
+        (Release(2.0, 0.02, 1000, 1, 1, Reach.BALL), "replace-one", 1, 4.723421),
+        (Release(2.0, 0.02, 1000, 1, 1, Reach.BALL), "zero-out", 1, 4.723421),
+        (Release(2.0, 0.02, 1000, 1, 1, Reach.BALL), "add-or-remove-one", 1, 3.899),
+        (Release(1.0, 0.02, 1000, 1), "replace-one", 1, 2.603),
+        (Release(1.0, 0.02, 1000, 1), "add-or-remove-one", 3, 4.5969),
+        (Release(1.0, 0.02, 1000, 1), "replace-one", 3, 9.352),
+        # Three records move one clipped mean as one does that is drawn 1 - .98^3 of the time.
+        (Release(2.0, 0.02, 1000, 1, 1, Reach.BALL), "add-or-remove-one", 3, 13.2855),
+    ],
+)
+def test_a_release_costs_what_its_reach_and_its_person_make_of_it(
+    release, adjacency, records, expected
+):
+    every = JointSensitivity(EAVESDROPPER, 0, (release,), Status.PROVEN, "a test")
+    statement = Statement(delta=1e-5, adjacency=adjacency)
+    spent = run_epsilon(every, statement=statement, noise_multiplier=2.0, records=records)
+    assert spent == pytest.approx(expected, rel=3e-4)
+
+
+def test_a_clipped_mean_reaches_twice_its_norm_and_a_clipped_sum_once():
+    class State(NamedTuple):
+        x: Agents
+
+    def init(round: Round) -> State:
+        return State(round.initial())
+
+    def step(state: State, round: Round, *, mean: bool) -> State:
+        batch = round.draw()
+        how = {"batch": batch, "clip_norm": 0.5}
+        if mean:
+            clipped = round.clipped_mean(state.x, batch_size=3.0, **how)
+        else:
+            clipped = round.clipped_sums(state.x, **how)
+        return State(round.mix(state.x - clipped + round.noise(clipped, std=1.0), kind="model"))
+
+    for mean, joint in ((True, 1.0), (False, 0.5)):
+        traced = trace(
+            init, functools.partial(step, mean=mean), graph=ring(5), rounds=3, noise_multiplier=1.0
+        )
+        ((_, found),) = joint_sensitivities(traced, ["eavesdropper"], sampling_rate=0.1)
+        assert found.largest == pytest.approx(joint, rel=1e-12)
+        assert found.releases[0].reach is (Reach.BALL if mean else Reach.SUM)
 
 
 def test_means_of_two_batches_that_interleave_have_no_bound_when_a_record_is_replaced():
