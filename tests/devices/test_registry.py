@@ -24,7 +24,7 @@ PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
 # Of each kind one: no noise, a plain step, momentum over links, gossip, two blocks. The games of
 # members and of last models read models alone, and every algorithm trains in `test_runs.py`.
 KINDS = ("dsgd", "dp-dpsgd", "dpdl", "muffliato", "dpmixsgd")
-# Of audits one of each operation: neighbours' data, gossip, shared noise, own functions, two blocks.
+# Of audits one of each operation: links, gossip, shared noise, functions of its own, two blocks.
 AUDITED = ("dp-dpsgd", "dpdl", "muffliato", "decor", "dp-cga", "dp-sgda")
 EVERYWHERE = PLACES | READ_BY_ATTACKS
 POLICY = """
