@@ -67,7 +67,7 @@ class Settings:
     kept: float = 0.0
     bits: int = 0
     mask_seed: int = 0
-    consensus_step: float = 0.1
+    consensus_step: float = 0.2
 
     def __post_init__(self) -> None:
         """Check the ranges, and that no number stays without effect."""
