@@ -50,52 +50,55 @@ class Compressor(enum.StrEnum):
     QUANTISED = "quantised"
 
 
+_USED_BY = {
+    "kept": (Compressor.TOP_K, Compressor.RANDOM_K),
+    "bits": (Compressor.QUANTISED,),
+    "mask_seed": (Compressor.RANDOM_K,),
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """Hyper-parameters of compressed gossip.
 
     Attributes:
         compressor: what is sent of a difference.
-        kept: of top-k and random-k the share of entries that is sent; 0 takes .1.
-        bits: of quantised the bits of an entry, 2 to 16; 0 takes 8.
-        mask_seed: of random-k the public seed of what is sent.
+        kept: of top-k and random-k the share of entries that is sent, in (0, 1]; by default .1.
+        bits: of quantised the bits of an entry, 2 to 16; by default 8.
+        mask_seed: of random-k the public seed of what is sent, below 2^32; by default 0.
         consensus_step: gamma in (0, 1], how far a model moves to its neighbours' copies. The
             coarser the compression, the smaller it has to be; 1 fits none alone.
+
+    Raises:
+        ValueError: a number out of range, or one that the compressor does not use.
     """
 
     compressor: Compressor = Compressor.TOP_K
-    kept: float = 0.0
-    bits: int = 0
-    mask_seed: int = 0
+    kept: float | None = None
+    bits: int | None = None
+    mask_seed: int | None = None
     consensus_step: float = 0.2
 
     def __post_init__(self) -> None:
         """Check the ranges, and that no number stays without effect."""
-        if not 0 <= self.kept <= 1:
+        if self.kept is not None and not 0 < self.kept <= 1:
             raise InputError(
-                f"kept={self.kept} must lie in (0, 1], the share of entries that is sent, or be 0 "
-                f"for {_KEPT}"
+                f"kept={self.kept} must lie in (0, 1], the share of entries that is sent"
             )
-        if self.bits != 0 and not 2 <= self.bits <= _MOST_BITS:
+        if self.bits is not None and not 2 <= self.bits <= _MOST_BITS:
             raise InputError(
-                f"bits={self.bits} must lie in 2 to {_MOST_BITS}, or be 0 for {_BITS}; "
+                f"bits={self.bits} must lie in 2 to {_MOST_BITS}; "
                 'compressor = "none" sends whole numbers'
             )
-        if not 0 <= self.mask_seed <= _WORD:
+        if self.mask_seed is not None and not 0 <= self.mask_seed <= _WORD:
             raise InputError(f"mask_seed={self.mask_seed} must lie in 0 to {_WORD}")
         if not 0 < self.consensus_step <= 1:
             raise InputError(
                 f"consensus_step={self.consensus_step} must lie in (0, 1]; 1 is plain mixing, for "
                 'compressor = "none"'
             )
-        sparse = self.compressor in (Compressor.TOP_K, Compressor.RANDOM_K)
-        used = {
-            "kept": sparse,
-            "bits": self.compressor is Compressor.QUANTISED,
-            "mask_seed": self.compressor is Compressor.RANDOM_K,
-        }
-        for name, has_effect in used.items():
-            if getattr(self, name) and not has_effect:
+        for name, users in _USED_BY.items():
+            if getattr(self, name) is not None and self.compressor not in users:
                 raise InputError(
                     f"{name}={getattr(self, name)} has no effect with compressor = "
                     f'"{self.compressor}"; leave it out'
@@ -119,7 +122,12 @@ class Copies(NamedTuple):
 
 
 def prepare(
-    *, graph: Topology, compressor: Compressor, kept: float, bits: int, mask_seed: int
+    *,
+    graph: Topology,
+    compressor: Compressor,
+    kept: float | None,
+    bits: int | None,
+    mask_seed: int | None,
 ) -> dict[str, object]:
     """Give the step its compression, where the graph lets an agent keep mixed copies.
 
@@ -127,8 +135,8 @@ def prepare(
         ValueError: the graph changes, so that what was sent under other weights is no mixture.
 
     >>> from overhear.training.graphs.topologies import ring
-    >>> numbers = {"compressor": Compressor.TOP_K, "kept": 0.0, "bits": 0, "mask_seed": 0}
-    >>> prepare(graph=ring(3), **numbers)["compression"].kept
+    >>> numbers = {"kept": None, "bits": None, "mask_seed": None}
+    >>> prepare(graph=ring(3), compressor=Compressor.TOP_K, **numbers)["compression"].kept
     0.1
     """
     if len(graph.graphs) > 1:
@@ -137,7 +145,7 @@ def prepare(
             "neighbours' compressed differences, which is of use under one set of weights alone; "
             "give one graph, such as ring or erdos-renyi"
         )
-    return {"compression": Compression(compressor, kept or _KEPT, bits or _BITS, mask_seed)}
+    return {"compression": Compression(compressor, kept or _KEPT, bits or _BITS, mask_seed or 0)}
 
 
 def first_copies(value: Agents) -> Copies:
@@ -221,7 +229,9 @@ def random_k(
     >>> [int(random_k(row, 0 * row + t, row[:1], kept=0.25, seed=(3, 0)).sum()) for t in range(3)]
     [2, 2, 2]
     """
-    chosen = _hashed(_hashed(_hashed(_hashed(turn[0].long()) ^ agent[0].long()) ^ seed[0]) ^ seed[1])
+    chosen = _hashed(
+        _hashed(_hashed(_hashed(turn[0].long()) ^ agent[0].long()) ^ seed[0]) ^ seed[1]
+    )
     at = torch.arange(row.shape[0], device=row.device)
     drawn = _hashed(_hashed(at) ^ chosen) * 2**31 + at  # no two are equal
     return _only(row, drawn.topk(_count(row, kept)).indices)

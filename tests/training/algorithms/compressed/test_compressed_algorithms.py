@@ -44,9 +44,9 @@ def settings(compressor: Compressor, *, gamma: float = GAMMA) -> Settings:
     sparse = compressor in (Compressor.TOP_K, Compressor.RANDOM_K)
     return Settings(
         compressor=compressor,
-        kept=0.3 if sparse else 0.0,
-        bits=3 if compressor is Compressor.QUANTISED else 0,
-        mask_seed=11 if compressor is Compressor.RANDOM_K else 0,
+        kept=0.3 if sparse else None,
+        bits=3 if compressor is Compressor.QUANTISED else None,
+        mask_seed=11 if compressor is Compressor.RANDOM_K else None,
         consensus_step=gamma,
     )
 
