@@ -36,12 +36,14 @@ RATES = (1.0, 0.5, 0.2, 0.05)
 ADJACENCIES = ("add-or-remove-one", "replace-one")
 # Settings under which an algorithm does something else.
 VARIANTS = {
+    "choco-sgd": ("algorithm.compressor=random-k",),
     "dpdl": ("algorithm.form=published",),
     "dp-cga": ("algorithm.clip=batch",),
     "dp-dpsgd": ("algorithm.order=step-then-mix",),
     "dp-netfleet": ("algorithm.batches=per-round",),
     "dpmixsgd": ("algorithm.form=published",),
     "muffliato": ("algorithm.gossip_steps=2",),
+    "porter": ("algorithm.compressor=quantised",),
 }
 _ALARMS = ("suspicious", "contradicted", "failed checks")
 _DIGITS_EVERY = 5  # audits, one of which is of digits: D = 650

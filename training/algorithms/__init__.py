@@ -22,6 +22,8 @@ from .correlated import whisper
 from .correlated import decor
 from .correlated import ldp_dsgd
 from .correlated import cdp_dsgd
+from .compressed import choco_sgd
+from .compressed import porter
 from .min_max import dpmixsgd
 from .min_max import dm_hsgd
 from .min_max import sgda

@@ -37,6 +37,7 @@ GRAPHS = [ring(5), star(5), full(4)]
 PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
 # Those whose models are mixed; in the others a server or the trackers move them.
 MIXING = ["dsgd", "dp-dpsgd", "dpdl", "dp-cga", "muffliato", "dp-netfleet", "ldp-dsgd", "decor"]
+MIXING += ["choco-sgd", "porter"]
 TRACKERS = {
     "dp-netfleet": [("y", "g")],
     "dpmixsgd": [("ux", "sx"), ("uy", "sy")],

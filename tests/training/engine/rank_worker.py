@@ -23,6 +23,8 @@ import torch.distributed as dist
 from torch import nn
 
 from overhear.training.algorithms import ALGORITHMS, Form
+from overhear.training.algorithms.compressed.compression import Compressor
+from overhear.training.algorithms.compressed.compression import Settings as Compressed
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.exchange import share_root
@@ -45,10 +47,11 @@ class Case(NamedTuple):
     graph: Callable[[], Topology]
     layout: str = "loop"
     of: Callable[[Topology], Setting] | None = None
+    compressor: Compressor | None = None
 
     @property
     def name(self) -> str:
-        of = "-mlp" if self.of else ""
+        of = f"-{self.compressor}" if self.compressor else "-mlp" if self.of else ""
         return f"{self.algorithm}-{self.form}-{self.graph.__name__}-{self.layout}{of}"
 
     @property
@@ -61,7 +64,10 @@ class Case(NamedTuple):
 
     def engine(self, **how: Any) -> Engine:
         graph = self.graph()
-        bound = bound_to(self.algorithm, graph, form=self.form, rounds=ROUNDS + 1)
+        settings = Compressed(compressor=self.compressor) if self.compressor else None
+        bound = bound_to(
+            self.algorithm, graph, form=self.form, rounds=ROUNDS + 1, settings=settings
+        )
         made = (self.of or functools.partial(setting, min_max=bound.blocks == 2))(graph)
         return Engine(replace(made, layout=self.layout), bound, **how)
 
@@ -120,6 +126,7 @@ CASES = {
         Case("dpdl", Form.REPAIRED, five, of=single_precision),
         Case("dpdl", Form.PUBLISHED, five, of=single_precision),
         Case("whisper", Form.REPAIRED, five, of=single_precision),
+        Case("porter", Form.REPAIRED, five, compressor=Compressor.RANDOM_K),
     )
 }
 

@@ -11,6 +11,7 @@ import torch
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.view.view import UnsupportedView
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet, dpdl
+from overhear.training.algorithms.compressed.compression import Compressor
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import push_weights
 from overhear.training.graphs.topologies import bipartite, directed_exponential, full, ring, star
@@ -439,6 +440,12 @@ CONTRACT: dict[str, tuple[str, dict[str, object]]] = {
     "dpmixsgd-1": ("dpmixsgd", {"beta_x": 1.0, "beta_y": 1.0}),
     "muffliato-1": ("muffliato", {"gossip_steps": 1}),
     "muffliato-90": ("muffliato", {"gossip_steps": 90}),
+    **{
+        f"{name}-{compressor}": (name, {"compressor": compressor})
+        for name in ("choco-sgd", "porter")
+        for compressor in Compressor
+        if compressor is not Compressor.TOP_K
+    },
     "dp-netfleet-1": ("dp-netfleet", {"local_steps": 1}),
     "dp-netfleet-per-round": (
         "dp-netfleet",

@@ -1,0 +1,1 @@
+"""Algorithms that send compressed differences to copies that everybody can compute."""
