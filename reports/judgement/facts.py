@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.guarantee import Bound, Status
+from ...privacy.guarantee import Bound, Goal, Status
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.plan.plan import Plan
-from ...runs.plan.schema import SecondOpinion
+from ...runs.plan.schema import SecondOpinion, Target
 from ...runs.run_file.run_file import RunFile
 from ...training.own.algorithms import algorithm_named, known_algorithm
 from ..schema import Remedy as Fix
@@ -156,7 +156,9 @@ class Facts:
     Attributes:
         claims: one for each adversary, worst first.
         target: the adversary that the run file names, None where it names none.
-        limit: the epsilon that it allows, None where no target was set.
+        limit: the epsilon that it allows, None where no target was set; of a target that is not
+            about epsilon the one that it comes to at the noise that was found for it.
+        goal: that target, None where it is about epsilon or was not set.
         delta: of the figures.
         algorithm, form: what is trained.
         agents: how many there are.
@@ -182,6 +184,7 @@ class Facts:
     rounds: int
     noise_multiplier: float
     seeded: bool
+    goal: Goal | None = None
     victim: int | None = None
     searched: bool = False
     private: bool = True
@@ -232,10 +235,25 @@ def adversary_key(name: str) -> object:
     return (found.sees, found.agents) if found.sees is Sees.OWN_LINKS else found.name
 
 
+def _target(target: Target, epsilon: Mapping[str, float]) -> tuple[float | None, Goal | None]:
+    """The epsilon that a target allows, and the target where it is about something else.
+
+    More of the same releases, or less noise, raise every figure; so a run is within a target of
+    risk if its epsilon is at most the one that was planned at the noise for that target.
+    """
+    goal = target.goal
+    if goal is None or target.adversary is None:
+        return None, None
+    if goal.epsilon is not None:
+        return float(goal.epsilon), None
+    return epsilon.get(target.adversary), goal
+
+
 def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
-    limit = plan.target.epsilon
+    epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
+    limit, goal = _target(plan.target, epsilon)
     algorithm = algorithm_named(config.algorithm.name)
     return Facts(
         claims=tuple(
@@ -255,7 +273,8 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
             for row, g in enumerate(plan.guarantees)
         ),
         target=plan.target.adversary,
-        limit=None if limit is None else float(limit),
+        limit=limit,
+        goal=goal,
         delta=plan.target.delta,
         algorithm=config.algorithm.name,
         form=config.algorithm.form,
@@ -290,7 +309,7 @@ def facts_of_report(
     """
     run, plan, ledger = report.run, report.plan, report.ledger
     algorithm = known_algorithm(run.algorithm)
-    limit = plan.target.epsilon
+    limit, goal = _target(plan.target, {row.name: float(row.epsilon) for row in plan.adversaries})
     return Facts(
         claims=tuple(
             Claim(
@@ -311,7 +330,8 @@ def facts_of_report(
             if row.name in ledger.epsilon
         ),
         target=plan.target.adversary,
-        limit=None if limit is None else float(limit),
+        limit=limit,
+        goal=goal,
         delta=plan.target.delta,
         algorithm=run.algorithm,
         form=run.form,

@@ -239,7 +239,7 @@ ACTIONS: Mapping[Action, str] = {
         "read what is sent to them."
     ),
     Action.TARGET: (
-        'Set `epsilon = {limit}` and `adversary = "{name}"` in [privacy] and {again}: the noise '
+        'Set {aim} and `adversary = "{name}"` in [privacy] and {again}: the noise '
         "that this takes is then calculated{multiplied}."
     ),
     Action.SEED: (

@@ -116,15 +116,14 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
             return ()
         try:
             graph, noise = as_run()
-            stated = p.model_copy(
-                update={
-                    "adversary": claim.name,
-                    "epsilon": None,
-                    "noise_multiplier": noise,
-                    "delta": min(p.delta, asked.delta),
-                    "adjacency": asked.adjacency,
-                    "victim": None,
-                }
+            stated = p.with_noise(
+                noise,
+                adversary=claim.name,
+                delta=min(p.delta, asked.delta),
+                adjacency=asked.adjacency,
+                victim=None,
+                holders=None,
+                records_held=None,
             )
             secret = config.training.model_copy(update={"evaluation_noise_seed": None})
             anew = config.model_copy(update={"privacy": stated, "training": secret})
@@ -226,13 +225,7 @@ def _same_noise(config: RunFile, plan: Plan, adversary: str | None, graph: Topol
     p = config.privacy
     if p is None:
         return None
-    kept = p.model_copy(
-        update={
-            "epsilon": None,
-            "noise_multiplier": plan.noise_multiplier,
-            "adversary": adversary or p.adversary,
-        }
-    )
+    kept = p.with_noise(plan.noise_multiplier, adversary=adversary or p.adversary)
     try:
         return make_plan(config.model_copy(update={"privacy": kept}), graph=graph)
     except InputError:  # what cannot be planned or accounted for is not named

@@ -161,7 +161,8 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         words["still"] = fill("; {others} would still be over the limit", others=others)
     multiplier = words.get("multiplier")
     if isinstance(multiplier, Figure):
-        words["multiplied"] = fill(" (noise multiplier {multiplier})", multiplier=multiplier)
+        if facts.goal is None or finding.limit != facts.limit:  # else another noise meets the goal
+            words["multiplied"] = fill(" (noise multiplier {multiplier})", multiplier=multiplier)
         used = words["used"]
         if isinstance(used, Figure) and used.text != multiplier.text:
             words["now"] = fill(" in place of {used}", used=used)
@@ -180,8 +181,18 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             "Continue": fill(phrases.CONTINUE, folder=ran.folder, file=run_folder.RUN),
         }
     if finding.limit is not None:
-        at: tuple[Key, ...] = ("plan", "target", "epsilon") if finding.limit == facts.limit else ()
-        words["limit"] = limit = Figure("given", finding.limit, at if ran else ())
+        of_run = finding.limit == facts.limit
+        at: tuple[Key, ...] = ("plan", "target", "epsilon") if of_run and not facts.goal else ()
+        number = Figure("given", finding.limit, at if ran else ())
+        limit: Sentence = (number,)
+        words["aim"] = fill("`epsilon = {limit}`", limit=number)
+        if of_run and facts.goal is not None:
+            goal = facts.goal
+            number = Figure("precise", finding.limit)
+            limit = fill("{limit} (what {goal} comes to)", limit=number, goal=(goal.words,))
+            key = f"tpr = {goal.tpr}, fpr = {goal.fpr}" if goal.tpr else f"advantage = {goal.figure}"
+            words["aim"] = (f"`{key.replace(', ', '`, `')}`",)
+        words["limit"] = limit
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
         words["only_proven"] = (", and only a proven figure passes",)
     if claim is not None:

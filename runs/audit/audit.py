@@ -24,7 +24,7 @@ from ..plan.plan import make_plan
 from ..run_file.build import Built, build
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
-from ..run_file.tables import PrivacyTable
+from ..run_file.privacy_table import PrivacyTable
 from ..stop import Stop
 from .aside import NOTHING_KEPT, aside_name, finish, keep
 from .folder_checks import folder_checks

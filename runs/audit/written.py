@@ -26,7 +26,7 @@ from ..evidence.schema import (
     Wealth,
 )
 from ..run_file.run_file import RunFile
-from ..run_file.tables import PrivacyTable
+from ..run_file.privacy_table import PrivacyTable
 
 __all__ = ["audit_of"]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from .tables import AttackTable, AuditTable, InterceptTable, ModelTable, PrivacyTable
+from .privacy_table import PrivacyTable
+from .tables import AttackTable, AuditTable, InterceptTable, ModelTable
 
 __all__ = [
     "audit_problems",
@@ -40,14 +41,19 @@ def resolved_privacy(
         problems += _outside(
             "[privacy] victim", (privacy.victim,), agents - 1, "agents count from 0"
         )
+    if privacy.holders is not None:
+        problems += _outside(
+            "[privacy] holders", privacy.holders, agents - 1, "agents count from 0"
+        )
     privacy = privacy.model_copy(update={"adversaries": names})
     if private:
         return privacy, problems
     # What asks for protection is refused here, and so is a clip norm that nothing reads.
     remedy = "choose a private algorithm or leave [privacy] out"
-    if privacy.epsilon is not None:
+    if privacy.goal is not None:
+        name = next(n for n in ("epsilon", "advantage", "tpr") if getattr(privacy, n) is not None)
         problems.append(
-            f"[privacy] epsilon={privacy.epsilon} cannot be met: {algorithm} adds no noise; "
+            f"[privacy] {name}={privacy.goal.figure} cannot be met: {algorithm} adds no noise; "
             f"{remedy}"
         )
     elif privacy.noise_multiplier:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, check_multiplier
+from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import NOT_A_CLIENT, Statement, Unit
+from ...privacy.guarantee import NOT_A_CLIENT, Goal, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
@@ -42,6 +42,9 @@ def account(  # every number that a figure depends on has a name here
     delta: float,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
     adversary: str | None = None,
     adversaries: Sequence[str] = (),
     victim: int | None = None,
@@ -57,7 +60,7 @@ def account(  # every number that a figure depends on has a name here
     accountant: Accountant | str = Accountant.PLD,
     **settings: object,
 ) -> Account:
-    """What an algorithm costs each adversary, at a noise multiplier or at a target epsilon.
+    """What an algorithm costs each adversary, at a noise multiplier or at the one for a target.
 
     The step is bound to its numbers and traced at the noise for which the figures are given, and
     traced again at another multiplier, clip norm and batch size: where the two do not agree, its
@@ -73,7 +76,11 @@ def account(  # every number that a figure depends on has a name here
         delta: of every epsilon, in (0, 1).
         epsilon: target in nats for `adversary`; the noise is calibrated to it.
         noise_multiplier: instead of epsilon: noise_std on a sum of clipped gradients / clip_norm.
-        adversary: whose epsilon meets the target, by default the eavesdropper's.
+        advantage: instead of epsilon: the largest true-positive rate minus false-positive rate
+            that any membership test of `adversary` may have, in (0, 1).
+        tpr: instead of epsilon: the largest true-positive rate of any such test at `fpr`.
+        fpr: false-positive rate, in (0, tpr).
+        adversary: whose figure meets the target, by default the eavesdropper's.
         adversaries: those to account for besides; by default outsiders and the worst neighbour.
         victim: the agent whose record is at risk; None searches the worst one.
         links: "clear", or "encrypted" where nobody on a link can read what crosses it.
@@ -90,8 +97,8 @@ def account(  # every number that a figure depends on has a name here
         settings: the algorithm's own hyper-parameters by name.
 
     Raises:
-        ValueError: a value out of range, an unknown name, or neither or both of epsilon and
-            noise_multiplier.
+        ValueError: a value out of range, an unknown name, or not exactly one of epsilon,
+            noise_multiplier, advantage and tpr.
         TypeError: something else than an algorithm, a topology or a number.
         UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
             step's noise does not keep its proportion to what is clipped.
@@ -108,13 +115,11 @@ def account(  # every number that a figure depends on has a name here
     chosen = algorithm_of(algorithm, step, settings=settings)
     if links not in _LINKS:
         raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
-    if (epsilon is None) == (noise_multiplier is None):
-        found = "neither" if epsilon is None else "both"
-        raise InputError(f"give epsilon or noise_multiplier, exactly one of them; {found} given")
-    if adversary is not None and epsilon is None:
+    goal = _goal(epsilon, noise_multiplier, advantage, tpr, fpr)
+    if adversary is not None and goal is None:
         raise InputError(
-            f"adversary={adversary!r} has no effect without epsilon, the target that is its own; "
-            "name it in adversaries"
+            f"adversary={adversary!r} has no effect without epsilon, advantage or tpr, the target "
+            "that is its own; name it in adversaries"
         )
     if form not in tuple(Form):
         raise InputError(f"form={form!r} must be 'repaired' or 'published'")
@@ -150,20 +155,44 @@ def account(  # every number that a figure depends on has a name here
             accountant=Accountant(accountant),
             records_per_person=records_per_person,
         ),
-        epsilon=epsilon,
+        goal=goal,
         noise_multiplier=noise_multiplier,
-        adversary=_TARGET if adversary is None and epsilon is not None else adversary,
+        adversary=_TARGET if adversary is None and goal is not None else adversary,
         adversaries=adversaries,
         victim=victim,
         encrypted=links == "encrypted",
     )
 
 
+def _goal(
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    advantage: float | None,
+    tpr: float | None,
+    fpr: float | None,
+) -> Goal | None:
+    """The target, None where the noise is given."""
+    aims = {"epsilon": epsilon, "advantage": advantage, "tpr": tpr}
+    aims["noise_multiplier"] = noise_multiplier
+    given = [name for name, value in aims.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if len(given) > 1 else "none"
+        raise InputError(
+            "give epsilon, noise_multiplier, advantage or tpr (with fpr), exactly one of them; "
+            f"{found} given"
+        )
+    if noise_multiplier is None:
+        return Goal(epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
+    if fpr is not None:
+        raise InputError(f"fpr={fpr!r:.40} has no effect without tpr; leave it out")
+    return None
+
+
 def account_of(
     subject: Subject,
     *,
     statement: Statement,
-    epsilon: float | None = None,
+    goal: Goal | None = None,
     noise_multiplier: float | None = None,
     adversary: str | None = None,
     adversaries: Sequence[str] = (),
@@ -177,9 +206,9 @@ def account_of(
     Args:
         subject: the run before its noise is known.
         statement: what every epsilon is said of.
-        epsilon: target of `adversary`.
-        noise_multiplier: instead of epsilon.
-        adversary: accounted for in any case; epsilon is its own.
+        goal: target of `adversary`.
+        noise_multiplier: instead of a goal.
+        adversary: accounted for in any case; the goal is its own.
         adversaries: accounted for besides; the usual ones where none are given.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
@@ -189,8 +218,8 @@ def account_of(
     Raises:
         ValueError: likewise, or it is limited and estimated to take more than some minutes.
     """
-    if epsilon is not None:
-        check_epsilon(epsilon, positive=True)
+    if goal is not None:
+        goal.check_accountant(statement.accountant)
     if noise_multiplier is not None:
         check_multiplier(noise_multiplier)
         check_noise(noise_multiplier)
@@ -213,7 +242,7 @@ def account_of(
         Asked(names, victim, encrypted),
         statement=statement,
         noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
+        goal=goal,
         target=adversary,
     )
     every = [
@@ -221,12 +250,12 @@ def account_of(
         for name, of in figures.joint_sensitivities.items()
     ]
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
-    target = None if epsilon is None else adversary
+    target = None if goal is None else adversary
     return Account(
         said_of=statement,
         noise_multiplier=figures.noise_multiplier,
         target=target,
-        epsilon_target=epsilon,
+        goal=goal,
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         joint_sensitivities=MappingProxyType(figures.joint_sensitivities),
         message_kinds=tuple(figures.message_kinds),

@@ -10,7 +10,7 @@ from overhear.privacy import EAVESDROPPER, Statement, Status
 from overhear.privacy.accounting.accountant import composed_epsilon
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.participation import Reach
-from overhear.training.accounts.totals import total_epsilon
+from overhear.training.persons.totals import total_epsilon
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
 
