@@ -8,7 +8,7 @@ here at the noise for which the figure is given, and held against a second trace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -56,6 +56,7 @@ def account(  # every number that a figure depends on has a name here
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
     records_per_person: int = 1,
+    holders: Mapping[int, int] | Sequence[int] = (),
     unit: Unit | str = Unit.RECORD,
     accountant: Accountant | str = Accountant.PLD,
     **settings: object,
@@ -92,6 +93,8 @@ def account(  # every number that a figure depends on has a name here
         form: "repaired", or "published" where the algorithm has both.
         adjacency: how two neighbouring data sets differ.
         records_per_person: states epsilon of so many records of one person besides.
+        holders: agents that hold records of one person, one each, or by agent how many it holds;
+            every figure is then about all of these together, and not about one record.
         unit: whose presence is hidden.
         accountant: how rounds are added up.
         settings: the algorithm's own hyper-parameters by name.
@@ -154,6 +157,7 @@ def account(  # every number that a figure depends on has a name here
             unit=Unit(unit),
             accountant=Accountant(accountant),
             records_per_person=records_per_person,
+            holders=_held_by(holders),
         ),
         goal=goal,
         noise_multiplier=noise_multiplier,
@@ -162,6 +166,18 @@ def account(  # every number that a figure depends on has a name here
         victim=victim,
         encrypted=links == "encrypted",
     )
+
+
+def _held_by(holders: Mapping[int, int] | Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(agent, records) of each holder."""
+    if isinstance(holders, Mapping):
+        return tuple(holders.items())
+    if isinstance(holders, str) or not isinstance(holders, Sequence):
+        raise InputTypeError(
+            f"holders={holders!r:.40} must be a list of agents, such as [0, 1], or the records of "
+            "each, such as {0: 3, 1: 2}"
+        )
+    return tuple((agent, 1) for agent in holders)
 
 
 def _goal(
@@ -229,8 +245,17 @@ def account_of(
             "clip_norm=None does not clip, so no noise bounds what a record gives away; set a "
             "finite clip_norm, or noise_multiplier=0 for a run without protection"
         )
+    if statement.holders and victim is not None:
+        raise InputError(
+            f"victim={victim} is about the records of one agent, and holders about a person with "
+            "records at several; give one of them"
+        )
     names = adversaries_of(
-        adversaries, target=adversary, agents=subject.graph.agents, encrypted=encrypted
+        adversaries,
+        target=adversary,
+        agents=subject.graph.agents,
+        encrypted=encrypted,
+        holders=statement.holders,
     )
     price = price_of(subject)
     if limited:
@@ -239,7 +264,7 @@ def account_of(
         notice(price.words)
     figures = figures_of(
         subject,
-        Asked(names, victim, encrypted),
+        Asked(names, victim, encrypted, statement.holders),
         statement=statement,
         noise_multiplier=noise_multiplier,
         goal=goal,

@@ -20,6 +20,7 @@ from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity
+from ..persons.holders import Holders, person_joint_sensitivities, usual_of_person
 from ..tracing.trace import AlgorithmTrace
 from .proportion import proportional, without_noise
 from .subject import Subject
@@ -37,17 +38,30 @@ class Asked(NamedTuple):
         adversaries: by name.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        holders: (agent, records) of every agent that holds records of the one person who is meant;
+            empty where one record of one agent is.
     """
 
     adversaries: Sequence[str]
     victim: int | None = None
     encrypted: bool = False
+    holders: Holders = ()
 
     def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
 
         Without noise there is nothing that a whole run would hide, so it is not looked at.
         """
+        if self.holders:
+            return dict(
+                person_joint_sensitivities(
+                    traces,
+                    list(dict.fromkeys(self.adversaries)),
+                    holders=self.holders,
+                    sampling_rate=subject.sampling_rate,
+                    encrypted=self.encrypted,
+                )
+            )
         found = joint_sensitivities(
             traces,
             list(dict.fromkeys(self.adversaries)),
@@ -89,14 +103,22 @@ class Figures(NamedTuple):
 
 
 def adversaries_of(
-    names: Sequence[str], *, target: str | None, agents: int, encrypted: bool
+    names: Sequence[str],
+    *,
+    target: str | None,
+    agents: int,
+    encrypted: bool,
+    holders: Holders = (),
 ) -> list[str]:
     """The adversaries to account for: those that are asked for or the usual ones, and the target.
 
     Raises:
         ValueError: the target's is another agent, and there is none.
     """
-    asked = [str(name) for name in names or (ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)]
+    usual: Sequence[str] = ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT
+    if holders:
+        usual = usual_of_person(usual, holders=holders, agents=agents)
+    asked = [str(name) for name in names or usual]
     asked += [target] if target is not None and target not in asked else []
     if agents > 1:
         return asked

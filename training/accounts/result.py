@@ -132,6 +132,7 @@ class Account:
 
         The run is traced once more for it, at its own noise.
         """
+        self._check_one_holder("epsilon of every agent's records")
         every = exposures_by_agent(
             self.subject.trace(self.noise_multiplier),
             dict(self.joint_sensitivities),
@@ -147,6 +148,13 @@ class Account:
             )
             for name, of in every.items()
         }
+
+    def _check_one_holder(self, what: str) -> None:
+        if self.said_of.holders:
+            raise InputError(
+                f"{what} is about the records of one agent, and this account is about "
+                f"{self.said_of.whose}; leave holders out"
+            )
 
     def _check_asked(self, adversary: str) -> None:
         if adversary not in self.guarantees:
@@ -179,6 +187,7 @@ class Account:
             ValueError: an adversary that was not asked for.
         """
         stated = self[adversary]
+        self._check_one_holder("what a figure adds up to, message by message,")
         return explain(
             self.subject.trace(self.noise_multiplier),
             stated,

@@ -69,7 +69,11 @@ class Summary:
     def said_of(self) -> str:
         """What every epsilon is said of, in a line."""
         said = self.statement
-        return f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}"
+        whose = f" of {said.whose}" if said.holders else ""
+        return (
+            f"{said.adjacency} {said.unit}{whose}, delta {said.delta:g}, accountant "
+            f"{said.accountant}"
+        )
 
 
 def rounded_up(value: float, digits: int = 3) -> str:
