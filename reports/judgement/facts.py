@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.guarantee import Bound, Goal, Status
+from ...privacy.guarantee import Bound, Goal, Statement, Status
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
@@ -167,6 +167,8 @@ class Facts:
         noise_multiplier: of the run.
         seeded: whether the noise can be repeated.
         victim: the only agent whose records the figures are for; None if they are for any record.
+        whose: whose records the figures are for where one person has some at several agents; else
+            empty.
         searched: whether the agent that is worst off was searched.
         private: whether the run clips and adds noise at all.
         counterpart: the private algorithm to use where it does neither.
@@ -186,6 +188,7 @@ class Facts:
     seeded: bool
     goal: Goal | None = None
     victim: int | None = None
+    whose: str = ""
     searched: bool = False
     private: bool = True
     counterpart: str = ""
@@ -249,6 +252,13 @@ def _target(target: Target, epsilon: Mapping[str, float]) -> tuple[float | None,
     return epsilon.get(target.adversary), goal
 
 
+def _whose(report: Report) -> str:
+    """Whose records the figures of a report are for; empty where one record of one agent is."""
+    held = next((row.holders for row in report.plan.adversaries if row.holders), [])
+    holders = tuple((one.agent, one.records) for one in held)
+    return Statement(delta=report.plan.target.delta, holders=holders).whose
+
+
 def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
@@ -284,7 +294,8 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
         noise_multiplier=plan.noise_multiplier,
         seeded=config.training.evaluation_noise_seed is not None,
         victim=None if p is None else p.victim,
-        searched=(p is None or p.victim is None) and config.data.agents > 1,
+        whose=plan.statement.whose,
+        searched=(p is None or (p.victim is None and p.holders is None)) and config.data.agents > 1,
         private=p is not None and algorithm.private,
         counterpart=algorithm.private_counterpart or algorithm.name,
     )
@@ -341,6 +352,7 @@ def facts_of_report(
         noise_multiplier=float(run.noise_multiplier),
         seeded=run.evaluation_noise_seed is not None,
         victim=victim,
+        whose=_whose(report),
         private=algorithm is None or algorithm.private,
         counterpart=(algorithm and algorithm.private_counterpart) or run.algorithm,
         ran=Ran(

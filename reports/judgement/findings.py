@@ -241,7 +241,7 @@ def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
         yield Kind.OTHER_ADJACENCY
     if not claim.delta <= asked.delta:
         yield Kind.LARGER_DELTA
-    if asked.any_record and facts.victim is not None:
+    if asked.any_record and (facts.victim is not None or facts.whose):
         yield Kind.ONE_VICTIM
     infinite = math.isinf(claim.epsilon)
     if infinite:

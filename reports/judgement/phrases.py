@@ -84,7 +84,7 @@ KINDS: Mapping[Kind, str] = {
         "The figure holds at delta {delta}, which is larger than the limit's {asked_delta}."
     ),
     Kind.ONE_VICTIM: (
-        "The figure is for records of agent {asked_victim} alone, the limit for any record."
+        "The figure is for {asked_victim} alone, the limit for any record of any agent."
     ),
     Kind.UNPROTECTED: (
         "Nothing keeps {who} from recognising, or rebuilding, {record}: no protection, epsilon is "
@@ -282,7 +282,7 @@ ACTIONS: Mapping[Action, str] = {
     Action.UNIT: 'Ask for `unit = "{unit}"`.',
     Action.ADJACENCY: 'Set `adjacency = "{asked_adjacency}"` in [privacy] and train again.',
     Action.DELTA: "Set `delta = {asked_delta}` in [privacy] and train again.",
-    Action.VICTIM: "Leave `victim` out of [privacy] and train again.",
+    Action.VICTIM: "Leave {limiting} out of [privacy] and train again.",
     Action.ACCOUNT: "Name it in `adversaries` of [privacy] in the run file and train again.",
     Action.DISTRUST: (
         "Do not rely on any figure of this run: the proof, the program or the measurement is "
@@ -328,7 +328,7 @@ STATEMENTS: Mapping[str, str] = {
     "inexpressible": "has no bound that can be expressed: ε ≤",
 }
 STATEMENT = (
-    "One {unit} of agent {victim} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over "
+    "{Subject} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over "
     "{rounds} rounds."
 )
 REASON = "The reason: {because}."

@@ -107,7 +107,7 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
         limit=facts.limit,
         words={
             "lead": (phrases.STATEMENTS[lead],),
-            "victim": Figure("whole", claim.victim, ("plan", "adversaries", claim.row, "victim")),
+            "Subject": _subject(claim, facts),
             "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
         },
     )
@@ -117,6 +117,14 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
     if facts.limit is not None:
         templates.append(phrases.ALLOWED)
     return tuple(_filled(template, finding, facts) for template in templates)
+
+
+def _subject(claim: Claim, facts: Facts) -> Sentence:
+    """Who is protected or exposed, at the beginning of a sentence."""
+    if facts.whose:
+        return (f"{facts.whose[:1].upper()}{facts.whose[1:]}",)
+    victim = Figure("whole", claim.victim, ("plan", "adversaries", claim.row, "victim"))
+    return fill("One {unit} of agent {victim}", unit=claim.unit, victim=victim)
 
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
@@ -207,14 +215,15 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words |= {
             "who": name,
             "Who": f"{name[:1].upper()}{name[1:]}",
-            "record": f"a given record of agent {claim.victim}{searched}",
+            "record": f"{facts.whose or f'a given record of agent {claim.victim}'}{searched}",
             "figure": Figure(kind, claim.epsilon, ("ledger", "epsilon", claim.name) if ran else ()),
             "delta": Figure("small", claim.delta, place if ran else ()),
             "unit": claim.unit,
             "adjacency": claim.adjacency,
             "because": claim.because,
             "by": ("just over" if close else "over",),
-            "asked_victim": "" if facts.victim is None else facts.victim,
+            "asked_victim": (facts.whose or f"records of agent {facts.victim}",),
+            "limiting": ("`holders`" if facts.whose else "`victim`",),
         }
     return words | dict(finding.words)
 

@@ -272,6 +272,12 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
         )
     if multiplier == 0:
         raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
+    if config.privacy.holders is not None:
+        raise InputError(
+            f"[privacy] holders={list(config.privacy.holders)} makes every figure one about a "
+            "person with records at these agents, and an audit plants single records: train and "
+            "audit the same run file without holders, which says what one record loses"
+        )
     return config.privacy
 
 

@@ -45,13 +45,20 @@ class GroupEpsilon(Described):
     epsilon: NotNegative
 
 
+class Holder(Described):
+    """An agent that holds records of the one person that is meant."""
+
+    agent: Count
+    records: Annotated[int, Field(ge=1)]
+
+
 class PlannedAdversary(Described):
     """What one adversary can learn about one record, as planned."""
 
     name: str
     """The adversary that was asked for."""
     victim: Count
-    """The agent whose record is meant."""
+    """The agent whose record is meant; of several holders the first."""
     worst_adversary: str | None
     """The adversary behind the name, where the worst one was searched."""
     joint_sensitivity: NotNegative
@@ -70,6 +77,8 @@ class PlannedAdversary(Described):
     because: str
     group: list[GroupEpsilon] | None = None
     """Of several records of one person, where `records_per_person` asks for them."""
+    holders: list[Holder] | None = None
+    """Who holds the records of the one person that the figures are about, where `holders` asks."""
 
     @model_validator(mode="after")
     def _of_its_epsilon(self) -> Self:

@@ -6,6 +6,7 @@ Each function gives a table with its defaults filled in, and one line for each p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from .privacy_table import PrivacyTable
 from .tables import AttackTable, AuditTable, InterceptTable, ModelTable
@@ -203,7 +204,11 @@ def _adversaries(
     from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
     from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
-    default = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
+    default: Sequence[str] = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
+    if privacy.holders is not None:
+        from ...training.persons.holders import usual_of_person
+
+        default = usual_of_person(default, holders=privacy.held_by, agents=agents)
     given = "adversaries" in privacy.model_fields_set
     asked = privacy.adversaries if given else default
     names = tuple(dict.fromkeys((privacy.adversary, *asked)))

@@ -48,9 +48,9 @@ class PrivacyTable(Table):
     """Whose presence is hidden."""
     records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
     """States epsilon of so many records of one person at one agent besides that of one record."""
-    holders: Annotated[Indices, Field(min_length=1)] | None = None
+    holders: Indices | None = None
     """Agents that hold records of one person; every figure is then about all of these together."""
-    records_held: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] | None = None
+    records_held: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
     """How many each of `holders` holds; by default one each."""
     adjacency: Literal["add-or-remove-one", "zero-out", "replace-one"] = "add-or-remove-one"
     """How two neighbouring data sets differ."""
@@ -86,6 +86,8 @@ class PrivacyTable(Table):
                     "records_held has no effect without holders, the agents that hold the records"
                 )
             return self
+        if not self.holders:
+            raise InputError("holders=[] must name an agent; leave it out for one record of one")
         if len(set(self.holders)) < len(self.holders):
             raise InputError(
                 f"holders={list(self.holders)} must name each agent once; records_held says how "

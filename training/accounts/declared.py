@@ -160,6 +160,11 @@ def account_of_releases(
             f"unit={str(statement.unit)!r} of the statement must be {str(header.unit)!r}, that of "
             "the log"
         )
+    if statement.holders:
+        raise InputError(
+            f"declared releases are about one record of one agent, not about {statement.whose}: a "
+            "log does not say which batches are drawn apart; leave holders out"
+        )
     if victim is not None and not 0 <= victim < header.agents:
         raise InputError(f"victim={victim} must lie in 0..{header.agents - 1}")
     if not log.rounds:

@@ -38,9 +38,12 @@ def row_of(stated: Guarantee) -> dict[str, Any]:
 
 def _group(stated: Guarantee) -> dict[str, Any]:
     """Of several records of one person, where that was asked for."""
-    if not stated.group:
-        return {}
-    return {"group": [{"records": k, "epsilon": _finite(of)} for k, of in stated.group]}
+    found: dict[str, Any] = {}
+    if stated.group:
+        found["group"] = [{"records": k, "epsilon": _finite(of)} for k, of in stated.group]
+    if held := stated.statement.holders:
+        found["holders"] = [{"agent": agent, "records": records} for agent, records in held]
+    return found
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
