@@ -81,6 +81,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         plan=held["plan"],
         spent=held["ledger"]["epsilon"],
         head=held["plan"]["adversaries"][head.row],
+        subject=facts.whose or f"one {head.unit}",
         verdict=found,
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,

@@ -66,7 +66,7 @@ def _adversaries(report: Report) -> Iterator[str]:
         rows.append(
             [
                 adversary_words(row.name, row.worst_adversary),
-                str(row.victim),
+                ", ".join(str(one.agent) for one in row.holders or []) or str(row.victim),
                 "∞" if is_infinite(epsilon) else shown,
                 small(row.delta),
                 row.unit,
@@ -75,7 +75,8 @@ def _adversaries(report: Report) -> Iterator[str]:
                 STATUSES[standing(row.status, float(epsilon))],
             ]
         )
-    yield "## Who could learn what about one record\n"
+    whose = facts_of_report(report).whose
+    yield f"## Who could learn what about {whose or 'one record'}\n"
     yield _table(rows)
     if report.second_opinion:
         yield "".join(

@@ -30,6 +30,7 @@ __all__ = [
     "adversary_key",
     "facts_of_plan",
     "facts_of_report",
+    "whose_of",
 ]
 
 _NO_BOUND = (Bound.CENTRAL_LIMIT, Bound.NOT_STATED)
@@ -252,7 +253,7 @@ def _target(target: Target, epsilon: Mapping[str, float]) -> tuple[float | None,
     return epsilon.get(target.adversary), goal
 
 
-def _whose(report: Report) -> str:
+def whose_of(report: Report) -> str:
     """Whose records the figures of a report are for; empty where one record of one agent is."""
     held = next((row.holders for row in report.plan.adversaries if row.holders), [])
     holders = tuple((one.agent, one.records) for one in held)
@@ -352,7 +353,7 @@ def facts_of_report(
         noise_multiplier=float(run.noise_multiplier),
         seeded=run.evaluation_noise_seed is not None,
         victim=victim,
-        whose=_whose(report),
+        whose=whose_of(report),
         private=algorithm is None or algorithm.private,
         counterpart=(algorithm and algorithm.private_counterpart) or run.algorithm,
         ran=Ran(

@@ -328,8 +328,7 @@ STATEMENTS: Mapping[str, str] = {
     "inexpressible": "has no bound that can be expressed: ε ≤",
 }
 STATEMENT = (
-    "{Subject} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over "
-    "{rounds} rounds."
+    "{Subject} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over {rounds} rounds."
 )
 REASON = "The reason: {because}."
 ALLOWED = "The run file allows ε ≤ {limit} at the same δ."

@@ -198,7 +198,9 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             goal = facts.goal
             number = Figure("precise", finding.limit)
             limit = fill("{limit} (what {goal} comes to)", limit=number, goal=(goal.words,))
-            key = f"tpr = {goal.tpr}, fpr = {goal.fpr}" if goal.tpr else f"advantage = {goal.figure}"
+            key = (
+                f"tpr = {goal.tpr}, fpr = {goal.fpr}" if goal.tpr else f"advantage = {goal.figure}"
+            )
             words["aim"] = (f"`{key.replace(', ', '`, `')}`",)
         words["limit"] = limit
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)

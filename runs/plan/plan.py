@@ -236,9 +236,7 @@ def make_plan(
     )
 
 
-def _target(
-    privacy: PrivacyTable | None, statement: Statement, *, reached: float | None
-) -> Target:
+def _target(privacy: PrivacyTable | None, statement: Statement, *, reached: float | None) -> Target:
     if privacy is None:
         return Target(epsilon=None, delta=statement.delta, adversary=None)
     goal, adversary = privacy.goal, privacy.adversary

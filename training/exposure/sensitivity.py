@@ -99,8 +99,7 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
     top = max(every, key=cost)
     shapes = {
-        tuple(r._replace(joint_sensitivity=0.0, contributions=0) for r in e.releases)
-        for e in every
+        tuple(r._replace(joint_sensitivity=0.0, contributions=0) for r in e.releases) for e in every
     }
     if len(shapes) != 1:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
