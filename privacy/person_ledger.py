@@ -1,7 +1,7 @@
 """A person's ledger: what each run released about one person, and what all of them cost together.
 
     {"schema": "person-1", "chain": ...}
-    {"run": ..., "adjacency": ..., "delta": ..., "target": ..., "views": {name: {...}}, "chain": ...}
+    {"run": ..., "adjacency": ..., "delta": ..., "target": ..., "views": {...}, "chain": ...}
 
 A line is a run; its views are the rounds as each adversary sees them, as an accountant takes them
 (`Event`). Each line carries the digest of all of the file before it, so a line that was changed,

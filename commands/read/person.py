@@ -41,6 +41,7 @@ def person(
     again. All rounds are composed by privacy loss distribution; epsilons are not added up.
     """
     from ...privacy.errors import InputError
+    from ...reports.plain_text import plain
     from ...reports.total.person import add_runs, person_total, sentences
 
     if add:
@@ -50,6 +51,8 @@ def person(
             )
         trust(trust_code)
         add_runs(ledgers[0], add)
+        for folder in add:
+            say(make_console(stderr=True), f"{plain(folder)} was added to {plain(ledgers[0])}.")
     elif trust_code:
         raise InputError("--trust-code is for the runs of --add; leave it out")
     found = person_total(ledgers, adversary=adversary, delta=delta)

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...privacy.guarantee import Status
-from ...reports.judgement.phrases import STATUSES, adversary_words
+from ...reports.judgement.phrases import adversary_words
 from ...reports.schema import PersonTotal, Total
+from ...reports.standing import STATUSES
 from ...reports.total.words import epsilon_words
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, score, small

@@ -8,12 +8,12 @@ from ...runs.evidence.membership import MembershipRate
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ...runs.plan.second_opinions import bracket_words
 from ..judgement.facts import facts_of_report
-from ..judgement.phrases import STATUSES, adversary_words
+from ..judgement.phrases import adversary_words
 from ..judgement.sentence import text_of
 from ..judgement.verdict import verdict
 from ..plain_text import markdown_text
 from ..schema import Report
-from ..standing import standing
+from ..standing import STATUSES, standing
 from ..total.words import epsilon_words, sentences
 
 __all__ = ["report_markdown"]

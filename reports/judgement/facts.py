@@ -6,7 +6,7 @@ Nothing here is phrased, and nothing is decided.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.guarantee import Bound, Goal, Statement, Status
@@ -75,6 +75,7 @@ class Asked:
         epsilon: the largest that passes; None asks for nothing.
         delta, unit, adjacency: of the statement.
         any_record: whether a figure for the records of one agent alone does not pass.
+        goal: what membership tests may achieve at most, in place of epsilon; delta is then 1.
     """
 
     adversary: str
@@ -83,18 +84,21 @@ class Asked:
     unit: str
     adjacency: str
     any_record: bool
+    goal: Goal | None = None
 
     @classmethod
-    def of_limit(cls, limit: Limit) -> Asked:
-        """What a limit of a policy asks."""
-        return cls(
+    def of_limit(cls, limit: Limit) -> list[Asked]:
+        """What a limit of a policy asks: of epsilon, and of membership tests."""
+        stated = cls(
             adversary=limit.adversary,
             epsilon=limit.epsilon,
-            delta=limit.delta,
+            delta=limit.at_delta,
             unit=limit.unit,
             adjacency=limit.adjacency,
             any_record=True,
         )
+        of_tests = [replace(stated, epsilon=None, delta=1.0, goal=goal) for goal in limit.goals]
+        return [*([] if limit.epsilon is None else [stated]), *of_tests]
 
     @classmethod
     def of_target(cls, claim: Claim, epsilon: float | None) -> Asked:

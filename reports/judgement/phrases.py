@@ -15,7 +15,6 @@ from ...privacy.adversary import (
     SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
 )
-from ...privacy.guarantee import Status
 from .findings import Action, Kind
 
 
@@ -33,16 +32,6 @@ class Note(enum.StrEnum):
     SUSPICIOUS = "suspicious"
     ENCRYPTED = "encrypted links"
 
-
-HEURISTIC = "heuristic: at least this bad, no upper bound known"
-STATUSES: Mapping[Status, str] = {
-    Status.PROVEN: "proven",
-    Status.DECLARED: "declared: an upper bound, if the list of releases is true",
-    Status.CHECKED: "declared, checked: as declared, and what was kept of the releases agrees",
-    Status.HEURISTIC: HEURISTIC,
-    Status.NO_PROTECTION: "no protection: something is shown that no noise hides",
-    Status.CANNOT_BE_EXPRESSED: "cannot be expressed: no finite bound is known here, one may exist",
-}
 
 HEADLINES: Mapping[Kind, str] = {
     Kind.WITHIN: "The target is met against {who}",
@@ -107,6 +96,13 @@ KINDS: Mapping[Kind, str] = {
     Kind.OVER: (
         "{Who} could learn more than the limit allows about whether {record} was trained on: "
         "epsilon is {figure} at delta {delta}, {by} the limit of {limit}."
+    ),
+    Kind.RISK_WITHIN: (
+        "Membership tests of {who} come to {name} {reached} at most for one {unit} ({adjacency}), "
+        "proven; the limit is {limit_words}."
+    ),
+    Kind.RISK_OVER: (
+        "Membership tests of {who} may come to {name} {reached}, over the limit of {limit_words}."
     ),
     Kind.REBUILT: "An attack rebuilt more than the proof allows: {said}",
     Kind.MEASURED: (

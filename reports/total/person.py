@@ -129,6 +129,10 @@ def person_total(
     runs: dict[str, PersonRun] = {}
     twice = list[str]()
     for path in ledgers:
+        if not path.exists():
+            raise FileNotFoundError(
+                f"no ledger of a person at {path}; begin one with overhear person {path} --add DIR"
+            )
         for run in read_person_ledger(path).runs:
             known = runs.setdefault(run.run, run)
             if known is run:

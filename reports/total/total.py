@@ -19,8 +19,8 @@ from ...privacy.guarantee import Statement, Status
 from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.folder.same_records import HeldRecords, held_records
-from ...training.persons.totals import total_epsilon
 from ...training.exposure.guarantees import run_epsilon
+from ...training.persons.totals import total_epsilon
 from ..plain_text import plain
 from ..schema import Total, TotalAdversary, TotalRun
 

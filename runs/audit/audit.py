@@ -23,8 +23,8 @@ from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build
 from ..run_file.device import find_device
-from ..run_file.run_file import RunFile, load_run_file
 from ..run_file.privacy_table import PrivacyTable
+from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
 from .aside import NOTHING_KEPT, aside_name, finish, keep
 from .folder_checks import folder_checks

@@ -172,7 +172,6 @@ class _Run:
 
     def worst_of(self, adversaries: Sequence[Adversary]) -> JointSensitivity:
         """The one that costs most; where none is worst in every round, the worst of each round."""
-        known: dict[tuple[int, ...], JointSensitivity] = {}
         found = []
         for who in adversaries:
             seeing = who
@@ -180,7 +179,7 @@ class _Run:
                 seeing = Adversary(name=who.name, sees=Sees.END_STATES)
             for residues in self._residues:
                 residues.check(seeing)
-            found.append(self._stated(who, seeing, known))
+            found.append(self._stated(who, seeing))
         try:
             return worst(found)
         except UnsupportedView as error:
@@ -190,9 +189,7 @@ class _Run:
                 f"others; name one adversary, such as {top}"
             ) from error
 
-    def _stated(
-        self, who: Adversary, seeing: Adversary, known: dict[tuple[int, ...], JointSensitivity]
-    ) -> JointSensitivity:
+    def _stated(self, who: Adversary, seeing: Adversary) -> JointSensitivity:
         try:
             views = {key: view.of_adversary(seeing) for key, view in self._views.items()}
             return self._sensitivity(who, views)
