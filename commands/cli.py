@@ -33,6 +33,7 @@ from .prepare.plan import plan
 from .read.account import account
 from .read.check import check
 from .read.compare import compare
+from .read.person import person
 from .read.report import report
 from .read.schema import schema
 from .read.total import total
@@ -112,7 +113,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
 for command in (
     *(new, budget, plan, account),
     *(train, attack, invert, audit),
-    *(report, check, compare, total, schema),
+    *(report, check, compare, total, person, schema),
     demo,
 ):
     app.command()(_without_exits(command))

@@ -6,8 +6,9 @@ import enum
 import math
 from dataclasses import dataclass
 
-from .accounting.request import Accountant, Adjacency, check_delta
-from .errors import InputError
+from ._validate import check_real
+from .accounting.request import Accountant, Adjacency, check_delta, check_epsilon
+from .errors import InputError, InputTypeError
 from .participation import group
 
 
@@ -93,6 +94,97 @@ class Bound(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Goal:
+    """What the noise of a run is calibrated to: epsilon, or what membership inference achieves.
+
+    Attributes:
+        epsilon: largest privacy loss that is allowed, in nats, at the delta of the statement.
+        advantage: largest true-positive rate minus false-positive rate of any test, in (0, 1).
+        tpr: largest true-positive rate of any test at `fpr`, in (fpr, 1).
+        fpr: false-positive rate of `tpr`, in (0, 1).
+
+    Raises:
+        ValueError: not exactly one of epsilon, advantage and tpr; tpr without fpr, or fpr without
+            tpr; a value out of range.
+        TypeError: a value that is no number.
+
+    Source: Kulynych et al., arXiv:2407.02191: noise for the risk that is meant, not for epsilon.
+
+    >>> Goal(advantage=0.1).words, Goal(tpr=0.2, fpr=0.01).figure
+    ('advantage 0.1', 0.2)
+    """
+
+    epsilon: float | None = None
+    advantage: float | None = None
+    tpr: float | None = None
+    fpr: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check that one target is there, and that it can be met by some noise."""
+        given = [n for n in ("epsilon", "advantage", "tpr") if getattr(self, n) is not None]
+        if (self.tpr is None) != (self.fpr is None):
+            there, gone = ("tpr", "fpr") if self.fpr is None else ("fpr", "tpr")
+            raise InputError(
+                f"{there}={getattr(self, there)!r:.40} needs {gone} beside it: the true-positive "
+                "rate that is allowed (tpr), and the false-positive rate at which it is (fpr)"
+            )
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise InputError(f"give epsilon, advantage or tpr, exactly one of them; {found} given")
+        if self.epsilon is not None:
+            check_epsilon(self.epsilon, positive=True)
+        if self.advantage is not None:
+            check_real("advantage", self.advantage)
+            if not 0.0 < self.advantage < 1.0:
+                raise InputError(
+                    f"advantage={self.advantage} must lie strictly between 0 and 1; it is the "
+                    "largest true-positive rate minus false-positive rate of a membership test"
+                )
+        if self.tpr is not None and self.fpr is not None:
+            check_real("tpr", self.tpr)
+            check_real("fpr", self.fpr)
+            if not 0.0 < self.fpr < self.tpr < 1.0:
+                raise InputError(
+                    f"tpr={self.tpr} at fpr={self.fpr}: both must lie strictly between 0 and 1, "
+                    "and tpr above fpr, which a blind guess has"
+                )
+
+    @property
+    def of_risk(self) -> bool:
+        """Whether it is about membership inference, not about epsilon."""
+        return self.epsilon is None
+
+    @property
+    def figure(self) -> float:
+        """The largest value that is allowed of what it is about."""
+        return next(v for v in (self.epsilon, self.advantage, self.tpr) if v is not None)
+
+    @property
+    def words(self) -> str:
+        """It in words.
+
+        >>> Goal(tpr=0.2, fpr=0.01).words
+        'TPR 0.2 at FPR 0.01'
+        """
+        if self.tpr is not None:
+            return f"TPR {self.tpr:g} at FPR {self.fpr:g}"
+        name = "advantage" if self.epsilon is None else "epsilon"
+        return f"{name} {self.figure:g}"
+
+    def check_accountant(self, accountant: Accountant) -> None:
+        """Refuse an accountant that gives no trade-off curve.
+
+        Raises:
+            ValueError: risk is found from the privacy loss distribution alone.
+        """
+        if self.of_risk and accountant is not Accountant.PLD:
+            raise InputError(
+                f"a target of {self.words} is met by accountant='pld' alone, not '{accountant}', "
+                "which gives no trade-off curve; leave accountant out, or give epsilon"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
     """What every epsilon of a run is said of; made once, from the run file, and passed on.
 
@@ -102,10 +194,13 @@ class Statement:
         unit: whose presence is hidden.
         accountant: how rounds are added up.
         records_per_person: besides one record, how many of one person are spoken of.
+        holders: (agent, records) of every agent that holds records of the one person that every
+            epsilon is about; all of these are there, or none is, or all are replaced. Empty where
+            it is about one record of one agent.
 
     Raises:
-        ValueError: a value that is unknown, delta outside (0, 1), or an accountant that does not
-            cover several records.
+        ValueError: a value that is unknown, delta outside (0, 1), holders that repeat or are none,
+            or an accountant that does not cover several records.
         TypeError: delta or a count is no number.
 
     >>> Statement(delta=1e-5, adjacency="replace-one").adjacency
@@ -117,6 +212,7 @@ class Statement:
     unit: Unit = Unit.RECORD
     accountant: Accountant = Accountant.PLD
     records_per_person: int = 1
+    holders: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Check delta, and turn the names of members into members."""
@@ -130,6 +226,47 @@ class Statement:
                 f"records_per_person={self.records_per_person} is added up by accountant='pld' "
                 f"alone, not '{self.accountant}'; leave accountant out"
             )
+        self._check_holders()
+
+    def _check_holders(self) -> None:
+        agents = [agent for agent, _ in self.holders]
+        for agent in agents:
+            if isinstance(agent, bool) or not isinstance(agent, int):
+                raise InputTypeError(f"holder {agent!r:.40} must be the number of an agent")
+            if agent < 0 or agents.count(agent) > 1:
+                raise InputError(
+                    f"holders={agents} must be numbers of agents, from 0, each of them once"
+                )
+        for _, records in self.holders:
+            group(records, 1.0)  # refuses what is no count
+        if not self.holders:
+            return
+        group(sum(records for _, records in self.holders), 1.0)
+        if self.records_per_person > 1:
+            raise InputError(
+                f"records_per_person={self.records_per_person} is about one agent, and holders "
+                f"{agents} about a person with records at these; say how many each holds instead"
+            )
+        if self.accountant is not Accountant.PLD:
+            raise InputError(
+                f"holders={agents} are added up by accountant='pld' alone, not "
+                f"'{self.accountant}'; leave accountant out"
+            )
+
+    @property
+    def whose(self) -> str:
+        """Whose records every epsilon is about where it is not one record of one agent.
+
+        >>> Statement(delta=1e-5, holders=((0, 3), (1, 1))).whose
+        'one person with 3 records at agent 0 and 1 record at agent 1'
+        """
+        each = [
+            f"{records} {'record' if records == 1 else 'records'} at agent {agent}"
+            for agent, records in self.holders
+        ]
+        *first, last = each or [""]
+        said = f"{', '.join(first)} and {last}" if first else last
+        return f"one person with {said}" if said else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,8 @@ from ..runs.plan.schema import Planned, SecondOpinion
 __all__ = [
     "Hits",
     "Odds",
+    "PersonTotal",
+    "PersonTotalRun",
     "Released",
     "Remedy",
     "Report",
@@ -44,6 +46,7 @@ __all__ = [
     "TotalAdversary",
     "TotalRun",
     "Utility",
+    "person_total_schema",
     "report_schema",
     "total_schema",
 ]
@@ -251,6 +254,36 @@ class Total(Described):
     """Adversaries that not every run accounts for."""
 
 
+class PersonTotalRun(Described):
+    """A run that is counted for a person."""
+
+    label: str
+    """What the ledger calls it."""
+    run: str
+    """What tells it from others."""
+    whose: str
+    """Which records of the person it is about."""
+    counted: Literal["planned", "released"]
+    """Released: more than was planned."""
+    alone: NotNegative
+    """Epsilon of the run by itself, at the delta of the total."""
+
+
+class PersonTotal(Described):
+    """What one adversary who holds the views of several runs learns about one person."""
+
+    version: Annotated[Literal[1], Field(alias="schema")]
+    adversary: str
+    epsilon: NotNegative
+    """Of all runs together."""
+    delta: Delta
+    adjacency: Adjacency
+    status: Status
+    runs: list[PersonTotalRun]
+    named_twice: list[str]
+    """Runs that several ledgers name alike; they are counted once."""
+
+
 class Report(Described):
     """The figures of one run, of one record of one agent, for every adversary."""
 
@@ -304,3 +337,12 @@ def total_schema() -> JsonSchemaValue:
     1
     """
     return schema_of(Total, "overhear total --json, version 1")
+
+
+def person_total_schema() -> JsonSchemaValue:
+    """JSON Schema (2020-12) of `overhear person --json`.
+
+    >>> person_total_schema()["properties"]["schema"]["const"]
+    1
+    """
+    return schema_of(PersonTotal, "overhear person --json, version 1")

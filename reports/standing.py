@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ..privacy.guarantee import Status
 
-__all__ = ["standing"]
+__all__ = ["HEURISTIC", "STATUSES", "standing"]
+
+HEURISTIC = "heuristic: at least this bad, no upper bound known"
+STATUSES: Mapping[Status, str] = {
+    Status.PROVEN: "proven",
+    Status.DECLARED: "declared: an upper bound, if the list of releases is true",
+    Status.CHECKED: "declared, checked: as declared, and what was kept of the releases agrees",
+    Status.HEURISTIC: HEURISTIC,
+    Status.NO_PROTECTION: "no protection: something is shown that no noise hides",
+    Status.CANNOT_BE_EXPRESSED: "cannot be expressed: no finite bound is known here, one may exist",
+}
 
 
 def standing(status: str, epsilon: float) -> Status:

@@ -188,6 +188,8 @@ def _show_plan(
     if target.get("epsilon") is not None:
         aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
         say(console, f"Target: {aim} against {target['adversary']}")
+    elif (reached := target.get("reached")) is not None:
+        say(console, f"Target: {_risk_words(target, bound(reached, 4))}")
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.
     words = " ".join(one.words for one in advice)
@@ -200,6 +202,14 @@ def _show_plan(
     for warning in found["warnings"]:
         if not any(because in warning for because in said):
             say(console, f"Warning: {warning}")
+
+
+def _risk_words(target: Mapping[str, Any], reached: str) -> str:
+    """A target of membership inference, and what it comes to."""
+    asked = f"advantage {target.get('advantage')}"
+    if target.get("tpr") is not None:
+        asked = f"TPR {target['tpr']} at FPR {target['fpr']}"
+    return f"{asked} of membership tests against {target['adversary']}, which comes to {reached}"
 
 
 def _show_advice(advice: Sequence[Advice], console: Console) -> None:

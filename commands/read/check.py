@@ -70,10 +70,15 @@ def _decided(folder: Path, wanted: Policy) -> Decision:
         return check_declared(folder, wanted)
     from ...reports.document.checked_run import read_checked_run
     from ...reports.judgement.gate import decide
-    from ...reports.judgement.remedies import limit_fixes
+    from ...reports.judgement.remedies import limit_fixes, limit_risks
 
     run = read_checked_run(folder)
-    return decide(wanted, run.facts, fixes=limit_fixes(run.config, run.spent))
+    return decide(
+        wanted,
+        run.facts,
+        fixes=limit_fixes(run.config, run.spent),
+        risks=limit_risks(run.config, run.spent),
+    )
 
 
 def _object(decision: Decision, folder: Path, policy: Path) -> dict[str, object]:

@@ -19,6 +19,7 @@ class SchemaName(enum.StrEnum):
     POLICY = "policy"
     REPORT = "report"
     TOTAL = "total"
+    PERSON = "person"
     MEMBERSHIP = "membership"
     LAST_MODEL = "last-model"
     AUDIT = "audit"
@@ -38,6 +39,10 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
         from ...reports.schema import total_schema
 
         print_json(total_schema())
+    elif what is SchemaName.PERSON:
+        from ...reports.schema import person_total_schema
+
+        print_json(person_total_schema())
     elif what is SchemaName.MEMBERSHIP:
         from ...runs.evidence.membership import membership_schema
 

@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...privacy.guarantee import Status
-from ...reports.judgement.phrases import STATUSES, adversary_words
-from ...reports.schema import Total
+from ...reports.judgement.phrases import adversary_words
+from ...reports.schema import PersonTotal, Total
+from ...reports.standing import STATUSES
 from ...reports.total.words import epsilon_words
 from ...runs.evidence.schema import AttackRow
 from ...runs.numbers import bound, figure, is_infinite, score, small
@@ -22,6 +23,7 @@ from ...runs.plan.second_opinions import bracket_words
 __all__ = [
     "adversary_table",
     "attack_table",
+    "person_rows",
     "reasons",
     "rows_markdown",
     "rows_table",
@@ -52,8 +54,10 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     Args:
         adversaries: as in the "adversaries" of `overhear plan --json`.
     """
+    several = any(row.get("holders") for row in adversaries)
+    about = "the records of one person" if several else "one record"
     table = Table(
-        title="Who could learn what about one record", title_justify="left", box=box.SIMPLE_HEAD
+        title=f"Who could learn what about {about}", title_justify="left", box=box.SIMPLE_HEAD
     )
     table.add_column("adversary", style="bold")
     for head in ("victim", "joint\nsens.", "effective\nmultipl.", "epsilon", "delta"):
@@ -65,7 +69,7 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     for row in adversaries:
         cells = (
             adversary_words(row["name"], row.get("worst_adversary")),
-            str(row["victim"]),
+            _victims(row),
             figure(row["joint_sensitivity"], 4),
             figure(row["effective_noise_multiplier"]),
             bound(row["epsilon"]),
@@ -77,6 +81,14 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(*(Text(cell) for cell in cells))
     _caption(table, adversaries)
     return table
+
+
+def _victims(row: Mapping[str, Any]) -> str:
+    """The agents whose records are meant, with how many of them where it is not one."""
+    held = row.get("holders") or [{"agent": row["victim"], "records": 1}]
+    return ", ".join(
+        str(one["agent"]) + (f" ({one['records']})" if one["records"] > 1 else "") for one in held
+    )
 
 
 def reasons(adversaries: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -136,6 +148,19 @@ def total_rows(total: Total) -> list[dict[str, str]]:
             "status": row.status,
         }
         for row in total.adversaries
+    ]
+
+
+def person_rows(total: PersonTotal) -> list[dict[str, str]]:
+    """A row for each run of a person's total: head -> text."""
+    return [
+        {
+            "run": row.label,
+            "whose records": row.whose,
+            "rounds": row.counted,
+            "alone": bound(row.alone),
+        }
+        for row in total.runs
     ]
 
 

@@ -34,7 +34,7 @@ import numpy as np
 from .._validate import check_real
 from ..errors import InputError, InputTypeError, UnsupportedView
 from .elimination import Factors, factor
-from .joint_sensitivity import squared_joint_sensitivity
+from .joint_sensitivity import certificate, squared_joint_sensitivity
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -171,26 +171,63 @@ class View:
         4.0
         """
         given = list(bounds) if len(bounds) else [clip_norm] * len(columns)
-        for bound in given:
-            check_real("clip_norm or bound", bound)
-        b = np.asarray(given, dtype=float)
-        if len(b) != len(columns) or not (b >= 0).all():
-            raise InputError(f"bounds {b.tolist()} must be one number >= 0 for each column")
-        far = b[np.isfinite(b) & (b > 0) & ((b < _BOUNDS[0]) | (b > _BOUNDS[1]))]
-        if far.size:
-            raise InputError(
-                f"clip_norm or bound {far[0]} must be 0, infinite or in [{_BOUNDS[0]}, "
-                f"{_BOUNDS[1]}]; choose another unit for the gradients"
-            )
-        moved = [c for c, bound in zip(columns, b, strict=True) if bound > 0]
-        b = b[b > 0]
+        moved, b = _moved(columns, given)
+        bounded = self._bounded(moved, b)
+        return math.inf if bounded is None else math.sqrt(squared_joint_sensitivity(*bounded))
+
+    def shares(self, blocks: Sequence[tuple[Sequence[int], Sequence[float]]]) -> list[float]:
+        """Mu of each of several blocks of columns, as if each were released with noise of its own.
+
+        All that is seen of the blocks together is a post-processing of such releases, made one
+        after the other, whoever takes part in which: see `certificate`. So blocks of units that
+        take part independently can be composed as rounds are.
+
+        Args:
+            blocks: the columns of each, and a bound for each of its columns; no column twice.
+
+        Returns:
+            For each block its mu, rounded up; infinite for all that touch data where noise cancels
+            or a bound is infinite.
+
+        Raises:
+            ValueError: as for `mu`, or a column in two blocks.
+            TypeError: as for `mu`.
+            UnsupportedView: as for `leaks`.
+
+        >>> rho = 0.5  # the noise of two releases of different units is correlated
+        >>> root = np.linalg.cholesky(np.array([[1, rho], [rho, 1]]))
+        >>> view = View(contributions=np.eye(2), noise=root)
+        >>> [round(mu**2, 6) for mu in view.shares([([0], [1.0]), ([1], [1.0])])]
+        [2.0, 2.0]
+        """
+        parts = [_moved(columns, list(bounds)) for columns, bounds in blocks]
+        moved = [c for columns, _ in parts for c in columns]
+        if len(set(moved)) < len(moved):
+            raise InputError(f"columns {moved} must lie in one block each")
+        if not moved:
+            return [0.0] * len(parts)
+        bounded = self._bounded(moved, np.concatenate([b for _, b in parts]))
+        if bounded is None:
+            return [math.inf if columns else 0.0 for columns, _ in parts]
+        information, vectors = bounded
+        vectors = vectors or list(range(len(moved)))
+        lam = dict(zip(np.unique(vectors).tolist(), certificate(information, vectors), strict=True))
+        found, at = list[float](), 0
+        for columns, _ in parts:
+            own = dict.fromkeys(vectors[at : at + len(columns)])
+            at += len(columns)
+            found.append(math.nextafter(math.sqrt(math.fsum(lam[v] for v in own)), math.inf))
+        return [mu if columns else 0.0 for mu, (columns, _) in zip(found, parts, strict=True)]
+
+    def _bounded(self, moved: Sequence[int], b: np.ndarray) -> tuple[np.ndarray, list[int]] | None:
+        """M with the bounds folded in, and the vector of each column; None where mu is infinite."""
         if self.leaks(moved):
-            return math.inf
+            return None
         information = self.information(moved)
         if not np.isfinite(b).all():
             seen = np.abs(information).sum(axis=0)[~np.isfinite(b)] > 0
             if seen.any():
-                return math.inf
+                return None
             b = np.where(np.isfinite(b), b, 0.0)
         vectors = [int(self.vectors[c]) for c in moved] if len(self.vectors) else []
         if len(set(zip(vectors, b.tolist(), strict=False))) > len(set(vectors)):
@@ -198,4 +235,20 @@ class View:
                 f"bounds {b.tolist()} differ between parts of one vector {vectors}; the bound is "
                 "that of the whole vector"
             )
-        return math.sqrt(squared_joint_sensitivity(information * np.outer(b, b), vectors))
+        return information * np.outer(b, b), vectors
+
+
+def _moved(columns: Sequence[int], bounds: Sequence[float]) -> tuple[list[int], np.ndarray]:
+    """The columns that a record can move at all, and their bounds."""
+    for bound in bounds:
+        check_real("clip_norm or bound", bound)
+    b = np.asarray(bounds, dtype=float)
+    if len(b) != len(columns) or not (b >= 0).all():
+        raise InputError(f"bounds {b.tolist()} must be one number >= 0 for each column")
+    far = b[np.isfinite(b) & (b > 0) & ((b < _BOUNDS[0]) | (b > _BOUNDS[1]))]
+    if far.size:
+        raise InputError(
+            f"clip_norm or bound {far[0]} must be 0, infinite or in [{_BOUNDS[0]}, "
+            f"{_BOUNDS[1]}]; choose another unit for the gradients"
+        )
+    return [c for c, bound in zip(columns, b, strict=True) if bound > 0], b[b > 0]

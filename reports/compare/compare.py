@@ -18,6 +18,7 @@ from ...runs.folder import folder as run_folder
 from ...runs.folder.records import read_metrics
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ..document.checked_run import CheckedRun, read_checked_run
+from ..judgement.facts import whose_of
 from ..judgement.findings import Kind
 from ..judgement.phrases import KINDS
 from ..judgement.proofs import against_proofs
@@ -179,7 +180,7 @@ def _compared(run: CheckedRun) -> ComparedRun:
                 epsilon=float(spent[row.name]),
                 status=row.status,
                 delta=row.delta,
-                unit=row.unit,
+                unit=whose_of(report) or row.unit,
                 adjacency=row.adjacency,
             )
             for row in report.plan.adversaries

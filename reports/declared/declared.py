@@ -109,17 +109,17 @@ def check_declared(folder: Path, policy: Policy) -> Decision:
     held = read_held(log.paths)
     status = Status.DECLARED if held is None else held.status
     accounts = dict[tuple[float, str], DeclaredAccount]()
-    for delta, adjacency in dict.fromkeys((one.delta, one.adjacency) for one in policy.limits):
+    for delta, adjacency in dict.fromkeys((one.at_delta, one.adjacency) for one in policy.limits):
         statement = Statement(delta=delta, adjacency=Adjacency(adjacency), unit=log.header.unit)
         limited = [
             one.adversary
             for one in policy.limits
-            if (one.delta, one.adjacency) == (delta, adjacency)
+            if (one.at_delta, one.adjacency) == (delta, adjacency)
         ]
         accounts[delta, adjacency] = account_of_releases(
             log, statement=statement, adversaries=limited, status=status
         )
-    return decide_declared(policy, lambda one: accounts[one.delta, one.adjacency], held=held)
+    return decide_declared(policy, lambda one: accounts[one.at_delta, one.adjacency], held=held)
 
 
 def declared_report(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from ...privacy.guarantee import Guarantee, Status
+from ...privacy.guarantee import Goal, Guarantee, Status
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
@@ -41,8 +41,9 @@ def decide_declared(
     """
     accounts = [account(limit) for limit in policy.limits]
     found = [
-        _limited(limit, one, policy.evidence, victim)
+        _limited(limit, goal, one, policy.evidence, victim)
         for limit, one in zip(policy.limits, accounts, strict=True)
+        for goal in (*([] if limit.epsilon is None else [None]), *limit.goals)
     ]
     if held is not None:
         found.append(_checks(held))
@@ -51,16 +52,30 @@ def decide_declared(
 
 
 def _limited(
-    limit: Limit, account: DeclaredAccount, evidence: Evidence, victim: int | None
+    limit: Limit,
+    goal: Goal | None,
+    account: DeclaredAccount,
+    evidence: Evidence,
+    victim: int | None,
 ) -> Requirement:
     one = account[limit.adversary]
-    name = f"limit: {limit.adversary}, epsilon {limit.epsilon:g} at delta {small(limit.delta)}"
-    outcome, said = _held(limit, one, evidence, victim)
+    if goal is None:
+        name = f"limit: {limit.adversary}, epsilon {limit.epsilon:g} at delta "
+        name += small(limit.at_delta)
+    else:
+        name = f"limit: {limit.adversary}, {goal.words} of membership tests"
+    outcome, said = _held(limit, goal, account, one, evidence=evidence, victim=victim)
     return Requirement(name=plain(name), outcome=outcome, sentence=plain(said, most=None))
 
 
 def _held(
-    limit: Limit, one: Guarantee, evidence: Evidence, victim: int | None
+    limit: Limit,
+    goal: Goal | None,
+    account: DeclaredAccount,
+    one: Guarantee,
+    *,
+    evidence: Evidence,
+    victim: int | None,
 ) -> tuple[Outcome, str]:
     if str(one.unit) != limit.unit:
         return Outcome.OVER, (
@@ -71,10 +86,10 @@ def _held(
             f"The figure is for adjacency {one.adjacency}, and the limit for {limit.adjacency}; "
             f"account with --adjacency {limit.adjacency}."
         )
-    if one.delta > limit.delta:
+    if goal is None and one.delta > limit.at_delta:
         return Outcome.OVER, (
-            f"The figure is at delta {small(one.delta)}, above {small(limit.delta)}; account with "
-            f"--delta {small(limit.delta)}."
+            f"The figure is at delta {small(one.delta)}, above {small(limit.at_delta)}; account "
+            f"with --delta {small(limit.at_delta)}."
         )
     if victim is not None:
         return Outcome.OVER, (
@@ -82,13 +97,19 @@ def _held(
         )
     if math.isinf(one.epsilon):
         return Outcome.OVER, f"Epsilon is infinite: {one.because}."
-    if one.epsilon > limit.epsilon * (1 + 1e-12):
+    if goal is not None:
+        reached = account.reached(one.adversary, goal)
+        said = f"Membership tests come to {bound(reached, 4)}"
+        if reached > goal.figure:
+            return Outcome.OVER, f"{said}, as declared, over {goal.words}."
+    elif limit.epsilon is None or one.epsilon > limit.epsilon * (1 + 1e-12):
         return Outcome.OVER, (
             f"Epsilon is {bound(one.epsilon)}, as declared, above {limit.epsilon:g}."
         )
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
-    said = f"Epsilon is at most {bound(one.epsilon)} if the list of releases is true"
+    said = f"Epsilon is at most {bound(one.epsilon)}" if goal is None else f"{said} at most"
+    said = f"{said} if the list of releases is true"
     if evidence.declared is None:
         return Outcome.MISSING, (
             f"{said}, which nothing proves; a policy that relies on it says [evidence] declared = "

@@ -17,8 +17,9 @@ from ...privacy.durable import write_durably
 from ...privacy.guarantee import Guarantee, Status
 from ...runs.described import finite
 from ...runs.numbers import bound, small
-from ..judgement.phrases import STATUSES, adversary_words
+from ..judgement.phrases import adversary_words
 from ..plain_text import markdown_text, plain
+from ..standing import STATUSES
 from .declared import DELTA, DeclaredReport, declared_report
 
 __all__ = [

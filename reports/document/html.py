@@ -27,12 +27,11 @@ from ..figures.measured import measured_figure
 from ..figures.odds import odds_figure
 from ..figures.roc import roc_figure
 from ..judgement.facts import facts_of_report
-from ..judgement.phrases import HEURISTIC
 from ..judgement.sentence import Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import sign_of, who
 from ..schema import Report
-from ..standing import standing
+from ..standing import HEURISTIC, standing
 from ..total.words import notes
 
 __all__ = ["render"]
@@ -81,6 +80,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         plan=held["plan"],
         spent=held["ledger"]["epsilon"],
         head=held["plan"]["adversaries"][head.row],
+        subject=facts.whose or f"one {head.unit}",
         verdict=found,
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,

@@ -8,12 +8,12 @@ from ...runs.evidence.membership import MembershipRate
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ...runs.plan.second_opinions import bracket_words
 from ..judgement.facts import facts_of_report
-from ..judgement.phrases import STATUSES, adversary_words
+from ..judgement.phrases import adversary_words
 from ..judgement.sentence import text_of
 from ..judgement.verdict import verdict
 from ..plain_text import markdown_text
 from ..schema import Report
-from ..standing import standing
+from ..standing import STATUSES, standing
 from ..total.words import epsilon_words, sentences
 
 __all__ = ["report_markdown"]
@@ -66,7 +66,7 @@ def _adversaries(report: Report) -> Iterator[str]:
         rows.append(
             [
                 adversary_words(row.name, row.worst_adversary),
-                str(row.victim),
+                ", ".join(str(one.agent) for one in row.holders or []) or str(row.victim),
                 "∞" if is_infinite(epsilon) else shown,
                 small(row.delta),
                 row.unit,
@@ -75,7 +75,8 @@ def _adversaries(report: Report) -> Iterator[str]:
                 STATUSES[standing(row.status, float(epsilon))],
             ]
         )
-    yield "## Who could learn what about one record\n"
+    whose = facts_of_report(report).whose
+    yield f"## Who could learn what about {whose or 'one record'}\n"
     yield _table(rows)
     if report.second_opinion:
         yield "".join(

@@ -6,15 +6,15 @@ Nothing here is phrased, and nothing is decided.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.guarantee import Bound, Status
+from ...privacy.guarantee import Bound, Goal, Statement, Status
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.plan.plan import Plan
-from ...runs.plan.schema import SecondOpinion
+from ...runs.plan.schema import SecondOpinion, Target
 from ...runs.run_file.run_file import RunFile
 from ...training.own.algorithms import algorithm_named, known_algorithm
 from ..schema import Remedy as Fix
@@ -30,6 +30,7 @@ __all__ = [
     "adversary_key",
     "facts_of_plan",
     "facts_of_report",
+    "whose_of",
 ]
 
 _NO_BOUND = (Bound.CENTRAL_LIMIT, Bound.NOT_STATED)
@@ -74,6 +75,7 @@ class Asked:
         epsilon: the largest that passes; None asks for nothing.
         delta, unit, adjacency: of the statement.
         any_record: whether a figure for the records of one agent alone does not pass.
+        goal: what membership tests may achieve at most, in place of epsilon; delta is then 1.
     """
 
     adversary: str
@@ -82,18 +84,21 @@ class Asked:
     unit: str
     adjacency: str
     any_record: bool
+    goal: Goal | None = None
 
     @classmethod
-    def of_limit(cls, limit: Limit) -> Asked:
-        """What a limit of a policy asks."""
-        return cls(
+    def of_limit(cls, limit: Limit) -> list[Asked]:
+        """What a limit of a policy asks: of epsilon, and of membership tests."""
+        stated = cls(
             adversary=limit.adversary,
             epsilon=limit.epsilon,
-            delta=limit.delta,
+            delta=limit.at_delta,
             unit=limit.unit,
             adjacency=limit.adjacency,
             any_record=True,
         )
+        of_tests = [replace(stated, epsilon=None, delta=1.0, goal=goal) for goal in limit.goals]
+        return [*([] if limit.epsilon is None else [stated]), *of_tests]
 
     @classmethod
     def of_target(cls, claim: Claim, epsilon: float | None) -> Asked:
@@ -156,7 +161,9 @@ class Facts:
     Attributes:
         claims: one for each adversary, worst first.
         target: the adversary that the run file names, None where it names none.
-        limit: the epsilon that it allows, None where no target was set.
+        limit: the epsilon that it allows, None where no target was set; of a target that is not
+            about epsilon the one that it comes to at the noise that was found for it.
+        goal: that target, None where it is about epsilon or was not set.
         delta: of the figures.
         algorithm, form: what is trained.
         agents: how many there are.
@@ -165,6 +172,8 @@ class Facts:
         noise_multiplier: of the run.
         seeded: whether the noise can be repeated.
         victim: the only agent whose records the figures are for; None if they are for any record.
+        whose: whose records the figures are for where one person has some at several agents; else
+            empty.
         searched: whether the agent that is worst off was searched.
         private: whether the run clips and adds noise at all.
         counterpart: the private algorithm to use where it does neither.
@@ -182,7 +191,9 @@ class Facts:
     rounds: int
     noise_multiplier: float
     seeded: bool
+    goal: Goal | None = None
     victim: int | None = None
+    whose: str = ""
     searched: bool = False
     private: bool = True
     counterpart: str = ""
@@ -232,10 +243,32 @@ def adversary_key(name: str) -> object:
     return (found.sees, found.agents) if found.sees is Sees.OWN_LINKS else found.name
 
 
+def _target(target: Target, epsilon: Mapping[str, float]) -> tuple[float | None, Goal | None]:
+    """The epsilon that a target allows, and the target where it is about something else.
+
+    More of the same releases, or less noise, raise every figure; so a run is within a target of
+    risk if its epsilon is at most the one that was planned at the noise for that target.
+    """
+    goal = target.goal
+    if goal is None or target.adversary is None:
+        return None, None
+    if goal.epsilon is not None:
+        return float(goal.epsilon), None
+    return epsilon.get(target.adversary), goal
+
+
+def whose_of(report: Report) -> str:
+    """Whose records the figures of a report are for; empty where one record of one agent is."""
+    held = next((row.holders for row in report.plan.adversaries if row.holders), [])
+    holders = tuple((one.agent, one.records) for one in held)
+    return Statement(delta=report.plan.target.delta, holders=holders).whose
+
+
 def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
-    limit = plan.target.epsilon
+    epsilon = {g.adversary: g.epsilon for g in plan.guarantees}
+    limit, goal = _target(plan.target, epsilon)
     algorithm = algorithm_named(config.algorithm.name)
     return Facts(
         claims=tuple(
@@ -255,7 +288,8 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
             for row, g in enumerate(plan.guarantees)
         ),
         target=plan.target.adversary,
-        limit=None if limit is None else float(limit),
+        limit=limit,
+        goal=goal,
         delta=plan.target.delta,
         algorithm=config.algorithm.name,
         form=config.algorithm.form,
@@ -265,7 +299,8 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
         noise_multiplier=plan.noise_multiplier,
         seeded=config.training.evaluation_noise_seed is not None,
         victim=None if p is None else p.victim,
-        searched=(p is None or p.victim is None) and config.data.agents > 1,
+        whose=plan.statement.whose,
+        searched=(p is None or (p.victim is None and p.holders is None)) and config.data.agents > 1,
         private=p is not None and algorithm.private,
         counterpart=algorithm.private_counterpart or algorithm.name,
     )
@@ -290,7 +325,7 @@ def facts_of_report(
     """
     run, plan, ledger = report.run, report.plan, report.ledger
     algorithm = known_algorithm(run.algorithm)
-    limit = plan.target.epsilon
+    limit, goal = _target(plan.target, {row.name: float(row.epsilon) for row in plan.adversaries})
     return Facts(
         claims=tuple(
             Claim(
@@ -311,7 +346,8 @@ def facts_of_report(
             if row.name in ledger.epsilon
         ),
         target=plan.target.adversary,
-        limit=None if limit is None else float(limit),
+        limit=limit,
+        goal=goal,
         delta=plan.target.delta,
         algorithm=run.algorithm,
         form=run.form,
@@ -321,6 +357,7 @@ def facts_of_report(
         noise_multiplier=float(run.noise_multiplier),
         seeded=run.evaluation_noise_seed is not None,
         victim=victim,
+        whose=whose_of(report),
         private=algorithm is None or algorithm.private,
         counterpart=(algorithm and algorithm.private_counterpart) or run.algorithm,
         ran=Ran(

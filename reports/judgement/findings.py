@@ -14,11 +14,23 @@ from dataclasses import dataclass, field
 
 from ...privacy.adversary import EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Goal
 from ..schema import Remedy as Fix
 from .facts import Asked, Claim, Facts
 from .sentence import Figure, Value
 
-__all__ = ["Action", "Finding", "Fixes", "Kind", "Remedy", "fixed", "hiding", "judge", "no_fixes"]
+__all__ = [
+    "Action",
+    "Finding",
+    "Fixes",
+    "Kind",
+    "Remedy",
+    "Risks",
+    "fixed",
+    "hiding",
+    "judge",
+    "no_fixes",
+]
 
 
 class Kind(enum.StrEnum):
@@ -36,6 +48,8 @@ class Kind(enum.StrEnum):
     SEEDED = "seeded noise"
     HEURISTIC = "heuristic"
     OVER = "over the limit"
+    RISK_WITHIN = "membership tests within the limit"
+    RISK_OVER = "membership tests over the limit"
     REBUILT = "contradicted by the attack"
     MEASURED = "contradicted by the audit"
     OPINION_CONTRADICTS = "contradicted by a second opinion"
@@ -162,6 +176,7 @@ class Finding:
 
 
 Fixes = Callable[[Claim, Asked], Sequence[Fix]]
+Risks = Callable[[Claim, Goal], float]
 _COMPUTED = frozenset({Kind.UNPROTECTED, Kind.INEXPRESSIBLE, Kind.HEURISTIC, Kind.OVER})
 
 
@@ -170,13 +185,17 @@ def no_fixes(_claim: Claim, _asked: Asked) -> Sequence[Fix]:
     return ()
 
 
-def judge(facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes) -> tuple[Finding, ...]:
+def judge(
+    facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes, risks: Risks | None = None
+) -> tuple[Finding, ...]:
     """Hold the figure of one adversary against what is asked of it.
 
     Args:
         facts: of a plan or of a run.
         asked: by a target or by a limit.
         fixes: gives what the accountant says would turn it; called where that can help.
+        risks: gives what membership tests come to; called where a goal is asked and they have a
+            proven bound. Without it they may find everybody.
 
     Returns:
         Every reason why the figure does not pass, the more basic one first; else one finding that
@@ -206,23 +225,66 @@ def judge(facts: Facts, asked: Asked, *, fixes: Fixes = no_fixes) -> tuple[Findi
         )
     kinds = list(_kinds(facts, claim, asked))
     computed = fixes(claim, asked) if _COMPUTED & set(kinds) else ()
+    if asked.goal is not None:
+        return _of_tests(facts, claim, asked, kinds, computed, risks)
     if asked.epsilon is None:
         kinds.append(Kind.NO_TARGET)
-    return tuple(
+    return tuple(_finding(kind, facts, claim, asked, computed) for kind in kinds or [Kind.WITHIN])
+
+
+def _finding(
+    kind: Kind, facts: Facts, claim: Claim, asked: Asked, computed: Sequence[Fix]
+) -> Finding:
+    return Finding(
+        kind=kind,
+        adversary=claim.name,
+        figure=claim.epsilon,
+        limit=asked.epsilon,
+        remedy=tuple(_remedies(kind, facts, claim, asked, computed)),
+        claim=claim,
+        words={
+            "asked_unit": asked.unit,
+            "asked_adjacency": asked.adjacency,
+            "asked_delta": Figure("small", asked.delta),
+        },
+    )
+
+
+def _of_tests(
+    facts: Facts,
+    claim: Claim,
+    asked: Asked,
+    kinds: Sequence[Kind],
+    computed: Sequence[Fix],
+    risks: Risks | None,
+) -> tuple[Finding, ...]:
+    """Hold membership tests against what they may achieve; only a proven bound passes."""
+    goal = asked.goal
+    found = [_finding(kind, facts, claim, asked, computed) for kind in kinds]
+    if goal is None or math.isinf(claim.epsilon) or not claim.proven or facts.seeded:
+        return tuple(found)
+    reached = 1.0 if risks is None else risks(claim, goal)
+    over = not reached <= goal.figure
+    if found and not over:  # within, but of another statement
+        return tuple(found)
+    key = f"tpr = {goal.tpr}`, `fpr = {goal.fpr}" if goal.tpr else f"advantage = {goal.figure}"
+    return (
+        *found,
         Finding(
-            kind=kind,
+            kind=Kind.RISK_OVER if over else Kind.RISK_WITHIN,
             adversary=claim.name,
-            figure=claim.epsilon,
-            limit=asked.epsilon,
-            remedy=tuple(_remedies(kind, facts, claim, asked, computed)),
+            figure=reached,
+            limit=goal.figure,
+            remedy=(Remedy(action=Action.TARGET),) if over else (),
             claim=claim,
             words={
-                "asked_unit": asked.unit,
-                "asked_adjacency": asked.adjacency,
-                "asked_delta": Figure("small", asked.delta),
+                "name": ("advantage" if goal.tpr is None else f"TPR at FPR {goal.fpr:g}",),
+                "reached": Figure("precise", reached),
+                "limit_words": (goal.words,),
+                "aim": (f"`{key}`",),
+                "multiplied": (),
             },
-        )
-        for kind in kinds or [Kind.WITHIN]
+        ),
     )
 
 
@@ -241,7 +303,7 @@ def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
         yield Kind.OTHER_ADJACENCY
     if not claim.delta <= asked.delta:
         yield Kind.LARGER_DELTA
-    if asked.any_record and facts.victim is not None:
+    if asked.any_record and (facts.victim is not None or facts.whose):
         yield Kind.ONE_VICTIM
     infinite = math.isinf(claim.epsilon)
     if infinite:

@@ -17,7 +17,7 @@ from ...privacy.errors import InputError
 from ...runs.evidence.schema import Audit, AuditedAdversary
 from ..plain_text import plain
 from .facts import Asked, Facts, Ran, adversary_key
-from .findings import Finding, Fixes, Kind, judge, no_fixes
+from .findings import Finding, Fixes, Kind, Risks, judge, no_fixes
 from .notes import notes
 from .phrases import Note
 from .policy import Evidence, Limit, Policy
@@ -55,6 +55,7 @@ _RANK = list(Outcome)
 _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
     Outcome.PASSED: (
         Kind.WITHIN,
+        Kind.RISK_WITHIN,
         Kind.ATTACK_AGREES,
         Kind.AUDIT_AGREES,
         Kind.CLEARED,
@@ -76,6 +77,7 @@ _GROUPS: Mapping[Outcome, tuple[Kind, ...]] = {
         Kind.SEEDED,
         Kind.HEURISTIC,
         Kind.OVER,
+        Kind.RISK_OVER,
         Kind.NO_TARGET,
         Kind.MEMBERS_FOUND,
     ),
@@ -147,13 +149,16 @@ class Decision:
         return EXIT_CODES[self.outcome]
 
 
-def decide(policy: Policy, facts: Facts, *, fixes: Fixes = no_fixes) -> Decision:
+def decide(
+    policy: Policy, facts: Facts, *, fixes: Fixes = no_fixes, risks: Risks | None = None
+) -> Decision:
     """Hold a run against a policy.
 
     Args:
         policy: what must hold.
         facts: of a run that was trained.
         fixes: gives what would bring a figure within a limit, by the run's own accountant.
+        risks: gives what membership tests come to, for limits on these.
 
     Raises:
         ValueError: the facts are those of a plan.
@@ -162,7 +167,11 @@ def decide(policy: Policy, facts: Facts, *, fixes: Fixes = no_fixes) -> Decision
     if ran is None:
         raise InputError("facts are those of a plan; a policy is held against a run")
     found = [
-        *((_limit_name(limit), _limited(limit, facts, fixes)) for limit in policy.limits),
+        *(
+            (_limit_name(asked), judge(facts, asked, fixes=fixes, risks=risks))
+            for limit in policy.limits
+            for asked in Asked.of_limit(limit)
+        ),
         *_proofs(facts, ran),
         *((f"evidence: {what}", [one]) for what, one in _evidence(policy, facts, ran)),
     ]
@@ -220,13 +229,11 @@ def decide_plan(facts: Facts) -> Decision:
     return Decision(requirements=requirements)
 
 
-def _limit_name(limit: Limit) -> str:
-    delta = Figure("small", limit.delta).text
-    return f"limit: {limit.adversary}, epsilon {limit.epsilon:g} at delta {delta}"
-
-
-def _limited(limit: Limit, facts: Facts, fixes: Fixes) -> Sequence[Finding]:
-    return judge(facts, Asked.of_limit(limit), fixes=fixes)
+def _limit_name(asked: Asked) -> str:
+    if asked.goal is not None:
+        return f"limit: {asked.adversary}, {asked.goal.words} of membership tests"
+    delta = Figure("small", asked.delta).text
+    return f"limit: {asked.adversary}, epsilon {asked.epsilon:g} at delta {delta}"
 
 
 def _proofs(facts: Facts, ran: Ran) -> Iterator[tuple[str, Sequence[Finding]]]:

@@ -15,7 +15,6 @@ from ...privacy.adversary import (
     SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
 )
-from ...privacy.guarantee import Status
 from .findings import Action, Kind
 
 
@@ -33,16 +32,6 @@ class Note(enum.StrEnum):
     SUSPICIOUS = "suspicious"
     ENCRYPTED = "encrypted links"
 
-
-HEURISTIC = "heuristic: at least this bad, no upper bound known"
-STATUSES: Mapping[Status, str] = {
-    Status.PROVEN: "proven",
-    Status.DECLARED: "declared: an upper bound, if the list of releases is true",
-    Status.CHECKED: "declared, checked: as declared, and what was kept of the releases agrees",
-    Status.HEURISTIC: HEURISTIC,
-    Status.NO_PROTECTION: "no protection: something is shown that no noise hides",
-    Status.CANNOT_BE_EXPRESSED: "cannot be expressed: no finite bound is known here, one may exist",
-}
 
 HEADLINES: Mapping[Kind, str] = {
     Kind.WITHIN: "The target is met against {who}",
@@ -84,7 +73,7 @@ KINDS: Mapping[Kind, str] = {
         "The figure holds at delta {delta}, which is larger than the limit's {asked_delta}."
     ),
     Kind.ONE_VICTIM: (
-        "The figure is for records of agent {asked_victim} alone, the limit for any record."
+        "The figure is for {asked_victim} alone, the limit for any record of any agent."
     ),
     Kind.UNPROTECTED: (
         "Nothing keeps {who} from recognising, or rebuilding, {record}: no protection, epsilon is "
@@ -107,6 +96,13 @@ KINDS: Mapping[Kind, str] = {
     Kind.OVER: (
         "{Who} could learn more than the limit allows about whether {record} was trained on: "
         "epsilon is {figure} at delta {delta}, {by} the limit of {limit}."
+    ),
+    Kind.RISK_WITHIN: (
+        "Membership tests of {who} come to {name} {reached} at most for one {unit} ({adjacency}), "
+        "proven; the limit is {limit_words}."
+    ),
+    Kind.RISK_OVER: (
+        "Membership tests of {who} may come to {name} {reached}, over the limit of {limit_words}."
     ),
     Kind.REBUILT: "An attack rebuilt more than the proof allows: {said}",
     Kind.MEASURED: (
@@ -239,7 +235,7 @@ ACTIONS: Mapping[Action, str] = {
         "read what is sent to them."
     ),
     Action.TARGET: (
-        'Set `epsilon = {limit}` and `adversary = "{name}"` in [privacy] and {again}: the noise '
+        'Set {aim} and `adversary = "{name}"` in [privacy] and {again}: the noise '
         "that this takes is then calculated{multiplied}."
     ),
     Action.SEED: (
@@ -282,7 +278,7 @@ ACTIONS: Mapping[Action, str] = {
     Action.UNIT: 'Ask for `unit = "{unit}"`.',
     Action.ADJACENCY: 'Set `adjacency = "{asked_adjacency}"` in [privacy] and train again.',
     Action.DELTA: "Set `delta = {asked_delta}` in [privacy] and train again.",
-    Action.VICTIM: "Leave `victim` out of [privacy] and train again.",
+    Action.VICTIM: "Leave {limiting} out of [privacy] and train again.",
     Action.ACCOUNT: "Name it in `adversaries` of [privacy] in the run file and train again.",
     Action.DISTRUST: (
         "Do not rely on any figure of this run: the proof, the program or the measurement is "
@@ -328,8 +324,7 @@ STATEMENTS: Mapping[str, str] = {
     "inexpressible": "has no bound that can be expressed: ε ≤",
 }
 STATEMENT = (
-    "One {unit} of agent {victim} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over "
-    "{rounds} rounds."
+    "{Subject} {lead} {figure} at δ = {delta} ({adjacency}) against {who}, over {rounds} rounds."
 )
 REASON = "The reason: {because}."
 ALLOWED = "The run file allows ε ≤ {limit} at the same δ."

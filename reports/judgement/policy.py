@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Goal
 from ...privacy.releases.fields import SERVER
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
@@ -32,22 +33,36 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UnitName = Literal["record", "agent", "client"]
 DeclaredName = Literal["checked", "trusted"]
 AdjacencyName = Literal["add-or-remove-one", "zero-out", "replace-one"]
+_USUAL_DELTA = 1e-5
 _ANY_NETWORK = 10**9  # the policy does not know how many agents there are
 _OUTSIDERS = ("eavesdropper", "final-models", "single-message", WORST_NEIGHBOUR, ALL_OTHERS)
 
 
+class RateLimit(Table):
+    """The largest true-positive rate of a membership test at a false-positive rate."""
+
+    tpr: Annotated[float, Field(gt=0, lt=1)]
+    """Largest true-positive rate that passes."""
+    fpr: Annotated[float, Field(gt=0, lt=1)]
+    """At this false-positive rate, below it."""
+
+
 class Limit(Table):
-    """[[limits]]: the largest epsilon that one adversary may have."""
+    """[[limits]]: the largest epsilon, advantage or TPR that one adversary may have."""
 
     adversary: str
     """Its name as in [privacy]: eavesdropper, neighbour, coalition:K,L, all-others, and so on.
 
     Of declared releases also server.
     """
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Largest epsilon that passes; only a proven one does."""
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Largest delta at which that epsilon may be stated."""
+    max_advantage: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Largest TPR minus FPR of any membership test that passes; only a proven one does."""
+    max_tpr_at: RateLimit | None = None
+    """Largest TPR of any membership test at an FPR, such as {tpr = 0.05, fpr = 0.01}."""
     unit: UnitName = "record"
     """Whose presence is hidden."""
     adjacency: AdjacencyName = "add-or-remove-one"
@@ -62,6 +77,39 @@ class Limit(Table):
             except ValueError as error:
                 raise InputError(f"{error}{did_you_mean(value, _OUTSIDERS)}") from None
         return value
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.epsilon is None and self.delta is not None:
+            others = "" if not self.goals else ", or leave delta out"
+            raise InputError(f"epsilon is missing; it must {_DEMANDS['epsilon']}{others}")
+        if self.epsilon is None and not self.goals:
+            raise InputError(
+                f"epsilon is missing; it must {_DEMANDS['epsilon']}, with its delta, or give "
+                "max_advantage or max_tpr_at"
+            )
+        if self.epsilon is not None and self.delta is None:
+            raise InputError(f"delta is missing; it must {_DEMANDS['delta']}")
+        return self
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """What membership tests may achieve at most.
+
+        Raises:
+            ValueError: a true-positive rate that is not above its false-positive rate.
+        """
+        asked = []
+        if self.max_advantage is not None:
+            asked.append(Goal(advantage=self.max_advantage))
+        if (rates := self.max_tpr_at) is not None:
+            asked.append(Goal(tpr=rates.tpr, fpr=rates.fpr))
+        return tuple(asked)
+
+    @property
+    def at_delta(self) -> float:
+        """Where epsilon is stated; without a limit on epsilon at a usual one."""
+        return _USUAL_DELTA if self.delta is None else self.delta
 
 
 class Evidence(Table):
@@ -195,6 +243,8 @@ _DEMANDS = {
     "adversary": "be a string",
     "epsilon": "be a finite number greater than 0",
     "delta": "be a number in (0, 1)",
+    "max_advantage": "be a number in (0, 1)",
+    "max_tpr_at": "be two rates in (0, 1), such as {tpr = 0.05, fpr = 0.01}",
     "unit": f"be one of {', '.join(_CHOICES['unit'])}",
     "adjacency": f"be one of {', '.join(_CHOICES['adjacency'])}",
     "audit_canaries": "be an integer of at least 1",
@@ -220,6 +270,8 @@ def _sentence(details: ErrorDetails) -> str:
         place, key = f"[{table}] ", str(loc[1])
     if kind == "value_error":
         return f"{place}{stated(details)}"
+    if key == "max_tpr_at" and len(loc) > 3:  # of one of its two rates
+        return f"{place}{key}.{loc[3]} is not what it must be: {key} must {_DEMANDS[key]}"
     if kind == "extra_forbidden":
         return f"{place}{_unknown(key, table=table if place else None)}"
     if kind == "missing":

@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from ...privacy.accounting.request import Accountant
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Goal, Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile
+from ...training.accounts.targets import reached
 from ...training.exposure.guarantees import (
     accounted,
     calibrated_multiplier,
@@ -28,7 +30,15 @@ from ..schema import Remedy as Fix
 from ..schema import RoundsWithin
 from .facts import Asked, Claim, facts_of_plan
 
-__all__ = ["as_planned", "fixes", "fixes_of_run", "limit_fixes", "rounds_within", "with_rounds"]
+__all__ = [
+    "as_planned",
+    "fixes",
+    "fixes_of_run",
+    "limit_fixes",
+    "limit_risks",
+    "rounds_within",
+    "with_rounds",
+]
 
 _NO_BETTER = 1.0 - 1e-6  # of the figure at hand: what differs by rounding fixes nothing
 
@@ -116,15 +126,14 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
             return ()
         try:
             graph, noise = as_run()
-            stated = p.model_copy(
-                update={
-                    "adversary": claim.name,
-                    "epsilon": None,
-                    "noise_multiplier": noise,
-                    "delta": min(p.delta, asked.delta),
-                    "adjacency": asked.adjacency,
-                    "victim": None,
-                }
+            stated = p.with_noise(
+                noise,
+                adversary=claim.name,
+                delta=min(p.delta, asked.delta),
+                adjacency=asked.adjacency,
+                victim=None,
+                holders=None,
+                records_held=None,
             )
             secret = config.training.model_copy(update={"evaluation_noise_seed": None})
             anew = config.model_copy(update={"privacy": stated, "training": secret})
@@ -141,6 +150,35 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
             )
         except InputError:  # what cannot be planned or accounted for is not named
             return ()
+
+    return found
+
+
+def limit_risks(config: RunFile, spent: Spent) -> Callable[[Claim, Goal], float]:
+    """What membership tests come to after everything that a run released.
+
+    Args:
+        config: the run file.
+        spent: the ledger.
+
+    Returns:
+        A function of the run's claim and of what is asked; it plans, so it may take seconds.
+    """
+
+    @functools.cache  # planned once, and only where a policy asks
+    def planned() -> Plan:
+        return make_plan(config, begun=True, notice=lambda _: None)
+
+    def found(claim: Claim, goal: Goal) -> float:
+        plan = planned()
+        if plan.statement.accountant is not Accountant.PLD:
+            plan = replace(plan, statement=replace(plan.statement, accountant=Accountant.PLD))
+        return reached(
+            accounted(plan.exposures[claim.name], spent.numbers, torn=spent.torn),
+            statement=plan.statement,
+            noise_multiplier=plan.noise_multiplier,
+            goal=goal,
+        )
 
     return found
 
@@ -226,13 +264,7 @@ def _same_noise(config: RunFile, plan: Plan, adversary: str | None, graph: Topol
     p = config.privacy
     if p is None:
         return None
-    kept = p.model_copy(
-        update={
-            "epsilon": None,
-            "noise_multiplier": plan.noise_multiplier,
-            "adversary": adversary or p.adversary,
-        }
-    )
+    kept = p.with_noise(plan.noise_multiplier, adversary=adversary or p.adversary)
     try:
         return make_plan(config.model_copy(update={"privacy": kept}), graph=graph)
     except InputError:  # what cannot be planned or accounted for is not named

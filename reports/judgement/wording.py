@@ -107,7 +107,7 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
         limit=facts.limit,
         words={
             "lead": (phrases.STATEMENTS[lead],),
-            "victim": Figure("whole", claim.victim, ("plan", "adversaries", claim.row, "victim")),
+            "Subject": _subject(claim, facts),
             "rounds": Figure("whole", accounted, ("ledger", "rounds_accounted")),
         },
     )
@@ -117,6 +117,14 @@ def statement(facts: Facts, *, doubted: bool) -> tuple[Sentence, ...]:
     if facts.limit is not None:
         templates.append(phrases.ALLOWED)
     return tuple(_filled(template, finding, facts) for template in templates)
+
+
+def _subject(claim: Claim, facts: Facts) -> Sentence:
+    """Who is protected or exposed, at the beginning of a sentence."""
+    if facts.whose:
+        return (f"{facts.whose[:1].upper()}{facts.whose[1:]}",)
+    victim = Figure("whole", claim.victim, ("plan", "adversaries", claim.row, "victim"))
+    return fill("One {unit} of agent {victim}", unit=claim.unit, victim=victim)
 
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
@@ -161,7 +169,8 @@ def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
         words["still"] = fill("; {others} would still be over the limit", others=others)
     multiplier = words.get("multiplier")
     if isinstance(multiplier, Figure):
-        words["multiplied"] = fill(" (noise multiplier {multiplier})", multiplier=multiplier)
+        if facts.goal is None or finding.limit != facts.limit:  # else another noise meets the goal
+            words["multiplied"] = fill(" (noise multiplier {multiplier})", multiplier=multiplier)
         used = words["used"]
         if isinstance(used, Figure) and used.text != multiplier.text:
             words["now"] = fill(" in place of {used}", used=used)
@@ -180,8 +189,20 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             "Continue": fill(phrases.CONTINUE, folder=ran.folder, file=run_folder.RUN),
         }
     if finding.limit is not None:
-        at: tuple[Key, ...] = ("plan", "target", "epsilon") if finding.limit == facts.limit else ()
-        words["limit"] = limit = Figure("given", finding.limit, at if ran else ())
+        of_run = finding.limit == facts.limit
+        at: tuple[Key, ...] = ("plan", "target", "epsilon") if of_run and not facts.goal else ()
+        number = Figure("given", finding.limit, at if ran else ())
+        limit: Sentence = (number,)
+        words["aim"] = fill("`epsilon = {limit}`", limit=number)
+        if of_run and facts.goal is not None:
+            goal = facts.goal
+            number = Figure("precise", finding.limit)
+            limit = fill("{limit} (what {goal} comes to)", limit=number, goal=(goal.words,))
+            key = (
+                f"tpr = {goal.tpr}, fpr = {goal.fpr}" if goal.tpr else f"advantage = {goal.figure}"
+            )
+            words["aim"] = (f"`{key.replace(', ', '`, `')}`",)
+        words["limit"] = limit
         words["over_limit"] = fill(", over the limit of {limit}", limit=limit)
         words["only_proven"] = (", and only a proven figure passes",)
     if claim is not None:
@@ -196,14 +217,15 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words |= {
             "who": name,
             "Who": f"{name[:1].upper()}{name[1:]}",
-            "record": f"a given record of agent {claim.victim}{searched}",
+            "record": f"{facts.whose or f'a given record of agent {claim.victim}'}{searched}",
             "figure": Figure(kind, claim.epsilon, ("ledger", "epsilon", claim.name) if ran else ()),
             "delta": Figure("small", claim.delta, place if ran else ()),
             "unit": claim.unit,
             "adjacency": claim.adjacency,
             "because": claim.because,
             "by": ("just over" if close else "over",),
-            "asked_victim": "" if facts.victim is None else facts.victim,
+            "asked_victim": (facts.whose or f"records of agent {facts.victim}",),
+            "limiting": ("`holders`" if facts.whose else "`victim`",),
         }
     return words | dict(finding.words)
 

@@ -19,8 +19,8 @@ from ...privacy.guarantee import Statement, Status
 from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.folder.same_records import HeldRecords, held_records
-from ...training.accounts.totals import total_epsilon
 from ...training.exposure.guarantees import run_epsilon
+from ...training.persons.totals import total_epsilon
 from ..plain_text import plain
 from ..schema import Total, TotalAdversary, TotalRun
 
@@ -113,6 +113,15 @@ def _check_apart(runs: _Runs) -> None:
 
 def _statement(runs: _Runs, delta: float | None) -> Statement:
     stated = [run.plan.statement for run in runs.values()]
+    if len({one.holders for one in stated}) > 1:
+        each = ", ".join(
+            f"{folder}: {one.whose or 'one record of one agent'}"
+            for folder, one in zip(runs, stated, strict=True)
+        )
+        raise InputError(
+            f"the runs are about different persons ({each}), and a total is about one; train with "
+            "the same [privacy] holders, or compose the person's lines with overhear person"
+        )
     different = {one.adjacency.value: folder for folder, one in zip(runs, stated, strict=True)}
     if len(different) > 1:
         each = ", ".join(f"{folder}: {name}" for name, folder in different.items())
@@ -161,6 +170,13 @@ def _data(run: AccountedRun) -> str:
 def _check_victims(runs: _Runs, holders: str) -> None:
     """Figures for one agent's records alone add up where the same agent holds the same records."""
     victims = {folder: _victim(run) for folder, run in runs.items()}
+    if holders != "the same" and len(runs) > 1:
+        for folder, run in runs.items():
+            if run.plan.statement.holders:
+                raise InputError(
+                    f"{folder} is about {run.plan.statement.whose}, and the agents do not hold the "
+                    "same records in every run; compose the person's lines with overhear person"
+                )
     if set(victims.values()) == {None} or len(runs) == 1:
         return
     if holders != "the same" or len(set(victims.values())) > 1:

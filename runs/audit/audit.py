@@ -23,8 +23,8 @@ from ..folder.sums import check_sums
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build
 from ..run_file.device import find_device
+from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile, load_run_file
-from ..run_file.tables import PrivacyTable
 from ..stop import Stop
 from .aside import NOTHING_KEPT, aside_name, finish, keep
 from .folder_checks import folder_checks
@@ -272,6 +272,12 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
         )
     if multiplier == 0:
         raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
+    if config.privacy.holders is not None:
+        raise InputError(
+            f"[privacy] holders={list(config.privacy.holders)} makes every figure one about a "
+            "person with records at these agents, and an audit plants single records: train and "
+            "audit the same run file without holders, which says what one record loses"
+        )
     return config.privacy
 
 

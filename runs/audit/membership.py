@@ -192,15 +192,17 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
     p = config.privacy
     if p is None or built.clip_norm is None or multiplier == 0:
         return Proof(limit=None, status="no protection", because="nothing is clipped or hidden")
-    asked = {
-        "epsilon": None,
-        "noise_multiplier": multiplier,
-        "adversary": FINAL_MODELS.name,
-        "adversaries": (FINAL_MODELS.name,),
-        "victim": None,
-    }
+    asked = p.with_noise(
+        multiplier,
+        adversary=FINAL_MODELS.name,
+        adversaries=(FINAL_MODELS.name,),
+        victim=None,
+        holders=None,
+        records_held=None,
+    )
+    config = config.model_copy(update={"privacy": asked})
     plan = make_plan(
-        config.model_copy(update={"privacy": p.model_copy(update=asked)}),
+        config,
         graph=built.setting.graph,
         batch_size=built.batch_size,
         begun=True,

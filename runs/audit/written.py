@@ -25,8 +25,8 @@ from ..evidence.schema import (
     SecondLook,
     Wealth,
 )
+from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
-from ..run_file.tables import PrivacyTable
 
 __all__ = ["audit_of"]
 

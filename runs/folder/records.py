@@ -78,12 +78,17 @@ class ExposureFacts(Described):
     """Whether all rounds are one release, in which none may repeat."""
     releases: list[tuple[NotNegative, Fraction, Count, Count, Count, Literal["sum", "ball"]]]
     """Joint sensitivity, sampling rate, rounds, contributions, first round and reach of each."""
+    records: list[Count] | None = None
+    """Of one person in the batch of each release, where it is not one in all of them."""
 
     @classmethod
     def of(cls, exposure: JointSensitivity) -> ExposureFacts:
         """As the header of a ledger has it."""
+        held = [r.records for r in exposure.releases]
+        several = {} if set(held) <= {1} else {"records": held}
         return cls(
             whole_run=exposure.whole_run,
+            **several,
             releases=[
                 (
                     r.joint_sensitivity,
@@ -113,6 +118,8 @@ class ExposureFacts(Described):
             names = zip(Release._fields[: len(figures)], figures, strict=True)
             found |= {f"{name} of release {at}": figure for name, figure in names}
             found[f"release {at} stays in a ball"] = Reach(reach) is Reach.BALL
+        for at, held in enumerate(self.records or [], start=1):
+            found[f"records of release {at}"] = held
         return found
 
 

@@ -24,8 +24,9 @@ from ...privacy.durable import PART, sync_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.ledger import Ledger, Spent
 from ...privacy.view.view import UnsupportedView
+from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
-from ...training.exposure.guarantees import accounted, run_epsilon
+from ...training.exposure.guarantees import accounted
 from ..numbers import bound, small
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile
@@ -170,25 +171,26 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
         ValueError: the run would begin anew, and its start alone exceeds the target.
     """
     p, plan = session.config.privacy, session.plan
-    if p is None or p.epsilon is None:
+    goal = None if p is None else p.goal
+    if p is None or goal is None:
         return plan.rounds
-    target, exposure = p.epsilon, plan.exposures[p.adversary]
+    exposure = plan.exposures[p.adversary]
 
     def exceeds(last: int) -> bool:
         every = accounted(exposure, [*released, *range(after + 1, last + 1)])
         if every == exposure:  # no more than planned, which is within the target
             return False
-        epsilon = run_epsilon(
-            every, statement=plan.statement, noise_multiplier=plan.noise_multiplier
+        found = reached(
+            every, statement=plan.statement, noise_multiplier=plan.noise_multiplier, goal=goal
         )
-        return epsilon > target
+        return found > goal.figure
 
     ahead = range(after + 1, plan.rounds + 1)
     last = after + bisect.bisect_left(ahead, True, key=exceeds)
     if last < 0:
         raise InputError(
-            f"the start of this run was released before, and once more would exceed epsilon="
-            f"{target:g} of {p.adversary}; start a new run in another folder"
+            f"the start of this run was released before, and once more would exceed {goal.words} "
+            f"of {p.adversary}; start a new run in another folder"
         )
     return last
 
@@ -196,20 +198,23 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
 def _stop(session: Session, last: int) -> Stopped:
     """Write down where the budget ends the run, before the rounds that are left of it."""
     p, plan = session.config.privacy, session.plan
-    if p is None or p.epsilon is None:
-        raise InputError("a run without a target epsilon has no budget that could end it")
+    goal = None if p is None else p.goal
+    if p is None or goal is None:
+        raise InputError("a run without a target has no budget that could end it")
     epsilon = plan.guarantee(p.adversary).epsilon
+    spent = f"epsilon {bound(epsilon)}"
+    spent += f", and {goal.words} is reached," if goal.of_risk else f" of {goal.figure:g}"
     found = Stopped(
         round=last,
         rounds=plan.rounds,
         adversary=p.adversary,
         epsilon=epsilon,
-        target=p.epsilon,
+        target=epsilon if p.epsilon is None else p.epsilon,
         delta=p.delta,
         because=(
             f"Stopped after round {last} of {plan.rounds}: rounds that were released twice have "
             f"used up the rest. One more release would exceed the target of {p.adversary}; spent "
-            f"is epsilon {bound(epsilon)} of {p.epsilon:g} at delta {small(p.delta)}."
+            f"is {spent} at delta {small(p.delta)}."
         ),
     )
     found.write(session.out / run_folder.STOPPED)

@@ -23,7 +23,7 @@ from ...training.graphs.graph import Topology
 from ...training.own.algorithms import algorithm_named
 from ...training.presentation.html import page_part
 from ...training.presentation.paragraph import as_paragraph
-from ...training.presentation.rows import as_frame, row_of
+from ...training.presentation.rows import as_frame, row_of, target_of
 from ...training.presentation.summary import Summary, rounded_up
 from ...training.presentation.text import lines_of
 from ...training.tracing.scripts import Scripts
@@ -35,8 +35,8 @@ from ..run_file.build import (
     sampling_rate_of,
     statement_of,
 )
+from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
-from ..run_file.tables import PrivacyTable
 from ..stop import tell
 from .schema import Planned, PlannedAdversary, PublishedBound, Target
 
@@ -200,7 +200,7 @@ def make_plan(
             records=records,
         ),
         statement=statement,
-        epsilon=None if p is None else p.epsilon,
+        goal=None if p is None else p.goal,
         noise_multiplier=0.0 if p is None else p.noise_multiplier,
         adversary=None if p is None else p.adversary,
         adversaries=() if p is None else p.adversaries,
@@ -213,7 +213,7 @@ def make_plan(
     return Plan(
         statement=statement,
         noise_multiplier=found.noise_multiplier,
-        target=_target(p, statement),
+        target=_target(p, statement, reached=found.reached),
         guarantees=every,
         exposures=dict(found.joint_sensitivities),
         sampling_rate=rate,
@@ -236,10 +236,11 @@ def make_plan(
     )
 
 
-def _target(privacy: PrivacyTable | None, statement: Statement) -> Target:
+def _target(privacy: PrivacyTable | None, statement: Statement, *, reached: float | None) -> Target:
     if privacy is None:
         return Target(epsilon=None, delta=statement.delta, adversary=None)
-    return Target(epsilon=privacy.epsilon, delta=statement.delta, adversary=privacy.adversary)
+    goal, adversary = privacy.goal, privacy.adversary
+    return Target(**target_of(goal, delta=statement.delta, adversary=adversary, reached=reached))
 
 
 def _guarantees(config: RunFile, found: Account) -> list[Guarantee]:

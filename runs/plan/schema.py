@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ...privacy import guarantee
-from ..described import Adjacency, Count, Delta, Described, NotNegative, Status
+from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Status
 
 __all__ = ["Planned", "PlannedAdversary", "PublishedBound", "SecondOpinion", "Target"]
 
@@ -17,8 +17,25 @@ class Target(Described):
     """What the run file asks for."""
 
     epsilon: NotNegative | None
+    """Largest that is allowed; null where something else is the target, or nothing."""
     delta: Delta
     adversary: str | None
+    advantage: Fraction | None = None
+    """Largest TPR minus FPR of a membership test that is allowed, where that is the target."""
+    tpr: Fraction | None = None
+    """Largest true-positive rate that is allowed at `fpr`, where that is the target."""
+    fpr: Fraction | None = None
+    reached: Fraction | None = None
+    """What advantage or tpr comes to at the noise of the plan, where one is the target."""
+
+    @property
+    def goal(self) -> guarantee.Goal | None:
+        """It as it is calibrated to; None where the noise was given."""
+        if self.epsilon is None and self.advantage is None and self.tpr is None:
+            return None
+        return guarantee.Goal(
+            epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr
+        )
 
 
 class GroupEpsilon(Described):
@@ -28,13 +45,20 @@ class GroupEpsilon(Described):
     epsilon: NotNegative
 
 
+class Holder(Described):
+    """An agent that holds records of the one person that is meant."""
+
+    agent: Count
+    records: Annotated[int, Field(ge=1)]
+
+
 class PlannedAdversary(Described):
     """What one adversary can learn about one record, as planned."""
 
     name: str
     """The adversary that was asked for."""
     victim: Count
-    """The agent whose record is meant."""
+    """The agent whose record is meant; of several holders the first."""
     worst_adversary: str | None
     """The adversary behind the name, where the worst one was searched."""
     joint_sensitivity: NotNegative
@@ -53,6 +77,8 @@ class PlannedAdversary(Described):
     because: str
     group: list[GroupEpsilon] | None = None
     """Of several records of one person, where `records_per_person` asks for them."""
+    holders: list[Holder] | None = None
+    """Who holds the records of the one person that the figures are about, where `holders` asks."""
 
     @model_validator(mode="after")
     def _of_its_epsilon(self) -> Self:

@@ -106,6 +106,7 @@ def statement_of(config: RunFile) -> Statement:
         unit=Unit(p.unit),
         accountant=Accountant(p.accountant),
         records_per_person=p.records_per_person,
+        holders=p.held_by,
     )
 
 

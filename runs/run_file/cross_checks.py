@@ -6,8 +6,10 @@ Each function gives a table with its defaults filled in, and one line for each p
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from .tables import AttackTable, AuditTable, InterceptTable, ModelTable, PrivacyTable
+from .privacy_table import PrivacyTable
+from .tables import AttackTable, AuditTable, InterceptTable, ModelTable
 
 __all__ = [
     "audit_problems",
@@ -40,14 +42,19 @@ def resolved_privacy(
         problems += _outside(
             "[privacy] victim", (privacy.victim,), agents - 1, "agents count from 0"
         )
+    if privacy.holders is not None:
+        problems += _outside(
+            "[privacy] holders", privacy.holders, agents - 1, "agents count from 0"
+        )
     privacy = privacy.model_copy(update={"adversaries": names})
     if private:
         return privacy, problems
     # What asks for protection is refused here, and so is a clip norm that nothing reads.
     remedy = "choose a private algorithm or leave [privacy] out"
-    if privacy.epsilon is not None:
+    if privacy.goal is not None:
+        name = next(n for n in ("epsilon", "advantage", "tpr") if getattr(privacy, n) is not None)
         problems.append(
-            f"[privacy] epsilon={privacy.epsilon} cannot be met: {algorithm} adds no noise; "
+            f"[privacy] {name}={privacy.goal.figure} cannot be met: {algorithm} adds no noise; "
             f"{remedy}"
         )
     elif privacy.noise_multiplier:
@@ -197,7 +204,11 @@ def _adversaries(
     from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
     from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
-    default = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
+    default: Sequence[str] = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
+    if privacy.holders is not None:
+        from ...training.persons.holders import usual_of_person
+
+        default = usual_of_person(default, holders=privacy.held_by, agents=agents)
     given = "adversaries" in privacy.model_fields_set
     asked = privacy.adversaries if given else default
     names = tuple(dict.fromkeys((privacy.adversary, *asked)))

@@ -36,6 +36,7 @@ from .cross_checks import (
 )
 from .data_table import DataTable
 from .hyper_parameters import settings_schema
+from .privacy_table import PrivacyTable
 from .problems import sentences
 from .tables import (
     AlgorithmTable,
@@ -44,7 +45,6 @@ from .tables import (
     GraphTable,
     InterceptTable,
     ModelTable,
-    PrivacyTable,
     Table,
     TrainingTable,
 )
@@ -142,7 +142,8 @@ def load_run_file(
     Args:
         path: the TOML file.
         overrides: "table.key=value", the value as in TOML (a bare word is a string). One that
-            gives epsilon or noise_multiplier, sampling_rate or batch_size replaces the other.
+            gives epsilon, noise_multiplier, advantage or tpr, sampling_rate or batch_size replaces
+            the others.
         of_folder: whether it is the run.toml of a run; one beside a ledger is.
         notice: told beforehand which files of the user run.
 

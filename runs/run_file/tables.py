@@ -7,7 +7,6 @@ compares them with the registries of the other parts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -21,10 +20,9 @@ from pydantic import (
 )
 
 from ...privacy.errors import InputError
-from ...privacy.participation import MOST_RECORDS
 from .device_name import check_rounds_device
 from .problems import did_you_mean
-from .refusals import PRIVACY, TRAINING, Unprovable, refuse_unprovable
+from .refusals import TRAINING, Unprovable, refuse_unprovable
 
 __all__ = [
     "AlgorithmTable",
@@ -33,7 +31,6 @@ __all__ = [
     "GraphTable",
     "InterceptTable",
     "ModelTable",
-    "PrivacyTable",
     "Table",
     "TrainingTable",
 ]
@@ -230,48 +227,6 @@ class AlgorithmTable(Table):
 
         form = {} if is_own(self.name) else {"form": self.form}
         return {"name": self.name, **form, **settings_entries(self.settings())}
-
-
-class PrivacyTable(Table):
-    """[privacy]: the target and what the statement speaks of."""
-
-    unprovable = PRIVACY
-    epsilon: Positive | None = None
-    """Target for `adversary`; the noise is calibrated to it."""
-    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Instead of epsilon: noise on a sum of clipped gradients / clip_norm; 0 adds none."""
-    delta: Annotated[float, Field(gt=0, lt=1)]
-    """Of every epsilon of the run."""
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Bound on the L2 norm of one example's gradient; inf does not clip."""
-    adversary: str = "eavesdropper"
-    """Whose epsilon must meet the target."""
-    adversaries: Names = ()
-    """Those that plan and report name; by default outsiders and the worst one or coalition."""
-    victim: Index | None = None
-    """Agent whose record is meant; by default the worst one."""
-    unit: Literal["record"] = "record"
-    """Whose presence is hidden."""
-    records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
-    """States epsilon of so many records of one person at one agent besides that of one record."""
-    adjacency: Literal["add-or-remove-one", "zero-out", "replace-one"] = "add-or-remove-one"
-    """How two neighbouring data sets differ."""
-    accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
-    """How rounds are added up; each is an upper bound."""
-
-    @model_validator(mode="after")
-    def _check_target(self) -> Self:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            found = "neither" if self.epsilon is None else "both"
-            raise InputError(
-                f"give epsilon or noise_multiplier, exactly one of them; {found} given"
-            )
-        if self.clip_norm == math.inf and self.noise_multiplier != 0:
-            raise InputError(
-                "clip_norm=inf does not clip, so no noise bounds what a record gives away; set a "
-                "finite clip_norm, or noise_multiplier=0 for a run without protection"
-            )
-        return self
 
 
 class TrainingTable(Table):

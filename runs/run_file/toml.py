@@ -31,10 +31,10 @@ _TOKENS = re.compile(
 _MOST_PARTS = 32  # of a key; a run file has 2
 _LONGEST_SHOWN = 200  # characters of an override that a refusal repeats
 _MOST_BITS = 14_000  # of an integer: about 4,200 digits, which Python still writes
-# Two ways to say the same thing: an override of one replaces the other.
+# Ways to say the same thing, each with its keys: an override of one replaces the others.
 _ALTERNATIVES = (
-    ("privacy", "epsilon", "noise_multiplier"),
-    ("training", "sampling_rate", "batch_size"),
+    ("privacy", (("epsilon",), ("noise_multiplier",), ("advantage",), ("tpr", "fpr"))),
+    ("training", (("sampling_rate",), ("batch_size",))),
 )
 
 
@@ -155,11 +155,14 @@ def merge_overrides(values: dict[str, object], overrides: Sequence[str]) -> None
             raise InputError(f"override {text!r}: {table!r} is no table in this run file")
         section[key] = _parse(value.strip(), text)
         given.add((table, key))
-    for table, one, other in _ALTERNATIVES:
-        for key, rival in ((one, other), (other, one)):
-            section = values.get(table)
-            if (table, key) in given and (table, rival) not in given and isinstance(section, dict):
-                section.pop(rival, None)
+    for table, ways in _ALTERNATIVES:
+        section = values.get(table)
+        asked = [way for way in ways if any((table, key) in given for key in way)]
+        if not asked or not isinstance(section, dict):
+            continue
+        for way in ways:
+            for key in way if way not in asked else ():
+                section.pop(key, None)
 
 
 def _parse(value: str, override: str) -> object:

@@ -8,13 +8,13 @@ here at the noise for which the figure is given, and held against a second trace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, check_multiplier
+from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import NOT_A_CLIENT, Statement, Unit
+from ...privacy.guarantee import NOT_A_CLIENT, Goal, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
@@ -42,6 +42,9 @@ def account(  # every number that a figure depends on has a name here
     delta: float,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
     adversary: str | None = None,
     adversaries: Sequence[str] = (),
     victim: int | None = None,
@@ -53,11 +56,12 @@ def account(  # every number that a figure depends on has a name here
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
     records_per_person: int = 1,
+    holders: Mapping[int, int] | Sequence[int] = (),
     unit: Unit | str = Unit.RECORD,
     accountant: Accountant | str = Accountant.PLD,
     **settings: object,
 ) -> Account:
-    """What an algorithm costs each adversary, at a noise multiplier or at a target epsilon.
+    """What an algorithm costs each adversary, at a noise multiplier or at the one for a target.
 
     The step is bound to its numbers and traced at the noise for which the figures are given, and
     traced again at another multiplier, clip norm and batch size: where the two do not agree, its
@@ -73,7 +77,11 @@ def account(  # every number that a figure depends on has a name here
         delta: of every epsilon, in (0, 1).
         epsilon: target in nats for `adversary`; the noise is calibrated to it.
         noise_multiplier: instead of epsilon: noise_std on a sum of clipped gradients / clip_norm.
-        adversary: whose epsilon meets the target, by default the eavesdropper's.
+        advantage: instead of epsilon: the largest true-positive rate minus false-positive rate
+            that any membership test of `adversary` may have, in (0, 1).
+        tpr: instead of epsilon: the largest true-positive rate of any such test at `fpr`.
+        fpr: false-positive rate, in (0, tpr).
+        adversary: whose figure meets the target, by default the eavesdropper's.
         adversaries: those to account for besides; by default outsiders and the worst neighbour.
         victim: the agent whose record is at risk; None searches the worst one.
         links: "clear", or "encrypted" where nobody on a link can read what crosses it.
@@ -85,13 +93,15 @@ def account(  # every number that a figure depends on has a name here
         form: "repaired", or "published" where the algorithm has both.
         adjacency: how two neighbouring data sets differ.
         records_per_person: states epsilon of so many records of one person besides.
+        holders: agents that hold records of one person, one each, or by agent how many it holds;
+            every figure is then about all of these together, and not about one record.
         unit: whose presence is hidden.
         accountant: how rounds are added up.
         settings: the algorithm's own hyper-parameters by name.
 
     Raises:
-        ValueError: a value out of range, an unknown name, or neither or both of epsilon and
-            noise_multiplier.
+        ValueError: a value out of range, an unknown name, or not exactly one of epsilon,
+            noise_multiplier, advantage and tpr.
         TypeError: something else than an algorithm, a topology or a number.
         UnsupportedView: no noise meets the target, the view cannot be accounted for, or the
             step's noise does not keep its proportion to what is clipped.
@@ -108,13 +118,11 @@ def account(  # every number that a figure depends on has a name here
     chosen = algorithm_of(algorithm, step, settings=settings)
     if links not in _LINKS:
         raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
-    if (epsilon is None) == (noise_multiplier is None):
-        found = "neither" if epsilon is None else "both"
-        raise InputError(f"give epsilon or noise_multiplier, exactly one of them; {found} given")
-    if adversary is not None and epsilon is None:
+    goal = _goal(epsilon, noise_multiplier, advantage, tpr, fpr)
+    if adversary is not None and goal is None:
         raise InputError(
-            f"adversary={adversary!r} has no effect without epsilon, the target that is its own; "
-            "name it in adversaries"
+            f"adversary={adversary!r} has no effect without epsilon, advantage or tpr, the target "
+            "that is its own; name it in adversaries"
         )
     if form not in tuple(Form):
         raise InputError(f"form={form!r} must be 'repaired' or 'published'")
@@ -149,21 +157,58 @@ def account(  # every number that a figure depends on has a name here
             unit=Unit(unit),
             accountant=Accountant(accountant),
             records_per_person=records_per_person,
+            holders=_held_by(holders),
         ),
-        epsilon=epsilon,
+        goal=goal,
         noise_multiplier=noise_multiplier,
-        adversary=_TARGET if adversary is None and epsilon is not None else adversary,
+        adversary=_TARGET if adversary is None and goal is not None else adversary,
         adversaries=adversaries,
         victim=victim,
         encrypted=links == "encrypted",
     )
 
 
+def _held_by(holders: Mapping[int, int] | Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(agent, records) of each holder."""
+    if isinstance(holders, Mapping):
+        return tuple(holders.items())
+    if isinstance(holders, str) or not isinstance(holders, Sequence):
+        raise InputTypeError(
+            f"holders={holders!r:.40} must be a list of agents, such as [0, 1], or the records of "
+            "each, such as {0: 3, 1: 2}"
+        )
+    return tuple((agent, 1) for agent in holders)
+
+
+def _goal(
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    advantage: float | None,
+    tpr: float | None,
+    fpr: float | None,
+) -> Goal | None:
+    """The target, None where the noise is given."""
+    aims = {"epsilon": epsilon, "advantage": advantage, "tpr": tpr}
+    aims["noise_multiplier"] = noise_multiplier
+    given = [name for name, value in aims.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if len(given) > 1 else "none"
+        raise InputError(
+            "give epsilon, noise_multiplier, advantage or tpr (with fpr), exactly one of them; "
+            f"{found} given"
+        )
+    if noise_multiplier is None:
+        return Goal(epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
+    if fpr is not None:
+        raise InputError(f"fpr={fpr!r:.40} has no effect without tpr; leave it out")
+    return None
+
+
 def account_of(
     subject: Subject,
     *,
     statement: Statement,
-    epsilon: float | None = None,
+    goal: Goal | None = None,
     noise_multiplier: float | None = None,
     adversary: str | None = None,
     adversaries: Sequence[str] = (),
@@ -177,9 +222,9 @@ def account_of(
     Args:
         subject: the run before its noise is known.
         statement: what every epsilon is said of.
-        epsilon: target of `adversary`.
-        noise_multiplier: instead of epsilon.
-        adversary: accounted for in any case; epsilon is its own.
+        goal: target of `adversary`.
+        noise_multiplier: instead of a goal.
+        adversary: accounted for in any case; the goal is its own.
         adversaries: accounted for besides; the usual ones where none are given.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
@@ -189,8 +234,8 @@ def account_of(
     Raises:
         ValueError: likewise, or it is limited and estimated to take more than some minutes.
     """
-    if epsilon is not None:
-        check_epsilon(epsilon, positive=True)
+    if goal is not None:
+        goal.check_accountant(statement.accountant)
     if noise_multiplier is not None:
         check_multiplier(noise_multiplier)
         check_noise(noise_multiplier)
@@ -200,8 +245,17 @@ def account_of(
             "clip_norm=None does not clip, so no noise bounds what a record gives away; set a "
             "finite clip_norm, or noise_multiplier=0 for a run without protection"
         )
+    if statement.holders and victim is not None:
+        raise InputError(
+            f"victim={victim} is about the records of one agent, and holders about a person with "
+            "records at several; give one of them"
+        )
     names = adversaries_of(
-        adversaries, target=adversary, agents=subject.graph.agents, encrypted=encrypted
+        adversaries,
+        target=adversary,
+        agents=subject.graph.agents,
+        encrypted=encrypted,
+        holders=statement.holders,
     )
     price = price_of(subject)
     if limited:
@@ -210,10 +264,10 @@ def account_of(
         notice(price.words)
     figures = figures_of(
         subject,
-        Asked(names, victim, encrypted),
+        Asked(names, victim, encrypted, statement.holders),
         statement=statement,
         noise_multiplier=noise_multiplier,
-        epsilon=epsilon,
+        goal=goal,
         target=adversary,
     )
     every = [
@@ -221,12 +275,12 @@ def account_of(
         for name, of in figures.joint_sensitivities.items()
     ]
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
-    target = None if epsilon is None else adversary
+    target = None if goal is None else adversary
     return Account(
         said_of=statement,
         noise_multiplier=figures.noise_multiplier,
         target=target,
-        epsilon_target=epsilon,
+        goal=goal,
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         joint_sensitivities=MappingProxyType(figures.joint_sensitivities),
         message_kinds=tuple(figures.message_kinds),

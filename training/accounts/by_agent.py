@@ -120,4 +120,5 @@ def _release(r: Release) -> tuple[float | str, ...]:
         r.first,
         r.reach,
         r.interleaved,
+        r.records,
     )

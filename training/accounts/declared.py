@@ -24,7 +24,7 @@ from ...privacy.adversary import (
     parse_adversary,
 )
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import Guarantee, Statement, Status
+from ...privacy.guarantee import Goal, Guarantee, Statement, Status
 from ...privacy.releases.fields import SERVER
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views
@@ -33,6 +33,7 @@ from ..exposure.sensitivity import JointSensitivity, Release
 from ..presentation.html import page_part
 from ..presentation.rows import as_frame
 from ..presentation.text import lines_of
+from .targets import reached
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -53,12 +54,14 @@ class DeclaredAccount:
         statement: what every epsilon is said of.
         guarantees: by adversary, worst first; their status is declared where they are finite.
         warnings: sentences for the reader.
+        joint_sensitivities: by adversary what stands behind its figure, at noise multiplier 1.
     """
 
     log: ReleaseLog
     statement: Statement
     guarantees: Mapping[str, Guarantee]
     warnings: Sequence[str]
+    joint_sensitivities: Mapping[str, JointSensitivity]
 
     def __getitem__(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
@@ -76,6 +79,20 @@ class DeclaredAccount:
     def __len__(self) -> int:
         """How many adversaries are accounted for."""
         return len(self.guarantees)
+
+    def reached(self, adversary: str, goal: Goal) -> float:
+        """What membership tests of an adversary come to, if the list of releases is true.
+
+        Raises:
+            ValueError: an adversary that was not asked for, or an accountant without a curve.
+        """
+        _ = self[adversary]
+        return reached(
+            self.joint_sensitivities[adversary],
+            statement=self.statement,
+            noise_multiplier=1.0,
+            goal=goal,
+        )
 
     @property
     def epsilon(self) -> float:
@@ -160,6 +177,11 @@ def account_of_releases(
             f"unit={str(statement.unit)!r} of the statement must be {str(header.unit)!r}, that of "
             "the log"
         )
+    if statement.holders:
+        raise InputError(
+            f"declared releases are about one record of one agent, not about {statement.whose}: a "
+            "log does not say which batches are drawn apart; leave holders out"
+        )
     if victim is not None and not 0 <= victim < header.agents:
         raise InputError(f"victim={victim} must lie in 0..{header.agents - 1}")
     if not log.rounds:
@@ -169,9 +191,9 @@ def account_of_releases(
         )
     views = Views(log)
     asked = list(dict.fromkeys(adversaries)) or _default(log)
-    every = []
+    every, behind = [], {}
     for name in asked:
-        found = _worst(views, _pairs(views, log, name, victim), statement, status)
+        behind[name] = found = _worst(views, _pairs(views, log, name, victim), statement, status)
         every.append(guarantee(name, found, statement=statement, noise_multiplier=1.0))
     every.sort(key=lambda g: (-round(g.epsilon, 9), -round(g.joint_sensitivity, 9)))
     return DeclaredAccount(
@@ -179,6 +201,7 @@ def account_of_releases(
         statement=statement,
         guarantees=MappingProxyType({g.adversary: g for g in every}),
         warnings=tuple(log.warnings),
+        joint_sensitivities=MappingProxyType(behind),
     )
 
 

@@ -1,7 +1,7 @@
 """The figures of an account: joint sensitivities at the noise of the run, and that noise.
 
     noise multiplier given    trace at it, and a reference at another one
-    epsilon given             trace a reference at 1, find the multiplier, trace again at it
+    target given              trace a reference at 1, find the multiplier, trace again at it
 
 Either way what is accounted for is what the step does at the noise with which it will run, and
 `proportion` holds the two traces against each other.
@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement
+from ...privacy.guarantee import Goal, Statement
 from ...privacy.view.view import UnsupportedView
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
-from ..exposure.guarantees import calibrated_multiplier
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity
+from ..persons.holders import Holders, person_joint_sensitivities, usual_of_person
 from ..tracing.trace import AlgorithmTrace
 from .proportion import proportional, without_noise
 from .subject import Subject
+from .targets import multiplier_for
 
 __all__ = ["Asked", "Figures", "adversaries_of", "figures_of"]
 
@@ -37,17 +38,30 @@ class Asked(NamedTuple):
         adversaries: by name.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        holders: (agent, records) of every agent that holds records of the one person who is meant;
+            empty where one record of one agent is.
     """
 
     adversaries: Sequence[str]
     victim: int | None = None
     encrypted: bool = False
+    holders: Holders = ()
 
     def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
 
         Without noise there is nothing that a whole run would hide, so it is not looked at.
         """
+        if self.holders:
+            return dict(
+                person_joint_sensitivities(
+                    traces,
+                    list(dict.fromkeys(self.adversaries)),
+                    holders=self.holders,
+                    sampling_rate=subject.sampling_rate,
+                    encrypted=self.encrypted,
+                )
+            )
         found = joint_sensitivities(
             traces,
             list(dict.fromkeys(self.adversaries)),
@@ -89,14 +103,22 @@ class Figures(NamedTuple):
 
 
 def adversaries_of(
-    names: Sequence[str], *, target: str | None, agents: int, encrypted: bool
+    names: Sequence[str],
+    *,
+    target: str | None,
+    agents: int,
+    encrypted: bool,
+    holders: Holders = (),
 ) -> list[str]:
     """The adversaries to account for: those that are asked for or the usual ones, and the target.
 
     Raises:
         ValueError: the target's is another agent, and there is none.
     """
-    asked = [str(name) for name in names or (ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT)]
+    usual: Sequence[str] = ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT
+    if holders:
+        usual = usual_of_person(usual, holders=holders, agents=agents)
+    asked = [str(name) for name in names or usual]
     asked += [target] if target is not None and target not in asked else []
     if agents > 1:
         return asked
@@ -114,10 +136,10 @@ def figures_of(
     *,
     statement: Statement,
     noise_multiplier: float | None = None,
-    epsilon: float | None = None,
+    goal: Goal | None = None,
     target: str | None = None,
 ) -> Figures:
-    """What a run costs, at a noise multiplier or at the one that meets epsilon for the target.
+    """What a run costs, at a noise multiplier or at the one that meets the goal for the target.
 
     Raises:
         ValueError: an adversary or victim that does not exist, or a multiplier out of range.
@@ -125,9 +147,9 @@ def figures_of(
             step's noise does not keep its proportion to what is clipped.
     """
     if noise_multiplier is None:
-        if epsilon is None or target is None:
-            raise InputError("give noise_multiplier, or epsilon with the adversary that it is of")
-        return _calibrated(subject, asked, statement, epsilon=epsilon, target=target)
+        if goal is None or target is None:
+            raise InputError("give noise_multiplier, or a goal with the adversary that it is of")
+        return _calibrated(subject, asked, statement, goal=goal, target=target)
     if noise_multiplier == 0:
         traces = subject.trace(0.0)
         silent = asked.found_in(traces, subject)
@@ -146,14 +168,14 @@ def figures_of(
 
 
 def _calibrated(
-    subject: Subject, asked: Asked, statement: Statement, *, epsilon: float, target: str
+    subject: Subject, asked: Asked, statement: Statement, *, goal: Goal, target: str
 ) -> Figures:
     unit = asked.found_in(subject.reference(1.0), subject)
     expected = unit[target]
     for _ in range(_PASSES):
         # Taken to hold at any noise, which the trace at the multiplier then has to bear out.
-        multiplier = calibrated_multiplier(
-            expected._replace(noise_multiplier=None), statement=statement, epsilon=epsilon
+        multiplier = multiplier_for(
+            expected._replace(noise_multiplier=None), statement=statement, goal=goal
         )
         traces = subject.trace(multiplier)
         second = asked.found_in(traces, subject)
@@ -162,6 +184,6 @@ def _calibrated(
             return Figures(found, multiplier, traces)
         expected = found[target]
     raise UnsupportedView(
-        f"no noise multiplier is found for epsilon={epsilon:g} of {target}: the joint sensitivity "
+        f"no noise multiplier is found for {goal.words} of {target}: the joint sensitivity "
         "changes with the noise"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Guarantee, Statement
+from ...privacy.guarantee import Goal, Guarantee, Statement
 from ..algorithms.algorithm import Bound
 from ..exposure.guarantees import run_epsilon
 from ..exposure.sensitivity import JointSensitivity
@@ -23,6 +23,7 @@ from ..presentation.text import as_rich, as_text
 from ..tracing.scripts import Scripts
 from .by_agent import epsilon_by_agent, exposures_by_agent
 from .subject import Subject
+from .targets import reached
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,9 +39,9 @@ class Account:
 
     Attributes:
         said_of: what every epsilon is said of.
-        noise_multiplier: of the run, as given or as it meets `epsilon_target`.
-        target: the adversary whose epsilon is met; None where the noise was given.
-        epsilon_target: its epsilon; None where the noise was given.
+        noise_multiplier: of the run, as given or as it meets `goal`.
+        target: the adversary whose goal is met; None where the noise was given.
+        goal: what is met for it; None where the noise was given.
         guarantees: by adversary, worst first.
         joint_sensitivities: by adversary, as asked for; they hold at any noise.
         message_kinds: what a round sends.
@@ -53,7 +54,7 @@ class Account:
     said_of: Statement
     noise_multiplier: float
     target: str | None
-    epsilon_target: float | None
+    goal: Goal | None
     guarantees: Mapping[str, Guarantee]
     joint_sensitivities: Mapping[str, JointSensitivity]
     message_kinds: Sequence[str]
@@ -94,6 +95,23 @@ class Account:
         """How many adversaries are accounted for."""
         return len(self.guarantees)
 
+    @property
+    def epsilon_target(self) -> float | None:
+        """The epsilon that the noise meets; None where it meets something else, or was given."""
+        return None if self.goal is None else self.goal.epsilon
+
+    @property
+    def reached(self) -> float | None:
+        """What the target adversary comes to at the noise, in the goal's own figure."""
+        if self.goal is None or self.target is None:
+            return None
+        return reached(
+            self.joint_sensitivities[self.target],
+            statement=self.said_of,
+            noise_multiplier=self.noise_multiplier,
+            goal=self.goal,
+        )
+
     def epsilon(self, adversary: str, *, rounds: int | None = None) -> float:
         """Epsilon of the run for one adversary, or of its start and its first `rounds` rounds.
 
@@ -114,6 +132,7 @@ class Account:
 
         The run is traced once more for it, at its own noise.
         """
+        self._check_one_holder("epsilon of every agent's records")
         every = exposures_by_agent(
             self.subject.trace(self.noise_multiplier),
             dict(self.joint_sensitivities),
@@ -129,6 +148,13 @@ class Account:
             )
             for name, of in every.items()
         }
+
+    def _check_one_holder(self, what: str) -> None:
+        if self.said_of.holders:
+            raise InputError(
+                f"{what} is about the records of one agent, and this account is about "
+                f"{self.said_of.whose}; leave holders out"
+            )
 
     def _check_asked(self, adversary: str) -> None:
         if adversary not in self.guarantees:
@@ -161,6 +187,7 @@ class Account:
             ValueError: an adversary that was not asked for.
         """
         stated = self[adversary]
+        self._check_one_holder("what a figure adds up to, message by message,")
         return explain(
             self.subject.trace(self.noise_multiplier),
             stated,
@@ -229,7 +256,8 @@ class Account:
             clip_norm=self.subject.clip_norm,
             noise_multiplier=self.noise_multiplier,
             target=self.target,
-            epsilon_target=self.epsilon_target,
+            goal=self.goal,
+            reached=self.reached,
             statement=self.said_of,
             guarantees=list(self.guarantees.values()),
             warnings=self.warnings,

@@ -73,7 +73,7 @@ def run_epsilon(
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
-    if len(releases) == 1 and records == 1:
+    if len(releases) == 1 and max(records, releases[0].records) == 1:
         (only,), (event,) = releases, events
         return accounting.epsilon(
             noise_multiplier=event.noise_multiplier,
@@ -336,7 +336,7 @@ def calibrated_multiplier(
             "at every noise; give noise_multiplier in place of epsilon"
         )
     events = counted(releases, 1.0, statement.adjacency)
-    if len(releases) == 1:
+    if len(releases) == 1 and releases[0].records == 1:
         (only,), (event,) = releases, events
         needed = (
             accounting.noise_multiplier(

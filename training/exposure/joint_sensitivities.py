@@ -114,7 +114,7 @@ class _Run:
 
     def __init__(self, traces: AlgorithmTrace, *, rate: float, encrypted: bool) -> None:
         self._traces, self._rate, self._encrypted = traces, rate, encrypted
-        self._parts = _parts(traces)
+        self._parts = parts_of(traces)
         self._bases = list({id(part.base): part.base for part in self._parts}.values())
         # Of every round by itself: one that is another's but for a scale may lose more.
         different = {id(part.trace): part.trace for part in self._parts}
@@ -295,7 +295,7 @@ def _most(reasons: Sequence[tuple[float, str]]) -> str:
     return max(reasons, default=(0.0, "nothing about the data is released"))[1]
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """The trace of `rounds` rounds from `first` on."""
 
     trace: RoundTrace
@@ -313,11 +313,11 @@ class _Part(NamedTuple):
         return 1.0 if self.trace.scale_of is None else self.trace.scale_of[1]
 
 
-def _parts(traces: AlgorithmTrace) -> list[_Part]:
+def parts_of(traces: AlgorithmTrace) -> list[Part]:
     """The start and the rounds, those that touch data."""
-    parts, first = [_Part(traces.start, 0, 1)], 1
+    parts, first = [Part(traces.start, 0, 1)], 1
     for one, count in traces.rounds:
-        parts.append(_Part(one, first, count))
+        parts.append(Part(one, first, count))
         first += count
     return [part for part in parts if part.trace.has_contributions]
 
@@ -327,7 +327,7 @@ def single_message(
 ) -> JointSensitivity:
     """What one message alone says of a victim: what papers usually account for."""
     releases, kinds = [], []
-    for part in _parts(traces):
+    for part in parts_of(traces):
         alone, kind = part.base.single_message(victim)
         mu = traces.per_multiplier(alone * part.factor)
         own = [drawn for _, _, drawn in part.base.of_victim(victim).values()]

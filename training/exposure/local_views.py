@@ -209,6 +209,14 @@ class AdversaryView:
             found.append(Sensitivity(mu, rate, count, because, *reach))
         return found
 
+    def local_to(self, contributions: Sequence[int]) -> LocalColumns:
+        """The linked rows of some contributions as a view, and what the columns are called in it.
+
+        Args:
+            contributions: positions among the contributions.
+        """
+        return self._local(np.asarray(list(contributions), dtype=int)).columns(contributions)
+
     @cached_property
     def _masks(self) -> tuple[np.ndarray, np.ndarray]:
         """Which rows are seen, and which sources are unknown."""
@@ -240,17 +248,29 @@ class AdversaryView:
         return local
 
 
+class LocalColumns(NamedTuple):
+    """Linked rows of what is seen, as a view over columns without names.
+
+    Attributes:
+        view: of the rows.
+        names: by position among the contributions its column; no row holds those that are left out.
+    """
+
+    view: View
+    names: dict[int, int]
+
+
 class _Problem:
     """A view over columns without names, and the figures that were asked of it."""
 
     def __init__(self, view: View) -> None:
-        self._view = view
+        self.view = view
         self._found: dict[Any, list[float]] = {}
 
     def mus(self, batches: _Batches) -> list[float]:
         key = tuple((tuple(columns), tuple(bounds)) for columns, bounds in batches)
         if key not in self._found:
-            self._found[key] = mu_by_batch(self._view, batches)
+            self._found[key] = mu_by_batch(self.view, batches)
         return self._found[key]
 
 
@@ -261,6 +281,11 @@ class _Local(NamedTuple):
     problem: _Problem
     contributions: np.ndarray  # ascending
     names: np.ndarray  # of each, in the problem
+
+    def columns(self, contributions: Sequence[int]) -> LocalColumns:
+        """What the contributions that are in some row are called."""
+        at = dict(zip(self.contributions.tolist(), self.names.tolist(), strict=True))
+        return LocalColumns(self.problem.view, {c: at[c] for c in contributions if c in at})
 
     def mus(self, batches: _Batches) -> list[float]:
         """Mu of a victim's batches; contributions that are in no row add nothing."""

@@ -38,6 +38,8 @@ class Release(NamedTuple):
             of what a record that is added changes; "sum" holds always.
         interleaved: whether contributions to another batch of the round come between, or these
             between those; of a whole run, whether records may take part in rounds of their own.
+        records: of one person that may be in the batch, each drawn on its own; all are there or
+            none is.
     """
 
     joint_sensitivity: float
@@ -47,6 +49,7 @@ class Release(NamedTuple):
     first: int = 1
     reach: Reach = Reach.SUM
     interleaved: bool = False
+    records: int = 1
 
 
 class JointSensitivity(NamedTuple):
@@ -54,7 +57,7 @@ class JointSensitivity(NamedTuple):
 
     Attributes:
         adversary: who sees.
-        victim: the agent that holds the record.
+        victim: the agent that holds the record; of several holders the first.
         releases: a joint sensitivity for each batch and each run of equal rounds.
         status: proven or heuristic; of infinite figures, that nothing protects or is expressed.
         because: the reason in a sentence.
@@ -96,8 +99,7 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
     top = max(every, key=cost)
     shapes = {
-        tuple((r.sampling_rate, r.rounds, r.first, r.reach, r.interleaved) for r in e.releases)
-        for e in every
+        tuple(r._replace(joint_sensitivity=0.0, contributions=0) for r in e.releases) for e in every
     }
     if len(shapes) != 1:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
@@ -147,7 +149,7 @@ def counted(
         releases: each costs something.
         noise_multiplier: of the run.
         adjacency: of the statement.
-        records: of one person.
+        records: of one person, in place of one in every batch.
 
     Raises:
         UnsupportedMechanism: sampled contributions that stay in a ball, with another batch's
@@ -158,14 +160,15 @@ def counted(
         added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
         if r.reach is Reach.BALL and r.interleaved and not added and r.sampling_rate < 1:
             raise UnsupportedMechanism(
-                "clipped means of a batch that interleaves with another batch have no bound under "
-                f"adjacency='{adjacency}'; take all contributions of a batch before those of the "
-                "next, or use round.clipped_sums"
+                "clipped means of a batch that interleaves with another batch, or that one of "
+                f"several holders makes, have no bound under adjacency='{adjacency}'; take all "
+                "contributions of a batch before those of the next, or use round.clipped_sums"
             )
         # Several records move one ball no further than one does; each may move balls of its own.
-        apart = records > 1 and r.interleaved and r.sampling_rate == 1
+        held = max(records, r.records)
+        apart = held > 1 and r.interleaved and r.sampling_rate == 1
         ball = r.reach is Reach.BALL and not apart
-        moves = group(records, r.sampling_rate)
+        moves = group(held, r.sampling_rate)
         moves = moves.as_ball if ball else moves
         # A record that is added changes what stays in a ball by twice the radius, as it would a sum
         # of that sensitivity.

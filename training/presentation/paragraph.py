@@ -20,6 +20,11 @@ _CHANGES = {
 }
 
 
+_PERSON = {
+    Adjacency.ADD_OR_REMOVE_ONE: "adding or removing all records",
+    Adjacency.ZERO_OUT: "blanking the values of all records",
+    Adjacency.REPLACE_ONE: "replacing all records",
+}
 _ALARMS = 0.01  # false-positive rate of the membership test that is spoken of
 
 
@@ -49,11 +54,14 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         said.append(_sentence(summary, same))
         if same[0].status is Status.PROVEN:
             said += _meant(summary, same[0], sensitivities[same[0].adversary])
+    figure = "the agent whose record is worst off"
+    if summary.statement.holders:
+        figure = summary.statement.whose
     who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
     said.append(
         "Assumed are that the agents run this step and send nothing else that depends on their "
         f"records, that noise is secret and drawn anew, and that {who}; each figure is that of "
-        "the agent whose record is worst off. Not covered are choices made by looking at the data "
+        f"{figure}. Not covered are choices made by looking at the data "
         "or at results, data that evaluate the models, and agents that deviate."
     )
     return " ".join(said)
@@ -95,7 +103,10 @@ def _drawn(summary: Summary) -> str:
 def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     """What is said of adversaries whose figures are the same."""
     who, stated = " and ".join(_named(one) for one in same), same[0]
-    change = _CHANGES[summary.statement.adjacency]
+    statement = summary.statement
+    change = (_PERSON if statement.holders else _CHANGES)[statement.adjacency]
+    if statement.holders:
+        change = f"{change} of {statement.whose}"
     epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {summary.statement.delta:g}"
     found = f"accountant {summary.statement.accountant}"
     if stated.status is Status.PROVEN:

@@ -81,8 +81,8 @@ def _draw_rounds(
     for names, stated in _alike(drawn, sensitivities):
         spent = [epsilon(stated.adversary, t) for t in rounds]
         axes.plot(rounds, spent, _style(stated), label=names)
-    if summary.epsilon_target is not None:
-        axes.axhline(summary.epsilon_target, color="grey", linestyle=":", label="target")
+    if summary.goal is not None and summary.goal.epsilon is not None:
+        axes.axhline(summary.goal.epsilon, color="grey", linestyle=":", label="target")
     axes.set_xlabel("round")
     axes.set_ylabel(f"epsilon at delta {summary.statement.delta:g}")
     axes.set_ylim(bottom=0)

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...privacy.guarantee import Guarantee
+from ...privacy.guarantee import Goal, Guarantee
 from .summary import Summary
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["as_frame", "as_json", "row_of"]
+__all__ = ["as_frame", "as_json", "row_of", "target_of"]
 
 
 def row_of(stated: Guarantee) -> dict[str, Any]:
@@ -38,9 +38,12 @@ def row_of(stated: Guarantee) -> dict[str, Any]:
 
 def _group(stated: Guarantee) -> dict[str, Any]:
     """Of several records of one person, where that was asked for."""
-    if not stated.group:
-        return {}
-    return {"group": [{"records": k, "epsilon": _finite(of)} for k, of in stated.group]}
+    found: dict[str, Any] = {}
+    if stated.group:
+        found["group"] = [{"records": k, "epsilon": _finite(of)} for k, of in stated.group]
+    if held := stated.statement.holders:
+        found["holders"] = [{"agent": agent, "records": records} for agent, records in held]
+    return found
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
@@ -48,11 +51,12 @@ def as_json(summary: Summary) -> dict[str, Any]:
     return {
         "schema": 1,
         "noise_multiplier": _finite(summary.noise_multiplier),
-        "target": {
-            "epsilon": summary.epsilon_target,
-            "delta": summary.statement.delta,
-            "adversary": summary.target,
-        },
+        "target": target_of(
+            summary.goal,
+            delta=summary.statement.delta,
+            adversary=summary.target,
+            reached=summary.reached,
+        ),
         "adversaries": [
             {name: _finite(value) for name, value in row_of(stated).items()}
             for stated in summary.guarantees
@@ -60,6 +64,29 @@ def as_json(summary: Summary) -> dict[str, Any]:
         "published_bound": None,
         "warnings": list(summary.warnings),
     }
+
+
+def target_of(
+    goal: Goal | None, *, delta: float, adversary: str | None, reached: float | None
+) -> dict[str, Any]:
+    """The target by name; what is no target of epsilon stands beside an epsilon of None.
+
+    Args:
+        goal: what is met; None where the noise was given.
+        delta: of every epsilon.
+        adversary: whose it is.
+        reached: what it comes to, in the goal's own figure.
+    """
+    found: dict[str, Any] = {
+        "epsilon": None if goal is None else goal.epsilon,
+        "delta": delta,
+        "adversary": adversary,
+    }
+    if goal is not None and goal.of_risk:
+        asked = {"advantage": goal.advantage, "tpr": goal.tpr, "fpr": goal.fpr}
+        found |= {name: value for name, value in asked.items() if value is not None}
+        found["reached"] = reached
+    return found
 
 
 def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...privacy.guarantee import Guarantee, Statement
+from ...privacy.guarantee import Goal, Guarantee, Statement
 
 __all__ = ["Summary", "rounded_up"]
 
@@ -24,8 +24,9 @@ class Summary:
         sampling_rate: of batches that the step draws without a rate of its own.
         clip_norm: bound on one example's gradient; None does not clip.
         noise_multiplier: of the run.
-        target: the adversary whose epsilon is met; None where the noise was given.
-        epsilon_target: its epsilon.
+        target: the adversary whose goal is met; None where the noise was given.
+        goal: what is met for it.
+        reached: what it comes to at the noise, in the goal's own figure.
         statement: what every epsilon is said of.
         guarantees: worst first.
         warnings: sentences.
@@ -41,7 +42,8 @@ class Summary:
     clip_norm: float | None
     noise_multiplier: float
     target: str | None
-    epsilon_target: float | None
+    goal: Goal | None
+    reached: float | None
     statement: Statement
     guarantees: Sequence[Guarantee]
     warnings: Sequence[str]
@@ -60,18 +62,18 @@ class Summary:
         """With which noise it runs, in a line."""
         clip_norm = self.clip_norm
         clipped = "nothing is clipped" if clip_norm is None else f"clip norm {clip_norm:g}"
-        target = (
-            ""
-            if self.epsilon_target is None
-            else f" for epsilon {self.epsilon_target:g} against {self.target}"
-        )
+        target = "" if self.goal is None else f" for {self.goal.words} against {self.target}"
         return f"noise multiplier {rounded_up(self.noise_multiplier, 6)}{target}, {clipped}"
 
     @property
     def said_of(self) -> str:
         """What every epsilon is said of, in a line."""
         said = self.statement
-        return f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}"
+        whose = f" of {said.whose}" if said.holders else ""
+        return (
+            f"{said.adjacency} {said.unit}{whose}, delta {said.delta:g}, accountant "
+            f"{said.accountant}"
+        )
 
 
 def rounded_up(value: float, digits: int = 3) -> str:

@@ -16,7 +16,7 @@ import pytest
 from overhear.reports.cited import KINDS, Cited, look_up
 from overhear.reports.document import html
 from overhear.reports.document.markdown import report_markdown
-from overhear.reports.judgement.phrases import HEURISTIC
+from overhear.reports.standing import HEURISTIC
 from tests.conftest import measured_json, sample_images, sample_report, typed, with_audit
 
 Report = dict[str, Any]

@@ -1,0 +1,67 @@
+"""The command `overhear person`: what several runs cost one person, from the person's ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..terminal.options import Json, TrustCode, trust
+from ..terminal.terminal import make_console, print_json, say
+
+__all__ = ["person"]
+
+
+def person(
+    ledgers: Annotated[list[Path], typer.Argument(metavar="LEDGER", help="Ledgers of one person.")],
+    *,
+    add: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="First append the run of a folder to the ledger; may be repeated."
+        ),
+    ] = None,
+    adversary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Who holds all views; by default whom every run file targets."
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(metavar="DELTA", help="Of the total; by default the smallest of the runs'."),
+    ] = None,
+    trust_code: TrustCode = False,
+    json: Json = False,
+) -> None:
+    """What several runs cost one person, by the lines of the person's ledger.
+
+    A line holds the rounds of a run as every adversary saw them, so the run folders are not needed
+    again. All rounds are composed by privacy loss distribution; epsilons are not added up.
+    """
+    from ...privacy.errors import InputError
+    from ...reports.plain_text import plain
+    from ...reports.total.person import add_runs, person_total, sentences
+
+    if add:
+        if len(ledgers) > 1:
+            raise InputError(
+                f"--add appends to one ledger, and {len(ledgers)} are named; name the one"
+            )
+        trust(trust_code)
+        add_runs(ledgers[0], add)
+        for folder in add:
+            say(make_console(stderr=True), f"{plain(folder)} was added to {plain(ledgers[0])}.")
+    elif trust_code:
+        raise InputError("--trust-code is for the runs of --add; leave it out")
+    found = person_total(ledgers, adversary=adversary, delta=delta)
+    if json:
+        print_json(found.dump())
+        return
+    from ..terminal.tables import person_rows, rows_table
+
+    console = make_console()
+    console.print(rows_table(person_rows(found), title="What was released about one person"))
+    for sentence in sentences(found):
+        say(console, sentence)

@@ -1,0 +1,346 @@
+"""A person's ledger: what each run released about one person, and what all of them cost together.
+
+    {"schema": "person-1", "chain": ...}
+    {"run": ..., "adjacency": ..., "delta": ..., "target": ..., "views": {...}, "chain": ...}
+
+A line is a run; its views are the rounds as each adversary sees them, as an accountant takes them
+(`Event`). Each line carries the digest of all of the file before it, so a line that was changed,
+moved or cut off is found. It has no key: who rewrites every line, or takes the last ones away, is
+not found out.
+
+Composition needs that noise and batches of the runs were drawn apart, and that the numbers of every
+run were fixed before the first one released anything, or did not depend on what was released: a
+later run's data may. One adversary holds the views of all runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ._validate import check_real
+from .accounting.accountant import composed_epsilon
+from .accounting.request import Adjacency, check_count, check_delta, check_rounds
+from .bounded import read_bounded
+from .chained_file import ChainedFile
+from .errors import InputError
+from .ledger_lines import LONGEST_HEADER, Chain, damaged, parsed
+from .participation import Event, Moves, Reach
+
+__all__ = ["PersonLedger", "PersonRun", "PersonView", "compose", "read_person_ledger"]
+
+SCHEMA = "person-1"
+_LARGEST = 256 << 20  # bytes
+_MOST_RUNS = 10_000
+_RUN_KEYS = {"run", "label", "whose", "adjacency", "delta", "target", "counted", "views"}
+_VIEW_KEYS = {"status", "events"}
+_EVENT_KEYS = {"noise_multiplier", "multiples", "probabilities", "reach", "coin", "count"}
+_COUNTED = ("planned", "released")
+_STATUSES = ("proven", "heuristic", "no protection", "cannot be expressed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PersonView:
+    """What one adversary saw of one run.
+
+    Attributes:
+        status: what is known of its figure: "proven", "heuristic", "no protection" or "cannot be
+            expressed"; epsilon of the last two is infinite.
+        events: how often each kind of round occurs; empty where nothing is released.
+    """
+
+    status: str
+    events: Mapping[Event, int]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether its events bound anything."""
+        return self.status in ("proven", "heuristic")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PersonRun:
+    """One run, as a line of a person's ledger has it.
+
+    Attributes:
+        run: what tells the run from others, also from others of the same run file.
+        label: what the run is called; for the reader.
+        whose: which records of the person it is about, in words.
+        adjacency: how neighbouring data sets differ.
+        delta: of the run's own epsilon.
+        target: the adversary that the run file names.
+        counted: "planned", or "released" where rounds were released more often than planned.
+        views: by adversary.
+    """
+
+    run: str
+    label: str
+    whose: str
+    adjacency: Adjacency
+    delta: float
+    target: str
+    counted: str
+    views: Mapping[str, PersonView]
+
+    def entry(self) -> dict[str, Any]:
+        """The line without its digest."""
+        views = {
+            name: {
+                "status": view.status,
+                "events": [_written(e, n) for e, n in view.events.items()],
+            }
+            for name, view in self.views.items()
+        }
+        return {
+            "run": self.run,
+            "label": self.label,
+            "whose": self.whose,
+            "adjacency": self.adjacency.value,
+            "delta": self.delta,
+            "target": self.target,
+            "counted": self.counted,
+            "views": views,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PersonLedger:
+    """All runs of a person's ledger.
+
+    Attributes:
+        path: of the file.
+        runs: in the order of the lines.
+    """
+
+    path: Path
+    runs: Sequence[PersonRun]
+
+    @staticmethod
+    def add(path: Path, run: PersonRun) -> None:
+        """Append a run; the file begins with the first one.
+
+        Args:
+            path: of the ledger.
+            run: that released something.
+
+        Raises:
+            ValueError: the ledger names the run, is damaged, or is none.
+            LedgerInUse: another process appends to it.
+            OSError: the system refuses.
+        """
+        if path.exists():
+            known = read_person_ledger(path)
+            for at, one in enumerate(known.runs, start=2):
+                if one.run == run.run:
+                    raise InputError(
+                        f"{path} names the run of {run.label} in line {at} ({one.label}), and a "
+                        "run is counted once; if more was released since, begin a new ledger"
+                    )
+            held = ChainedFile.reopen(path)
+        else:
+            held = ChainedFile(path, {"schema": SCHEMA}, exists=f"{path} was made meanwhile")
+        try:
+            held.append(run.entry(), most=LONGEST_HEADER)
+        finally:
+            held.close()
+
+
+def read_person_ledger(path: Path) -> PersonLedger:
+    """Read and check a person's ledger.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: a line was changed, moved or cut off, or says what no run does.
+
+    >>> import tempfile
+    >>> from overhear.privacy.participation import poisson
+    >>> events = {Event(2.0, poisson(0.02)): 1000}
+    >>> one = PersonRun(run="a", label="first", whose="one record", delta=1e-5,
+    ...     adjacency=Adjacency("add-or-remove-one"), target="eavesdropper", counted="planned",
+    ...     views={"eavesdropper": PersonView(status="proven", events=events)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "person.jsonl"
+    ...     PersonLedger.add(path, one)
+    ...     known = read_person_ledger(path)
+    >>> [run.label for run in known.runs], round(compose(known.runs, "eavesdropper"), 4)
+    (['first'], 1.3297)
+    """
+    text = read_bounded(path, _LARGEST)
+    chain, runs = Chain(), list[PersonRun]()
+    lines = text.splitlines(keepends=True)
+    for at, line in enumerate(lines, start=1):
+        body = chain.body(line, path=path, at=at)
+        if body is None:
+            why = "it is cut off or carries no digest"
+            raise damaged(path, at, why)
+        found = parsed(body, path=path, at=at)
+        chain.add(line)
+        if at == 1:
+            if found != {"schema": SCHEMA}:
+                raise InputError(
+                    f'{path} is no person\'s ledger: its first line must be {{"schema": '
+                    f'"{SCHEMA}"}}; make one with overhear person {path} --add DIR'
+                )
+            continue
+        if len(runs) >= _MOST_RUNS:
+            raise InputError(f"{path} has more than {_MOST_RUNS} runs, and no more are added up")
+        try:
+            runs.append(_run(found))
+        except (InputError, TypeError) as error:
+            raise damaged(path, at, str(error).rstrip(".")) from error
+    if not lines:
+        raise InputError(f"{path} is empty; a person's ledger begins with a line of its own")
+    seen: dict[str, int] = {}
+    for at, run in enumerate(runs, start=2):
+        if (first := seen.setdefault(run.run, at)) != at:
+            raise damaged(path, at, f"it is the run of line {first} again")
+    return PersonLedger(path=path, runs=tuple(runs))
+
+
+def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = None) -> float:
+    """Epsilon of one person over several runs, against one adversary who holds all their views.
+
+    Args:
+        runs: each once.
+        adversary: a name that every run has a view for.
+        delta: of the total; the smallest of the runs' by default.
+
+    Returns:
+        Nats; infinite where a view has no finite bound.
+
+    Raises:
+        ValueError: no runs, one that is there twice or has no such view, adjacencies that differ,
+            or a delta that is none.
+
+    >>> from overhear.privacy.participation import poisson
+    >>> def run(name, multiplier, rate):
+    ...     views = {"all": PersonView(status="proven",
+    ...         events={Event(multiplier, poisson(rate)): 1000})}
+    ...     return PersonRun(run=name, label=name, whose="one record", delta=1e-5, target="all",
+    ...         adjacency=Adjacency("add-or-remove-one"), counted="planned", views=views)
+    >>> round(compose([run("a", 2.0, 0.02), run("b", 1.0, 0.01)], "all"), 4)
+    2.2929
+    """
+    if not runs:
+        raise InputError("no run is given, and a person's total needs 1 or more")
+    for one, other in pairwise(sorted(runs, key=lambda run: run.run)):
+        if one.run == other.run:
+            raise InputError(
+                f"the run of {one.label} is given twice, as {other.label}; name it once"
+            )
+    of = {run.adjacency: run.label for run in runs}
+    if len(of) > 1:
+        each = ", ".join(f"{label}: {adjacency}" for adjacency, label in of.items())
+        raise InputError(
+            f"adjacency differs ({each}), and what neighbouring data sets are must be one for a "
+            "total; give the runs of one adjacency"
+        )
+    for run in runs:
+        if adversary not in run.views:
+            raise InputError(
+                f"adversary {adversary!r} is not accounted for in {run.label}, only "
+                f"{', '.join(run.views)}; give a name that every run has, such as the one that "
+                "sees most, or name it in [privacy] adversaries of that run"
+            )
+    least = min(run.delta for run in runs) if delta is None else delta
+    check_delta(least)
+    together: Counter[Event] = Counter()
+    for run in runs:
+        if not run.views[adversary].is_finite:
+            return math.inf
+        together.update(run.views[adversary].events)
+    if not together:
+        return 0.0
+    return composed_epsilon(together, delta=least, adjacency=next(iter(of)))
+
+
+def _written(event: Event, count: int) -> dict[str, Any]:
+    return {
+        "noise_multiplier": event.noise_multiplier,
+        "multiples": list(event.moves.multiples),
+        "probabilities": list(event.moves.probabilities),
+        "reach": event.reach.value,
+        "coin": event.coin,
+        "count": count,
+    }
+
+
+def _run(found: Mapping[str, Any]) -> PersonRun:
+    """A run from its line.
+
+    Raises:
+        ValueError: what no run has.
+        TypeError: a figure that is none.
+    """
+    _check_keys(found, _RUN_KEYS, "a run")
+    for key in ("run", "label", "whose", "target"):
+        if not isinstance(found[key], str) or not found[key]:
+            raise InputError(f"{key}={_shown(found[key])} must be words")
+    check_delta(found["delta"])
+    if found["counted"] not in _COUNTED:
+        raise InputError(f"counted={_shown(found['counted'])} must be one of {', '.join(_COUNTED)}")
+    if not isinstance(found["adjacency"], str):
+        raise InputError(f"adjacency={_shown(found['adjacency'])} must be words")
+    adjacency = Adjacency(found["adjacency"])
+    views = found["views"]
+    if not isinstance(views, Mapping) or not views:
+        raise InputError("views must be an object with a view for each adversary")
+    return PersonRun(
+        run=found["run"],
+        label=found["label"],
+        whose=found["whose"],
+        adjacency=adjacency,
+        delta=float(found["delta"]),
+        target=found["target"],
+        counted=found["counted"],
+        views={name: _view(view, adjacency) for name, view in views.items()},
+    )
+
+
+def _view(found: Any, adjacency: Adjacency) -> PersonView:
+    _check_keys(found, _VIEW_KEYS, "a view")
+    if found["status"] not in _STATUSES:
+        raise InputError(f"status={_shown(found['status'])} must be one of {', '.join(_STATUSES)}")
+    if not isinstance(found["events"], list):
+        raise InputError("events must be a list")
+    events: Counter[Event] = Counter()
+    for one in found["events"]:
+        event, count = _event(one)
+        events[event] += count
+    if events:
+        check_rounds(events, adjacency)
+    return PersonView(status=found["status"], events=dict(events))
+
+
+def _event(found: Any) -> tuple[Event, int]:
+    _check_keys(found, _EVENT_KEYS, "an event")
+    for key in ("multiples", "probabilities"):
+        if not isinstance(found[key], list):
+            raise InputError(f"{key} must be a list of numbers")
+        for value in found[key]:
+            check_real(key, value)
+    check_real("noise_multiplier", found["noise_multiplier"])
+    check_real("coin", found["coin"])
+    moves = Moves(tuple(map(float, found["multiples"])), tuple(map(float, found["probabilities"])))
+    event = Event(
+        float(found["noise_multiplier"]),
+        moves.checked(),
+        Reach(found["reach"]),
+        float(found["coin"]),
+    )
+    return event, check_count(found["count"])
+
+
+def _check_keys(found: Any, keys: set[str], what: str) -> None:
+    if not isinstance(found, Mapping) or found.keys() != keys:
+        raise InputError(f"{what} must be an object with the keys {', '.join(sorted(keys))}")
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value)[:40]

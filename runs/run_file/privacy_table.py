@@ -1,0 +1,139 @@
+"""The table [privacy]: what is met, for whom, and what the statement speaks of."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ...privacy.accounting.request import Accountant
+from ...privacy.errors import InputError
+from ...privacy.guarantee import Goal
+from ...privacy.participation import MOST_RECORDS
+from .refusals import PRIVACY
+from .tables import Count, Index, Indices, Names, Positive, Table
+
+__all__ = ["PrivacyTable"]
+
+_Share = Annotated[float, Field(gt=0, lt=1)]
+_TARGETS = ("epsilon", "advantage", "tpr", "fpr")
+
+
+class PrivacyTable(Table):
+    """[privacy]: the target and what the statement speaks of."""
+
+    unprovable = PRIVACY
+    epsilon: Positive | None = None
+    """Target for `adversary`; the noise is calibrated to it."""
+    noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Instead of epsilon: noise on a sum of clipped gradients / clip_norm; 0 adds none."""
+    advantage: _Share | None = None
+    """Instead of epsilon: largest TPR minus FPR of any membership test of `adversary`."""
+    tpr: _Share | None = None
+    """Instead of epsilon: largest true-positive rate of any such test at `fpr`."""
+    fpr: _Share | None = None
+    """False-positive rate of `tpr`, below it."""
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    """Of every epsilon of the run."""
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Bound on the L2 norm of one example's gradient; inf does not clip."""
+    adversary: str = "eavesdropper"
+    """Whose figure must meet the target."""
+    adversaries: Names = ()
+    """Those that plan and report name; by default outsiders and the worst one or coalition."""
+    victim: Index | None = None
+    """Agent whose record is meant; by default the worst one."""
+    unit: Literal["record"] = "record"
+    """Whose presence is hidden."""
+    records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
+    """States epsilon of so many records of one person at one agent besides that of one record."""
+    holders: Indices | None = None
+    """Agents that hold records of one person; every figure is then about all of these together."""
+    records_held: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
+    """How many each of `holders` holds; by default one each."""
+    adjacency: Literal["add-or-remove-one", "zero-out", "replace-one"] = "add-or-remove-one"
+    """How two neighbouring data sets differ."""
+    accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
+    """How rounds are added up; each is an upper bound."""
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        aims = ("epsilon", "noise_multiplier", "advantage", "tpr")
+        given = [name for name in aims if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) if len(given) > 1 else "none"
+            raise InputError(
+                "give epsilon, noise_multiplier, advantage or tpr, exactly one of them; "
+                f"{found} given"
+            )
+        if self.noise_multiplier is not None and self.fpr is not None:
+            raise InputError(f"fpr={self.fpr:g} has no effect without tpr; leave it out")
+        if (goal := self.goal) is not None:
+            goal.check_accountant(Accountant(self.accountant))
+        if self.clip_norm == math.inf and self.noise_multiplier != 0:
+            raise InputError(
+                "clip_norm=inf does not clip, so no noise bounds what a record gives away; set a "
+                "finite clip_norm, or noise_multiplier=0 for a run without protection"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_holders(self) -> Self:
+        if self.holders is None:
+            if self.records_held is not None:
+                raise InputError(
+                    "records_held has no effect without holders, the agents that hold the records"
+                )
+            return self
+        if not self.holders:
+            raise InputError("holders=[] must name an agent; leave it out for one record of one")
+        if len(set(self.holders)) < len(self.holders):
+            raise InputError(
+                f"holders={list(self.holders)} must name each agent once; records_held says how "
+                "many records each of them holds"
+            )
+        if self.records_held is not None and len(self.records_held) != len(self.holders):
+            raise InputError(
+                f"records_held={list(self.records_held)} must have one number for each of holders="
+                f"{list(self.holders)}"
+            )
+        if sum(held for _, held in self.held_by) > MOST_RECORDS:
+            raise InputError(
+                f"records_held={list(self.records_held or ())} must sum to at most {MOST_RECORDS}; "
+                "a person with more is better protected by a unit that is clipped as a whole"
+            )
+        for name, value, idle in (
+            ("victim", self.victim, None),
+            ("records_per_person", self.records_per_person, 1),
+        ):
+            if value != idle:
+                raise InputError(
+                    f"{name}={value} is about the records of one agent, and holders="
+                    f"{list(self.holders)} about a person with records at these; give one of them"
+                )
+        if self.accountant != "pld":
+            raise InputError(
+                f"holders={list(self.holders)} are added up by accountant='pld' alone, not "
+                f"'{self.accountant}'; leave accountant out"
+            )
+        return self
+
+    @property
+    def goal(self) -> Goal | None:
+        """What is met for `adversary`; None where the noise is given."""
+        if self.noise_multiplier is not None:
+            return None
+        return Goal(epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr)
+
+    @property
+    def held_by(self) -> tuple[tuple[int, int], ...]:
+        """(agent, records) of every holder; empty where one record of one agent is meant."""
+        if self.holders is None:
+            return ()
+        return tuple(zip(self.holders, self.records_held or (1,) * len(self.holders), strict=True))
+
+    def with_noise(self, noise_multiplier: float, **others: object) -> PrivacyTable:
+        """The same at a noise multiplier in place of its target, and with other keys replaced."""
+        update = dict.fromkeys(_TARGETS) | {"noise_multiplier": noise_multiplier} | others
+        return self.model_copy(update=update)

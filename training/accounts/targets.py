@@ -1,0 +1,141 @@
+"""The noise that a target takes: an epsilon, or what the best membership test may achieve.
+
+Epsilon is calibrated in `exposure.guarantees`. For a target of risk the trade-off curve of all
+rounds is asked, and what it says at the noise that is found is evaluated once more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...privacy.accounting.risk import scale_for_risk
+from ...privacy.accounting.trade_off import trade_off
+from ...privacy.errors import UnsupportedView
+from ...privacy.guarantee import Goal, Statement
+from ..exposure.guarantees import (
+    asked_releases,
+    calibrated_multiplier,
+    check_traced_at,
+    run_epsilon,
+)
+from ..exposure.sensitivity import JointSensitivity, UnsupportedMechanism, counted, spent_releases
+
+__all__ = ["multiplier_for", "reached"]
+
+_SLACKS = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+
+
+def reached(
+    sensitivity: JointSensitivity,
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+    goal: Goal,
+    rounds: int | Sequence[int] | None = None,
+) -> float:
+    """What a run comes to, in the figure that a goal is about: epsilon, advantage, or TPR at FPR.
+
+    Args:
+        sensitivity: as for `run_epsilon`.
+        statement: as for `run_epsilon`.
+        noise_multiplier: as for `run_epsilon`.
+        goal: whose figure is meant; how much it allows does not matter.
+        rounds: as for `run_epsilon`.
+
+    Returns:
+        Nats, or a probability, rounded upwards; 1 where nothing hides a record.
+
+    Raises:
+        ValueError: an accountant that gives no trade-off curve; else as for `run_epsilon`.
+
+    >>> from overhear.privacy import EAVESDROPPER, Status
+    >>> from overhear.training.exposure.sensitivity import Release
+    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 0.02, 1000, 1),), Status.PROVEN, "-")
+    >>> at = {"statement": Statement(delta=1e-5), "noise_multiplier": 2.0}
+    >>> round(reached(one, goal=Goal(advantage=0.1), **at), 4)
+    0.1332
+    >>> round(reached(one, goal=Goal(tpr=0.2, fpr=0.01), **at), 4)
+    0.0236
+    """
+    goal.check_accountant(statement.accountant)
+    if not goal.of_risk:
+        return run_epsilon(
+            sensitivity, statement=statement, noise_multiplier=noise_multiplier, rounds=rounds
+        )
+    check_traced_at(sensitivity, noise_multiplier)
+    releases = asked_releases(sensitivity, rounds)
+    if not releases:
+        return goal.fpr or 0.0
+    if noise_multiplier == 0 or math.isinf(sensitivity.largest):
+        return 1.0
+    events = counted(releases, noise_multiplier, statement.adjacency)
+    curve = trade_off(events, adjacency=statement.adjacency)
+    if goal.fpr is None:
+        return curve.delta(0.0)
+    return 1.0 - float(curve.false_negative_rates(goal.fpr))
+
+
+def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal: Goal) -> float:
+    """The noise multiplier at which a joint sensitivity costs no more than a goal allows.
+
+    Args:
+        sensitivity: at noise multiplier 1.
+        statement: what every figure is said of.
+        goal: what is allowed.
+
+    Returns:
+        Noise std on a sum of clipped gradients / clip norm, rounded up and evaluated once more.
+
+    Raises:
+        UnsupportedView: no noise reaches the goal, or none is needed.
+        UnsupportedMechanism: the accountant does not cover the rounds.
+        ValueError: an accountant that gives no trade-off curve.
+
+    Source: Kulynych et al., arXiv:2407.02191.
+
+    >>> from overhear.privacy import EAVESDROPPER, Status
+    >>> from overhear.training.exposure.sensitivity import Release
+    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 0.02, 1000, 1),), Status.PROVEN, "-")
+    >>> said = Statement(delta=1e-5)
+    >>> round(multiplier_for(one, statement=said, goal=Goal(advantage=0.1)), 4)
+    2.6056
+    >>> round(multiplier_for(one, statement=said, goal=Goal(tpr=0.2, fpr=0.01)), 4)
+    0.7131
+    """
+    goal.check_accountant(statement.accountant)
+    if goal.epsilon is not None:
+        return calibrated_multiplier(sensitivity, statement=statement, epsilon=goal.epsilon)
+    who = sensitivity.adversary.name
+    if math.isinf(sensitivity.largest):
+        raise UnsupportedView(
+            f"no noise multiplier reaches {goal.words} for {who}: {sensitivity.because}"
+        )
+    check_traced_at(sensitivity, None)
+    releases = spent_releases(sensitivity.releases)
+    if not releases:
+        raise UnsupportedView(
+            f"nothing about the data is released to {who}, so {goal.words} is met at every noise; "
+            "give noise_multiplier in place of it"
+        )
+    needed = scale_for_risk(
+        counted(releases, 1.0, statement.adjacency),
+        advantage=goal.advantage,
+        true_positive_rate=None if goal.tpr is None or goal.fpr is None else (goal.tpr, goal.fpr),
+        adjacency=statement.adjacency,
+    )
+    if needed == 0.0:
+        raise UnsupportedView(
+            f"{goal.words} against {who} is met without any noise, because so few rounds draw a "
+            "record that a test can hardly gain; choose a smaller target, or give noise_multiplier"
+        )
+    found = math.inf
+    for slack in _SLACKS:  # what will be reported must not exceed the target by a rounding
+        multiplier = needed * (1.0 + slack)
+        found = reached(sensitivity, statement=statement, noise_multiplier=multiplier, goal=goal)
+        if found <= goal.figure:
+            return multiplier
+    raise UnsupportedMechanism(
+        f"noise_multiplier={needed:g} was found for {goal.words}, but {found:g} is reached with "
+        "it; choose another target, or give noise_multiplier"
+    )

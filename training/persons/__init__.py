@@ -1,0 +1,1 @@
+"""What one person loses: records at several agents, and several runs."""
