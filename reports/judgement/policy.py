@@ -245,6 +245,8 @@ _DEMANDS = {
     "delta": "be a number in (0, 1)",
     "max_advantage": "be a number in (0, 1)",
     "max_tpr_at": "be two rates in (0, 1), such as {tpr = 0.05, fpr = 0.01}",
+    "tpr": "be a number in (0, 1), above fpr",
+    "fpr": "be a number in (0, 1), below tpr",
     "unit": f"be one of {', '.join(_CHOICES['unit'])}",
     "adjacency": f"be one of {', '.join(_CHOICES['adjacency'])}",
     "audit_canaries": "be an integer of at least 1",
@@ -271,7 +273,9 @@ def _sentence(details: ErrorDetails) -> str:
     if kind == "value_error":
         return f"{place}{stated(details)}"
     if key == "max_tpr_at" and len(loc) > 3:  # of one of its two rates
-        return f"{place}{key}.{loc[3]} is not what it must be: {key} must {_DEMANDS[key]}"
+        unknown = f"{key}.{plain(str(loc[3]))} is not one of its two rates: {key}"
+        wrong = f"{key}.{loc[3]} must {_DEMANDS[str(loc[3])]}" if loc[3] in ("tpr", "fpr") else ""
+        return f"{place}{wrong or f'{unknown} must {_DEMANDS[key]}'}"
     if kind == "extra_forbidden":
         return f"{place}{_unknown(key, table=table if place else None)}"
     if kind == "missing":

@@ -29,8 +29,7 @@ from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_che
 from ...training.exposure.guarantees import accounted
 from ..numbers import bound, small
 from ..plan.plan import Plan
-from ..run_file.run_file import RunFile
-from ..run_file.same_run import check_same
+from ..run_file.run_file import RunFile, check_same
 from ..stop import Stop
 from . import folder as run_folder
 from .ranks import Group

@@ -145,7 +145,7 @@ def limited(run: RunFile, **limit: Any) -> tuple[Claim, dict[str, Fix]]:
     plan = make_plan(run)
     claim = facts_of_plan(run, plan).claim(limit.get("adversary", "eavesdropper"))
     assert claim is not None
-    asked = Asked.of_limit(Limit.model_validate({"adversary": claim.name, "delta": 1e-5} | limit))
+    [asked] = Asked.of_limit(Limit.model_validate({"adversary": claim.name, "delta": 1e-5} | limit))
     return claim, {fix.action: fix for fix in limit_fixes(run, as_planned(plan))(claim, asked)}
 
 

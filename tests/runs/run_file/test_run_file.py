@@ -229,9 +229,9 @@ def test_several_mistakes_are_told_together(run_file: Path) -> None:
 def test_a_target_is_given_in_exactly_one_way(run_file: Path, keys: tuple[str, str]) -> None:
     text = run_file.read_text()
     run_file.write_text(text.replace(*keys))
-    assert "both given" in refusal(run_file)
+    assert "epsilon and noise_multiplier given" in refusal(run_file)
     run_file.write_text(text.replace(keys[0], ""))
-    assert "neither given" in refusal(run_file)
+    assert "none given" in refusal(run_file)
 
 
 def test_an_override_of_the_target_replaces_the_other_kind(run_file: Path) -> None:
