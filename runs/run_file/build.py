@@ -21,6 +21,7 @@ from ...training.algorithms.algorithm import Bound
 from ...training.data.array_files import read_npy, read_npz
 from ...training.data.load import Dataset, load_dataset, partition
 from ...training.data.own_data import own_dataset
+from ...training.data.partition import check_cap, check_together, deal_users
 from ...training.data.store import Shard
 from ...training.data.tables.load import table_dataset
 from ...training.engine.engine import Setting
@@ -32,6 +33,7 @@ from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import ClassWeights, Task
 from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
+from .cross_checks import cap_problems
 from .device import find_device
 from .run_file import RunFile
 
@@ -74,6 +76,7 @@ def data_of(config: RunFile) -> Dataset:
                 test=None if d.test is None else Path(d.test).expanduser(),
                 cache=None if d.cache is None else Path(d.cache).expanduser(),
                 classes=d.classes,
+                user=d.user,
             )
     return load_dataset(d.name, root=d.root, features=d.features, test=d.test)
 
@@ -84,7 +87,13 @@ def records_of(config: RunFile, data: Dataset) -> float:
 
 
 def parts_of(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
-    """By agent the indices of its records in the training part of the data set."""
+    """By agent the indices of its records in the training part of the data set.
+
+    Raises:
+        ValueError: they cannot be dealt so, or a user has more records than the public cap.
+    """
+    if data.users is not None:
+        return _parts_by_user(config, data.users)
     return partition(
         data.targets.numpy(),
         config.data.agents,
@@ -93,6 +102,24 @@ def parts_of(config: RunFile, data: Dataset) -> list[NDArray[np.int64]]:
         shards=config.data.shards,
         generator=np.random.default_rng(config.training.seed),
     )
+
+
+def _parts_by_user(config: RunFile, users: Tensor) -> list[NDArray[np.int64]]:
+    """The same, with all records of a user at one agent, and no more than the cap."""
+    if config.data.partition != "iid":
+        raise InputError(
+            f"partition={config.data.partition!r} deals by class, and the records of a user stay "
+            'together; use "iid"'
+        )
+    privacy = config.privacy
+    if privacy is not None and privacy.noise_multiplier != 0:
+        if problems := cap_problems(privacy):
+            raise InputError(problems[0])
+        check_cap(users, privacy.records_per_person)
+    generator = np.random.default_rng(config.training.seed)
+    parts = deal_users(users, config.data.agents, generator=generator)
+    check_together(users, parts)
+    return parts
 
 
 def statement_of(config: RunFile) -> Statement:

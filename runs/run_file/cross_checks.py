@@ -70,6 +70,18 @@ def resolved_privacy(
     return privacy.model_copy(update={"clip_norm": math.inf}), problems
 
 
+def cap_problems(privacy: PrivacyTable | None) -> list[str]:
+    """What is missing where the data say whose a record is: the public cap of a user's records."""
+    if privacy is None or privacy.noise_multiplier == 0:
+        return []
+    if "records_per_person" in privacy.model_fields_set:
+        return []
+    return [
+        "[privacy] records_per_person is missing: the data say whose a record is, so give the "
+        "public cap on the records of one user"
+    ]
+
+
 def resolved_model(
     model: ModelTable, *, algorithm: str, outputs: int | None
 ) -> tuple[ModelTable, list[str]]:

@@ -45,6 +45,7 @@ class DataTable(Table):
         "outside": ("name", _TABLES),
         "separator": ("name", "csv"),
         "cache": ("name", _TABLES),
+        "user": ("name", _TABLES),
         "classes": ("name", (*_TABLES, *_ARRAYS, _OWN)),
         "outputs": ("name", (*_TABLES, *_ARRAYS, _OWN)),
         "options": ("name", _OWN),
@@ -75,6 +76,8 @@ class DataTable(Table):
     """Between the cells of a csv file."""
     cache: str | None = None
     """Folder of converted tables; by default one beside a table of more than 32 MiB."""
+    user: str | None = None
+    """Column that names whose record it is; needs [privacy] records_per_person, the public cap."""
     classes: Annotated[int, Field(ge=2)] | None = None
     """Public number of classes; without it the labels tell it, and it counts as public."""
     outputs: Count | None = None
@@ -151,6 +154,20 @@ class DataTable(Table):
                 f"{self.target!r}; leave it out"
             )
         self.declared()
+        if self.user is not None and self.user in (self.target, *self.columns):
+            raise InputError(
+                f"user={self.user!r} is declared as an input or as the target, too; whose record "
+                "it is may not be learned from: leave it out of columns"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_user(self) -> Self:
+        if self.user is not None and self.partition != "iid":
+            raise InputError(
+                f"partition={self.partition!r} deals by class, and the records of a user stay "
+                'together; use "iid", or leave user out'
+            )
         return self
 
     @property

@@ -73,7 +73,9 @@ PRIVACY: Mapping[str, Unprovable] = {
         reason=(
             "needs all that an agent sends in a round to be clipped as one vector, and no "
             "sampling to count on, because an agent takes part in every round; here the gradient "
-            "of each record is clipped: use unit='record'"
+            "of each record is clipped: use unit='record'. For a user with several records give "
+            "[data] user, the column that names whose a record is, and records_per_person, the "
+            "public cap"
         ),
     ),
     "clip_norm": Unprovable(

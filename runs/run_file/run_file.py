@@ -29,6 +29,7 @@ from ..own.tables import with_names
 from ..own.trust import ask, check_after, check_before, is_of_folder
 from .cross_checks import (
     audit_problems,
+    cap_problems,
     resolved_attack,
     resolved_intercept,
     resolved_model,
@@ -95,6 +96,7 @@ class RunFile(Table):
         attack, of_attack = resolved_attack(
             self.attack, intercept, algorithm=name, agents=agents, rounds=rounds
         )
+        problems += cap_problems(privacy) if self.data.user is not None else []
         problems += of_model + of_intercept + of_attack
         problems += audit_problems(self.audit, rounds=rounds)
         if problems:

@@ -36,6 +36,7 @@ class Dataset:
         image: Whether shape is (channels, height, width).
         outputs: Numbers that a regression predicts of a record, at least 1; 0 of classes.
         store: Where the training records are, if not in memory.
+        users: (N,) int64 number of each training record's user; None where nobody says.
         notes: What is counted as public though it was read off the records, one sentence each.
 
     Raises:
@@ -53,6 +54,7 @@ class Dataset:
     image: bool
     outputs: int = 0
     store: Store | None = None
+    users: Tensor | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -74,6 +76,13 @@ class Dataset:
             raise InputError(
                 f"test_inputs of {self.name!r} have shape {tuple(self.test_inputs.shape[1:])} and "
                 f"inputs {self.input_shape}; they must be equal"
+            )
+        if self.users is not None and (
+            self.users.dtype != torch.int64 or tuple(self.users.shape) != (len(self.targets),)
+        ):
+            raise InputError(
+                f"users of {self.name!r} must be {len(self.targets)} int64 numbers, one a record, "
+                f"not {tuple(self.users.shape)} {self.users.dtype}"
             )
         channels = self.input_shape[0] if self.image else 1
         if self.image and len(self.input_shape) != 3:

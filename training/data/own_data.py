@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
@@ -28,6 +29,7 @@ from ..own.names import own_object
 from .arrays import checked_inputs, checked_targets, classes_of
 from .dataset import Dataset
 from .dataset_store import DatasetStore, is_map_style
+from .partition import hold_out_users
 from .store import Shard, Store, TensorStore
 
 __all__ = ["dataset_of", "dataset_of_stores", "own_dataset"]
@@ -176,6 +178,7 @@ def dataset_of_stores(
     name: str,
     classes: int | None = None,
     outputs: int = 0,
+    users: NDArray[np.int64] | None = None,
 ) -> Dataset:
     """A data set whose records are in stores; those to test with are brought into memory.
 
@@ -185,12 +188,17 @@ def dataset_of_stores(
         name: what reports call it.
         classes: public number of classes; None where the labels tell it.
         outputs: numbers to predict of a record, 0 of labels.
+        users: (N,) number of the user of each record of `train`; one who is tested with is not
+            trained on.
 
     Raises:
-        ValueError: labels that are no such classes, or too few records.
+        ValueError: labels that are no such classes, or too few records or users.
     """
     if test is None:
-        train, test = _hold_out(name, train)
+        chosen = _held_out(name, train, users)
+        left = np.setdiff1d(np.arange(train.size), chosen)
+        test, train = (Shard(train, torch.from_numpy(part)) for part in (chosen, left))
+        users = None if users is None else users[left]
     elif test.record_shape != train.record_shape:
         raise InputError(
             f"{name!r}: test records have shape {test.record_shape} and training records "
@@ -224,6 +232,7 @@ def dataset_of_stores(
         std=(1.0,),
         image=False,
         store=train if in_memory is None else None,
+        users=None if users is None else torch.from_numpy(users),
         notes=notes,
     )
 
@@ -232,8 +241,8 @@ def _in_memory(store: Store) -> bool:
     return isinstance(store, TensorStore) or (isinstance(store, Shard) and store.in_memory)
 
 
-def _hold_out(name: str, records: Store) -> tuple[Store, Store]:
-    """A fifth of the records, chosen by their number alone."""
+def _held_out(name: str, records: Store, users: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """A fifth of the records, chosen by their number, or by their user, alone."""
     if records.size < 5:
         raise InputError(
             f"{name!r} holds {records.size} records, too few to hold a fifth out for testing"
@@ -241,6 +250,7 @@ def _hold_out(name: str, records: Store) -> tuple[Store, Store]:
     count = records.size // 5
     if not _in_memory(records):
         count = min(count, _MOST_HELD_OUT)
-    order = np.random.default_rng(_SPLIT_SEED).permutation(records.size)
-    test, train = (torch.from_numpy(np.sort(part)) for part in (order[:count], order[count:]))
-    return Shard(records, train), Shard(records, test)
+    draw = np.random.default_rng(_SPLIT_SEED)
+    if users is not None:
+        return hold_out_users(users, count, generator=draw)
+    return np.sort(draw.permutation(records.size)[:count])

@@ -2,19 +2,39 @@
 
 Records are indices into a data set; each agent's share is fixed before training and public to the
 accountant only in its size.
+
+A figure of k records of one person speaks of a user where nobody has more than k records, and all
+of a user's records are at one agent. Both are seen to here, before anything is trained. What users
+are called enters nothing: records carry a digest of the name, which is compared and never written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import unicodedata
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from ...privacy.errors import InputError
 
-__all__ = ["PartitionScheme", "partition", "poisson_batch"]
+__all__ = [
+    "PartitionScheme",
+    "check_cap",
+    "check_together",
+    "deal_users",
+    "hold_out_users",
+    "partition",
+    "poisson_batch",
+    "user_numbers",
+]
+
+_DIGEST = 8  # bytes of a user's number
 
 Indices = NDArray[np.int64]
 PartitionScheme = Literal["iid", "dirichlet", "shards"]
@@ -156,3 +176,123 @@ def poisson_batch(records: int, sampling_rate: float, *, generator: np.random.Ge
     if records < 0:
         raise InputError(f"records={records} must not be negative")
     return np.flatnonzero(generator.random(records) < sampling_rate).astype(np.int64)
+
+
+def user_numbers(names: Sequence[str]) -> NDArray[np.int64]:
+    """(N,) a number for each name, the same for the same text, however its accents are written.
+
+    Two names get one number with a probability of N^2 / 2^65 in all; they would count as one user,
+    who then has more records, not fewer.
+
+    >>> found = user_numbers(["ann", "bob", "ann"])
+    >>> bool(found[0] == found[2]), bool(found[0] == found[1])
+    (True, False)
+    """
+    digests = b"".join(
+        hashlib.blake2b(
+            unicodedata.normalize("NFC", name).encode("utf-8", "surrogatepass"), digest_size=_DIGEST
+        ).digest()
+        for name in names
+    )
+    return np.frombuffer(digests, dtype="<i8").astype(np.int64)
+
+
+def check_cap(users: Tensor, most: int) -> None:
+    """Refuse data in which a user has more records than the public cap.
+
+    Args:
+        users: (N,) number of each record's user.
+        most: the cap, k.
+
+    Raises:
+        ValueError: one has. How many have, or who, is not said.
+
+    >>> check_cap(torch.tensor([4, 4, 5]), 2)
+    """
+    _, counts = torch.unique(users, return_counts=True)
+    if len(counts) and int(counts.max()) > most:
+        raise InputError(
+            f"a user has more than {most} {'record' if most == 1 else 'records'}; raise "
+            "records_per_person, or drop records by a public rule"
+        )
+
+
+def check_together(users: Tensor, parts: Sequence[NDArray[np.int64]]) -> None:
+    """Refuse a partition that spreads the records of a user over agents.
+
+    Args:
+        users: (N,) number of each record's user.
+        parts: by agent the indices of its records.
+
+    Raises:
+        ValueError: it does, so that a figure of one agent's records is not that of a user.
+
+    >>> check_together(torch.tensor([4, 4, 5]), [np.array([0, 1]), np.array([2])])
+    """
+    held = [np.unique(users.numpy()[part]) for part in parts]
+    if sum(map(len, held)) > len(np.unique(np.concatenate(held))):
+        raise InputError(
+            "the records of a user lie at several agents, and the figures are about the records "
+            "that one agent holds; keep a user's records at one agent"
+        )
+
+
+def deal_users(
+    users: Tensor, agents: int, *, generator: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Deal users to agents at random, as many to each up to one, with all of their records.
+
+    Args:
+        users: (N,) number of each record's user.
+        agents: A.
+        generator: decides the outcome.
+
+    Returns:
+        A arrays of record indices, none empty.
+
+    Raises:
+        ValueError: there are fewer users than agents.
+
+    >>> parts = deal_users(torch.tensor([7, 8, 7, 9]), 3, generator=np.random.default_rng(0))
+    >>> sorted(map(len, parts))
+    [1, 1, 2]
+    """
+    names, of = np.unique(users.numpy(), return_inverse=True)
+    if agents > len(names):
+        raise InputError(
+            f"agents={agents} is more than there are users, whose records stay together; use fewer "
+            "agents"
+        )
+    owner = np.empty(len(names), dtype=np.int64)
+    for agent, mine in enumerate(np.array_split(generator.permutation(len(names)), agents)):
+        owner[mine] = agent
+    return [np.flatnonzero(owner[of] == agent) for agent in range(agents)]
+
+
+def hold_out_users(
+    users: NDArray[np.int64], count: int, *, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """Indices of the records of users who are held out: whole ones, at least `count` records.
+
+    Args:
+        users: (N,) number of each record's user.
+        count: of records.
+        generator: decides who.
+
+    Raises:
+        ValueError: nothing would be left.
+
+    >>> users = np.array([1, 1, 2, 3, 3])
+    >>> len(hold_out_users(users, 1, generator=np.random.default_rng(0)))
+    2
+    """
+    names, of, sizes = np.unique(users, return_inverse=True, return_counts=True)
+    order = generator.permutation(len(names))
+    last = int(np.searchsorted(np.cumsum(sizes[order]), count))
+    if last + 1 >= len(names):
+        raise InputError(
+            "there are too few users to hold some out for testing; name a test file, [data] test"
+        )
+    chosen = np.zeros(len(names), dtype=bool)
+    chosen[order[: last + 1]] = True
+    return np.flatnonzero(chosen[of])

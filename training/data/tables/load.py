@@ -7,7 +7,7 @@ from pathlib import Path
 from ..dataset import Dataset
 from ..own_data import dataset_of_stores
 from .columns import Declared
-from .table import read_table
+from .table import read_table, read_users
 
 __all__ = ["table_dataset"]
 
@@ -21,6 +21,7 @@ def table_dataset(
     test: Path | None = None,
     cache: Path | None = None,
     classes: int | None = None,
+    user: str | None = None,
 ) -> Dataset:
     """The records of a table, and those of another one to test with.
 
@@ -32,6 +33,7 @@ def table_dataset(
         test: another file of the same columns; by default a fifth of the records is held out.
         cache: folder of converted files; by default one beside a large table.
         classes: public number of classes, where the labels are not declared.
+        user: the column that names whose record it is; it is no input.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -48,4 +50,5 @@ def table_dataset(
         name=path.name,
         classes=declaration.classes or classes,
         outputs=1 if declaration.target.regression else 0,
+        users=None if user is None else read_users(path, user, form=form, separator=separator),
     )

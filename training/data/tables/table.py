@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,12 +25,13 @@ import torch
 from numpy.typing import NDArray
 
 from ....privacy.errors import InputError
+from ..partition import user_numbers
 from ..store import MappedStore, Store, TensorStore
 from .columns import BadCell, Declared, skeleton
 from .csv_rows import Block, csv_blocks, csv_header
 from .parquet_rows import parquet_blocks, parquet_header
 
-__all__ = ["FORMATS", "header_of", "read_table", "undeclared"]
+__all__ = ["FORMATS", "header_of", "read_table", "read_users", "undeclared"]
 
 FORMATS = ("csv", "parquet")
 
@@ -76,9 +77,7 @@ def read_table(
     names = [*declaration.columns, declaration.target.name]
 
     def blocks() -> Iterator[Block]:
-        if form == "csv":
-            return csv_blocks(path, names, separator=separator)
-        return parquet_blocks(path, names)
+        return _blocks(path, names, form=form, separator=separator)
 
     table = _Table(path, declaration, blocks)
     if cache is None and (not path.is_file() or path.stat().st_size <= _IN_MEMORY):
@@ -93,6 +92,38 @@ def read_table(
     if not (inputs.is_file() and targets.is_file()):
         _convert(table, inputs, targets)
     return MappedStore(inputs, torch.from_numpy(np.load(targets, allow_pickle=False)))
+
+
+def _blocks(path: Path, names: Sequence[str], *, form: str, separator: str) -> Iterator[Block]:
+    if form == "csv":
+        return csv_blocks(path, names, separator=separator)
+    return parquet_blocks(path, names)
+
+
+def read_users(path: Path, column: str, *, form: str, separator: str = ",") -> NDArray[np.int64]:
+    """(N,) a number for the user of each row of a table; see `user_numbers`.
+
+    Args:
+        path: the file.
+        column: that names the user.
+        form: "csv" or "parquet".
+        separator: of a csv file.
+
+    Raises:
+        FileNotFoundError: there is no table.
+        ValueError: there is no such column, or a row names no user.
+    """
+    found = [np.zeros(0, dtype=np.int64)]
+    for block in _blocks(path, [column], form=form, separator=separator):
+        (cells,) = block.cells
+        for place, cell in zip(block.places, cells, strict=True):
+            if cell is None or cell == "" or cell != cell:  # nan
+                raise InputError(
+                    f"{path} {place}, column {column!r}: is empty; a record without a user cannot "
+                    "be counted"
+                )
+        found.append(user_numbers([str(cell) for cell in cells]))
+    return np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True)

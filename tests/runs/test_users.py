@@ -1,0 +1,135 @@
+"""[data] user: a table whose rows are several a user is planned, trained, or refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overhear.commands.cli import main
+from overhear.privacy.accounting.accountant import composed_epsilon
+from overhear.privacy.accounting.request import Accountant, Adjacency
+from overhear.privacy.participation import Event, group
+from overhear.runs.run_file.build import data_of, parts_of
+from overhear.runs.run_file.run_file import load_run_file
+
+RUN = """\
+[data]
+name = "csv"
+root = "{root}"
+agents = 4
+user = "who"
+target = "ill"
+columns = {{a = [0, 100], ill = ["no", "yes"]}}
+[model]
+name = "linear"
+[algorithm]
+name = "dp-dpsgd"
+[privacy]
+noise_multiplier = 2
+delta = 1e-4
+adversaries = ["eavesdropper"]
+records_per_person = 3
+[training]
+rounds = 2
+sampling_rate = 0.2
+"""
+
+OURS = """\
+import torch
+from overhear.training import Dataset
+
+
+def data():
+    inputs, targets = torch.rand(40, 3), torch.arange(40) % 2
+    return Dataset(
+        name="ours", inputs=inputs, targets=targets, test_inputs=inputs, test_targets=targets,
+        classes=2, mean=(0.0,), std=(1.0,), image=False, users=torch.arange(40) // 2,
+    )
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    """A run of a table of 40 users with one to three records each."""
+    users = [f"user {i}" for i in range(40) for _ in range(1 + i % 3)]
+    rows = [f"{who},{i % 100},{('no', 'yes')[i % 2]}" for i, who in enumerate(users)]
+    np.random.default_rng(0).shuffle(rows)
+    table = tmp_path / "t.csv"
+    table.write_text("who,a,ill\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(root=table.as_posix()), encoding="utf-8")
+    return path
+
+
+def test_a_user_is_at_one_agent_and_the_name_is_no_input(run_file):
+    config = load_run_file(run_file)
+    data = data_of(config)
+    assert data.users is not None
+    assert data.input_shape == (1,)
+    users = data.users.numpy()
+    taken = [set(users[part].tolist()) for part in parts_of(config, data)]
+    assert sum(map(len, taken)) == len(set.union(*taken)) == len(set(users.tolist()))
+
+
+def test_a_run_of_users_states_what_all_records_of_one_cost(run_file, tmp_path, capsys):
+    assert main(["plan", str(run_file), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["adversaries"]
+    # 3 records of one person, each drawn on its own: z 2, q .2, 2 rounds.
+    expected = composed_epsilon(
+        {Event(2.0, group(3, 0.2)): 2},
+        delta=1e-4,
+        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        accountant=Accountant.PLD,
+    )
+    assert row["group"] == [{"records": 3, "epsilon": pytest.approx(expected, rel=1e-4)}]
+    assert main(["train", str(run_file), "--out", str(tmp_path / "run")]) == 0
+    assert 'user = "who"' in (tmp_path / "run/run.toml").read_text(encoding="utf-8")
+    assert main(["report", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("command", ["train", "plan --check"])
+def test_more_records_of_a_user_than_the_cap_are_refused_by_number_alone(
+    run_file, tmp_path, capsys, command
+):
+    run_file.write_text(run_file.read_text().replace("person = 3", "person = 2"), "utf-8")
+    name, *options = command.split()
+    out = ["--out", str(tmp_path / "run")] if name == "train" else []
+    assert main([name, str(run_file), *options, *out]) == 2
+    said = capsys.readouterr().err
+    assert "a user has more than 2 records; raise records_per_person" in said
+    assert "user 2" not in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("records_per_person = 3\n", "", "records_per_person is missing: the data say whose"),
+        ('user = "who"', 'user = "a"', "user='a' is declared as an input"),
+        ('user = "who"', 'user = "ill"', "user='ill' is declared as an input"),
+        ("agents = 4", 'agents = 4\npartition = "dirichlet"', "records of a user stay together"),
+        ("records_per_person = 3", 'unit = "user"', "give [data] user, the column"),
+    ],
+)
+def test_what_no_figure_of_a_user_could_rest_on_is_refused(run_file, capsys, before, after, said):
+    run_file.write_text(run_file.read_text().replace(before, after), "utf-8")
+    assert main(["plan", str(run_file)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_data_of_ones_own_say_whose_a_record_is(run_file, tmp_path, capsys, monkeypatch):
+    (tmp_path / "ours.py").write_text(OURS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "ours", raising=False)
+    head, tail = run_file.read_text().split("[model]")
+    assert head
+    for cap, code in ((3, 0), (1, 2)):
+        rest = tail.replace("person = 3", f"person = {cap}")
+        text = f'[data]\nname = "ours:data"\nagents = 4\n[model]{rest}'
+        run_file.write_text(text, encoding="utf-8")
+        assert main(["train", str(run_file), "--out", str(tmp_path / f"run{cap}")]) == code
+    assert "a user has more than 1 record; raise" in capsys.readouterr().err
