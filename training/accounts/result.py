@@ -119,6 +119,7 @@ class Account:
             dict(self.joint_sensitivities),
             sampling_rate=self.sampling_rate,
             encrypted=self.encrypted,
+            drawn=self.subject.drawn,
         )
         return {
             name: epsilon_by_agent(
