@@ -30,6 +30,7 @@ __all__ = [
     "EpochRound",
     "Scheme",
     "check_size",
+    "drawings",
     "epoch_events",
     "largest_for",
     "overflow",
@@ -161,6 +162,65 @@ def largest_for(records: int, rate: float) -> int:
     while found > 1 and float(binom.sf(found - 1, records, rate)) <= RARE:
         found -= 1
     return found
+
+
+def drawings(
+    batches: str,
+    records: Sequence[int],
+    *,
+    batch_size: float | None,
+    sampling_rate: float,
+    largest_batch: int | str | None = None,
+) -> tuple[Drawing, ...] | None:
+    """How every agent draws its batches; None where each record is drawn on its own.
+
+    Args:
+        batches: "poisson", "fixed", "shuffled" or "cyclic".
+        records: of each agent, which count as public.
+        batch_size: b, where batches are not Poisson.
+        sampling_rate: q of Poisson batches.
+        largest_batch: B, at which Poisson batches are cut; "auto" where they exceed it with
+            probability `RARE` at most.
+
+    Raises:
+        ValueError: an unknown scheme, a size that some agent cannot draw, or a key that is not its.
+
+    >>> drawings("fixed", [500, 400], batch_size=10, sampling_rate=0.02)[1].rate
+    0.025
+    """
+    known = [s for s in Scheme if s is not Scheme.TRUNCATED]
+    if batches not in known:
+        raise InputError(
+            f"batches={batches!r} must be one of {', '.join(repr(str(s)) for s in known)}; no "
+            "bound is known here for batches drawn otherwise, so draw each record on its own"
+        )
+    scheme = Scheme(batches)
+    if scheme is not Scheme.POISSON:
+        if largest_batch is not None:
+            raise InputError(
+                f"largest_batch={largest_batch!r} cuts Poisson batches; with batches={batches!r} "
+                "every batch has batch_size records, so leave it out"
+            )
+        if batch_size is None or not records:
+            raise InputError(
+                f"batches={batches!r} needs batch_size and the public number of records of every "
+                "agent; give both"
+            )
+        size = check_size(batch_size, records, scheme=scheme)
+        return tuple(Drawing(scheme, n, size, n) for n in records)
+    if largest_batch is None:
+        return None
+    if not records:
+        raise InputError("largest_batch needs the public number of records of every agent")
+    if largest_batch == "auto":
+        largest = max(largest_for(n, sampling_rate) for n in set(records))
+    elif isinstance(largest_batch, bool) or not isinstance(largest_batch, int):
+        raise InputError(f"largest_batch={largest_batch!r} must be an integer, or 'auto'")
+    elif largest_batch < 1:
+        raise InputError(f"largest_batch={largest_batch} must be at least 1")
+    else:
+        largest = largest_batch
+    return tuple(Drawing(Scheme.TRUNCATED, n, largest, n) for n in records)
 
 
 class EpochRound(NamedTuple):

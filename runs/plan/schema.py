@@ -54,6 +54,9 @@ class PlannedAdversary(Described):
     group: list[GroupEpsilon] | None = None
     """Of several records of one person, where `records_per_person` asks for them."""
 
+    at_least: NotNegative | None = None
+    """Of shuffled batches: a lower bound for worst-case gradients, though the order is secret."""
+
     @model_validator(mode="after")
     def _of_its_epsilon(self) -> Self:
         if guarantee.Status(self.status).is_finite != math.isfinite(self.epsilon):

@@ -8,15 +8,19 @@ here at the noise for which the figure is given, and held against a second trace
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from ...privacy._validate import check_real
 from ...privacy.accounting.request import Accountant, Adjacency, check_epsilon, check_multiplier
+from ...privacy.batches.drawing import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import NOT_A_CLIENT, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..exposure.guarantees import guarantee
+from ..exposure.sensitivity import check_scheme
 from ..graphs.graph import Topology
 from ..tracing.trace import check_noise
 from .figures import Asked, adversaries_of, figures_of
@@ -50,6 +54,8 @@ def account(  # every number that a figure depends on has a name here
     learning_rate: float = 0.01,
     batch_size: float | None = None,
     records: float | None = None,
+    batches: str = "poisson",
+    largest_batch: int | str | None = None,
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
     records_per_person: int = 1,
@@ -81,7 +87,11 @@ def account(  # every number that a figure depends on has a name here
         learning_rate: step size.
         batch_size: public normaliser of a batch's sum: the expected size of a batch. What a round
             costs does not depend on it, but `Account.bound` needs it.
-        records: public number of records of an average agent, where the start draws a batch.
+        records: public number of records of an average agent, where the start draws a batch; of
+            each agent, where batches are not Poisson or are cut.
+        batches: "poisson", "fixed", "shuffled" or "cyclic"; all but the first have batch_size
+            records of `records`, and sampling_rate is the quotient of the two.
+        largest_batch: at which Poisson batches are cut, or "auto" where nearly none is.
         form: "repaired", or "published" where the algorithm has both.
         adjacency: how two neighbouring data sets differ.
         records_per_person: states epsilon of so many records of one person besides.
@@ -129,17 +139,26 @@ def account(  # every number that a figure depends on has a name here
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
     if Unit(unit) is not Unit.RECORD:
         raise InputError(f"unit={unit!r:.40} must be 'record': {NOT_A_CLIENT}")
+    topology = graph_of(graph)
     subject = Subject(
         algorithm=chosen.algorithm,
         settings=chosen.settings,
         form=Form(form),
-        graph=graph_of(graph),
+        graph=topology,
         rounds=rounds,
         sampling_rate=sampling_rate,
         clip_norm=None if clip_norm is None or clip_norm == float("inf") else clip_norm,
         learning_rate=learning_rate,
         batch_size=batch_size,
         records=records,
+        drawn=_drawn(
+            batches,
+            agents=topology.agents,
+            records=records,
+            batch_size=batch_size,
+            rate=sampling_rate,
+            largest=largest_batch,
+        ),
     )
     return account_of(
         subject,
@@ -157,6 +176,57 @@ def account(  # every number that a figure depends on has a name here
         victim=victim,
         encrypted=links == "encrypted",
     )
+
+
+def _drawn(
+    batches: str,
+    *,
+    agents: int,
+    records: float | None,
+    batch_size: float | None,
+    rate: float,
+    largest: int | str | None,
+) -> tuple[Drawing, ...] | None:
+    """How agents of equally many records draw their batches."""
+    if batches == Scheme.POISSON and largest is None:
+        return None
+    check_real("sampling_rate", rate)
+    for name, value in (("records", records), ("batch_size", batch_size)):
+        if value is not None:
+            check_real(name, value)
+    if records is None or not math.isfinite(records) or records != int(records) or records < 1:
+        raise InputError(
+            f"records={records} must be the public number of records of each agent, an integer, "
+            f"with {'largest_batch' if batches == Scheme.POISSON else f'batches={batches!r}'}"
+        )
+    if not 0 < rate <= 1:
+        raise InputError(f"sampling_rate={rate} must lie in (0, 1]; did you mean batch_size?")
+    found = drawings(
+        batches,
+        [int(records)] * agents,
+        batch_size=batch_size,
+        sampling_rate=rate,
+        largest_batch=largest,
+    )
+    if found and batches != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
+        raise InputError(
+            f"sampling_rate={rate:g} must be batch_size / records = {found[0].rate:.12g} with "
+            f"batches={batches!r}"
+        )
+    return found
+
+
+def _check_drawn(subject: Subject, statement: Statement) -> None:
+    """Refuse what no bound is known of where batches are not Poisson."""
+    if subject.drawn is None:
+        return
+    scheme = subject.drawn[0].scheme
+    check_scheme(scheme, statement.adjacency, records=statement.records_per_person)
+    if statement.accountant is not Accountant.PLD:
+        raise InputError(
+            f"accountant='{statement.accountant}' adds up Poisson batches alone, not "
+            f"'{scheme}' ones; use accountant='pld'"
+        )
 
 
 def account_of(
@@ -189,6 +259,8 @@ def account_of(
     Raises:
         ValueError: likewise, or it is limited and estimated to take more than some minutes.
     """
+    if noise_multiplier != 0:
+        _check_drawn(subject, statement)
     if epsilon is not None:
         check_epsilon(epsilon, positive=True)
     if noise_multiplier is not None:

@@ -24,6 +24,7 @@ from ...privacy.accounting.request import Accountant, check_multiplier, orders_o
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
 from ...privacy.view.view import UnsupportedView
+from .draws import at_least
 from .sensitivity import (
     JointSensitivity,
     Release,
@@ -250,6 +251,7 @@ def guarantee(
         status=status,
         because=because,
         bound=_bound(sensitivity, statement, noise_multiplier),
+        at_least=at_least(sensitivity, statement=statement, noise_multiplier=noise_multiplier),
         group=group_of(sensitivity, spent, statement=statement, noise_multiplier=noise_multiplier),
     )
 
