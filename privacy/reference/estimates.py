@@ -172,7 +172,9 @@ def _kinds(
             )
         if not moves.is_poisson or coin < 1.0 or otherwise is not None:
             raise Unanswered("it is asked here about one record's own coin alone")
-        if within and adjacency != "replace-one":
+        # In a full batch nobody is in a place instead of a record whose values become nothing.
+        blank = reach is Reach.PLACE and adjacency == "zero-out"
+        if within and adjacency != "replace-one" and not blank:
             multiplier /= 2.0
         if rate == 1.0:
             squares += count / multiplier**2

@@ -284,6 +284,11 @@ class TrainingTable(Table):
     """Probability of each record to be in a round's batch."""
     batch_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Instead of sampling_rate: expected records in an agent's batch."""
+    batches: Literal["poisson", "fixed", "shuffled", "cyclic"] = "poisson"
+    """How they are drawn: each record on its own, or batch_size records by chance, by shuffled
+    epochs or by one order; all but the first count each agent's number of records as public."""
+    largest_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    """At which Poisson batches are cut; auto is where next to none is."""
     learning_rate: Positive = 0.01
     """Step size."""
     seed: Seed = 0
@@ -321,6 +326,22 @@ class TrainingTable(Table):
             raise InputError(
                 f"give sampling_rate or batch_size, exactly one of them; {found} given"
             )
+        if self.batches != "poisson":
+            if self.batch_size is None or self.batch_size != int(self.batch_size):
+                given = (
+                    f"sampling_rate={self.sampling_rate}"
+                    if self.batch_size is None
+                    else f"batch_size={self.batch_size}"
+                )
+                raise InputError(
+                    f"batches={self.batches!r} needs batch_size, an integer: the size of every "
+                    f"batch; {given} given"
+                )
+            if self.largest_batch is not None:
+                raise InputError(
+                    f"largest_batch={self.largest_batch!r} has no effect with "
+                    f"batches={self.batches!r}, whose batches are all of one size; leave it out"
+                )
         often = max(1, self.rounds // 20)
         every = {k: getattr(self, k) or often for k in ("evaluate_every", "checkpoint_every")}
         return self.model_copy(update=every)
