@@ -138,6 +138,7 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
 
 
 def _facts(built: Built, run: Run, spent: Spent) -> Facts:
+    sampler = built.setting.sampler
     return Facts(
         planned=header_of(spent).planned_rounds,
         released=spent.rounds,
@@ -155,6 +156,7 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         numbers=spent.tested_numbers,
         test_rate=header_of(spent).noise_test_rate,
         counted_as_public=built.data.notes,
+        batches=None if sampler is None else sampler.words(run.sampling_rate),
     )
 
 

@@ -266,6 +266,7 @@ def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> li
         target=found.target,
         encrypted=found.encrypted,
         repeatable=config.training.evaluation_noise_seed is not None,
+        batches=found.subject.batches,
     )
 
 

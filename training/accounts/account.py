@@ -310,6 +310,7 @@ def account_of(
                 form=subject.form,
                 target=target,
                 encrypted=encrypted,
+                batches=subject.batches,
             )
         ),
         subject=subject,

@@ -235,4 +235,5 @@ class Account:
             guarantees=list(self.guarantees.values()),
             warnings=self.warnings,
             encrypted=self.encrypted,
+            batches=self.subject.batches,
         )

@@ -15,6 +15,7 @@ from typing import Any
 from ...privacy._validate import check_real
 from ...privacy.accounting.request import check_count
 from ...privacy.batches.drawing import Drawing
+from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
 from ..graphs.graph import Topology
@@ -90,6 +91,14 @@ class Subject:
                 f"algorithm {self.algorithm.name!r} needs records, the public number of records "
                 "of an average agent; give it"
             )
+
+    @property
+    def batches(self) -> str | None:
+        """How they are drawn, in sentences, where they are not Poisson."""
+        if self.drawn is None:
+            return None
+        how = drawn_words(self.drawn, self.sampling_rate)
+        return f"{how}. {counts_words(self.drawn)}."
 
     def bound(self, noise_multiplier: float) -> Bound:
         """The algorithm with every number of the run.

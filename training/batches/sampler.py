@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.batches.drawing import Drawing, Scheme
+from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..data.partition import poisson_batch
 
@@ -43,6 +44,10 @@ class Sampler:
     def scheme(self) -> Scheme:
         """How batches are drawn, on every agent alike."""
         return self.drawn[0].scheme
+
+    def words(self, sampling_rate: float) -> str:
+        """How batches are drawn, and what counts as public, in sentences."""
+        return f"{drawn_words(self.drawn, sampling_rate)}. {counts_words(self.drawn)}."
 
     def draw(
         self, *, agent: int, round: int, call: int, rate: float, generator: np.random.Generator
