@@ -136,7 +136,9 @@ def _test_cut_sizes(found: Finding, of: Bools, drawn: Drawing, rate: float, who:
     _exactly(found, sizes <= largest, f"the batch {who} has more than {largest} records")
     # Below B the sizes are binomial; in both tails those of min(X, B) are too.
     p = _binomial(np.minimum(sizes, largest), n, rate)
-    found.note(float(p.min(initial=1.0)), tests=rounds, what=f"a batch {who} is of an unlikely size")
+    found.note(
+        float(p.min(initial=1.0)), tests=rounds, what=f"a batch {who} is of an unlikely size"
+    )
     full = int((sizes >= largest).sum())
     often = float(binom.sf(largest - 1, n, rate))
     what = f"{full} of {rounds} batches {who} are full, where {rounds * often:.4g} are expected"
@@ -186,7 +188,9 @@ def _test_spread(
             return len(sizes) * mean - sign * math.exp(log_s) * total
 
         best = minimize_scalar(exponent, bounds=(-14.0, widest), method="bounded")
-        what = f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
+        what = (
+            f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
+        )
         found.note(math.exp(min(0.0, float(best.fun))), tests=1, what=f"{what} (n = {len(sizes)})")
 
 

@@ -65,7 +65,7 @@ class Pair(StrEnum):
 
     @property
     def is_profile(self) -> bool:
-        """Whether it dominates at each epsilon by another pair, and no pair is it at all of them."""
+        """Whether it dominates at every epsilon, at some by one pair and at others by another."""
         return self in (Pair.PROFILE, Pair.BLANK, Pair.UNBLANK)
 
 

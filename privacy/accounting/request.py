@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import SupportsIndex
 
@@ -167,7 +167,9 @@ def _check_event(event: Event) -> None:
         )
     if event.otherwise is not None:
         if event.otherwise.otherwise is not None:
-            raise InputError("otherwise has an otherwise of its own; give one lottery of two rounds")
+            raise InputError(
+                "otherwise has an otherwise of its own; give one lottery of two rounds"
+            )
         _check_event(event.otherwise)
 
 

@@ -11,7 +11,7 @@ losses; it decides how many evaluations are needed, never the answer.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from .dominating_pairs import DiscretisedPair, Round, discretised_pair
@@ -121,10 +121,7 @@ def ever_sampled(rounds: Rounds) -> float:
 
 def scaled(orders: Sequence[Rounds], scale: float) -> tuple[tuple[Round, ...], ...]:
     """The same rounds with all of their noise multiplied."""
-    return tuple(
-        tuple(r.scaled(scale) for r in rounds)
-        for rounds in orders
-    )
+    return tuple(tuple(r.scaled(scale) for r in rounds) for rounds in orders)
 
 
 @lru_cache(maxsize=1024)

@@ -241,9 +241,7 @@ class EpochRound(NamedTuple):
     replays: int = 0
 
 
-def epoch_events(
-    rounds: Sequence[EpochRound], epoch: int, *, replaced: bool
-) -> dict[Event, int]:
+def epoch_events(rounds: Sequence[EpochRound], epoch: int, *, replaced: bool) -> dict[Event, int]:
     """What a record costs that takes part once in `epoch` rounds: of each the dearest.
 
     Args:
@@ -252,7 +250,8 @@ def epoch_events(
         replaced: whether another record is in its place, or else none of its values.
 
     >>> of = [EpochRound(2.0, Reach.SUM, 1, 5), EpochRound(1.0, Reach.SUM, 6, 5)]
-    >>> {event.noise_multiplier: count for event, count in epoch_events(of, 4, replaced=False).items()}
+    >>> found = epoch_events(of, 4, replaced=False)
+    >>> {event.noise_multiplier: count for event, count in found.items()}
     {2.0: 1, 1.0: 2}
     """
     found: dict[Event, int] = {}

@@ -208,7 +208,8 @@ def _rounds_accounted(plan: Plan, spent: Spent) -> int:
 
 def _rounds_of(exposure: JointSensitivity) -> int:
     """The rounds of its releases; those that begin with the same round are of the same rounds."""
-    return sum({r.first: r.rounds for r in exposure.releases if r.first > 0}.values())
+    of_each = {r.first: r.rounds + r.replays for r in exposure.releases if r.first > 0}
+    return sum(of_each.values())
 
 
 def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, float]]]:

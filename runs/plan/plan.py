@@ -292,9 +292,9 @@ def _published_bound(
     records: float | None,
     exposures: Mapping[str, JointSensitivity],
 ) -> PublishedClaim | None:
-    """What the algorithm's own paper claims."""
+    """What the algorithm's own paper claims, of Poisson batches."""
     bound = algorithm_named(config.algorithm.name).published_bound
-    if bound is None or config.privacy is None:
+    if bound is None or config.privacy is None or draws_otherwise(config):
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     run = PlannedRun(

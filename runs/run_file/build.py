@@ -127,9 +127,10 @@ def sampling_rate_of(config: RunFile, data: Dataset | None) -> float:
         raise InputError("[training] needs sampling_rate or batch_size")
     rate = t.batch_size * config.data.agents / len(data.targets)
     if rate > 1:
+        remedy = "lower it or use sampling_rate=1" if t.batches == "poisson" else "lower it"
         raise InputError(
             f"batch_size={t.batch_size:g} is more than the {len(data.targets)} records spread over "
-            f"{config.data.agents} agents can give; lower it or use sampling_rate=1"
+            f"{config.data.agents} agents can give; {remedy}"
         )
     return rate
 
@@ -214,6 +215,24 @@ def check_classes(built: Built) -> None:
         raise InputError(
             f"{built.data.name!r} has numbers to predict and no classes; membership is inferred "
             "from the probability of a record's label; audit the run with canaries instead"
+        )
+
+
+def check_poisson(built: Built, what: str) -> None:
+    """Refuse what adds records to a run, or takes some away, where batches are not Poisson.
+
+    Args:
+        built: the objects of the run.
+        what: would be done, as a sentence begins.
+
+    Raises:
+        ValueError: batches are drawn otherwise, or cut.
+    """
+    if built.setting.sampler is not None:
+        raise InputError(
+            f"{what} with other records than those of the run, and batches that are "
+            f"'{built.setting.sampler.scheme}' would then be others, of which nothing is proven; "
+            "do so for a run of batches = 'poisson' without largest_batch"
         )
 
 

@@ -43,7 +43,14 @@ def _is_agent(value: object) -> bool:
     return isinstance(value, str) and value in ("agent", "client", "device", "node", "user")
 
 
-_NOT_KNOWN = ("with-replacement", "replacement", "weighted", "importance", "balls-in-bins", "refilled")
+_NOT_KNOWN = (
+    "with-replacement",
+    "replacement",
+    "weighted",
+    "importance",
+    "balls-in-bins",
+    "refilled",
+)
 _OWN_BATCHES = Unprovable(
     asks=_always,
     reason=(

@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainValidator,
     WithJsonSchema,
     model_validator,
 )
@@ -66,6 +67,21 @@ DeviceName = Annotated[
 ]
 MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18")
 
+
+def _check_largest(value: object) -> int | str:
+    """An integer of at least 1, or "auto"."""
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**63 - 1:
+        raise InputError(f"largest_batch={value!r:.40} must be an integer of at least 1, or 'auto'")
+    return value
+
+
+LargestBatch = Annotated[
+    int | str,
+    PlainValidator(_check_largest),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto"]}]}),
+]
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -287,7 +303,7 @@ class TrainingTable(Table):
     batches: Literal["poisson", "fixed", "shuffled", "cyclic"] = "poisson"
     """How they are drawn: each record on its own, or batch_size records by chance, by shuffled
     epochs or by one order; all but the first count each agent's number of records as public."""
-    largest_batch: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    largest_batch: LargestBatch | None = None
     """At which Poisson batches are cut; auto is where next to none is."""
     learning_rate: Positive = 0.01
     """Step size."""

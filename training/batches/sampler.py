@@ -12,6 +12,7 @@ have drawn, and a round that is released again holds the same records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,24 @@ class Sampler:
     def scheme(self) -> Scheme:
         """How batches are drawn, on every agent alike."""
         return self.drawn[0].scheme
+
+    def check_records(self, held: Sequence[int]) -> None:
+        """Refuse agents that hold another number of records than batches are drawn of.
+
+        Raises:
+            ValueError: with the first that does.
+        """
+        drawn = [one.records for one in self.drawn]
+        if list(held) == drawn:
+            return
+        if len(held) != len(drawn):
+            raise InputError(f"the sampler is of {len(drawn)} agents, and there are {len(held)}")
+        agent = next(i for i, (a, b) in enumerate(zip(held, drawn, strict=True)) if a != b)
+        raise InputError(
+            f"agent {agent} holds {held[agent]} records, and its batches are drawn of "
+            f"{drawn[agent]}: by that number they are accounted for; make a sampler of the records "
+            "that are held"
+        )
 
     def words(self, sampling_rate: float) -> str:
         """How batches are drawn, and what counts as public, in sentences."""

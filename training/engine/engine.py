@@ -80,13 +80,6 @@ class Setting:
             raise InputError(
                 f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
             )
-        if self.sampler is not None:
-            held, drawn = [s.size for s in self.shards], [d.records for d in self.sampler.drawn]
-            if held != drawn:
-                raise InputError(
-                    f"the sampler draws from {drawn} records, but agents hold {held}; their "
-                    "numbers of records are what batches are accounted by"
-                )
 
 
 class Engine:
@@ -409,6 +402,8 @@ def gradients_of(setting: Setting) -> ClippedSums:
 def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
     """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
     check_weights(setting.graph, bound.weights)
+    if setting.sampler is not None:
+        setting.sampler.check_records([held.size for held in setting.shards])
     check_blocks(bound, len(setting.task.dimensions) if setting.task else 1)
     if ranks is not None and ranks.agents != setting.graph.agents:
         raise InputError(

@@ -207,8 +207,9 @@ def accounted(
     _check_replays(sensitivity, entries, torn=torn)
     counted = dict[Release, Release]()
     for r in _replayed(sensitivity.releases, Counter(entries)):
-        as_it_was = {"rounds": r.rounds, "replays": r.replays}
-        origin = next(o for o in sensitivity.releases if o._replace(**as_it_was) == r)
+        origin = next(
+            o for o in sensitivity.releases if o._replace(rounds=r.rounds, replays=r.replays) == r
+        )
         counted[origin] = r
     spent = (_spent(r, counted.get(r), more=int(torn)) for r in sensitivity.releases)
     return sensitivity._replace(releases=tuple(spent))

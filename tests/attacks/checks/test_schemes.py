@@ -20,7 +20,9 @@ from overhear.training.batches.sampler import Sampler
 RECORDS = (40, 41, 42, 43)
 SIZE, RATE, ROUNDS = 8, 0.2, 300
 DRAWN = {
-    scheme: tuple(Drawing(scheme, n, 11 if scheme is Scheme.TRUNCATED else SIZE, n) for n in RECORDS)
+    scheme: tuple(
+        Drawing(scheme, n, 11 if scheme is Scheme.TRUNCATED else SIZE, n) for n in RECORDS
+    )
     for scheme in Scheme
     if scheme is not Scheme.POISSON
 }
@@ -133,7 +135,8 @@ def _cut_first():
 
 
 @pytest.mark.parametrize(
-    ("name", "declared", "members"), [pytest.param(*one, id=f"{one[1]}: {one[0]}") for one in faults()]
+    ("name", "declared", "members"),
+    [pytest.param(*one, id=f"{one[1]}: {one[0]}") for one in faults()],
 )
 def test_a_small_fault_is_found(name, declared, members):
     found = look(declared, members)
@@ -163,7 +166,7 @@ def test_an_epoch_has_each_record_once_and_a_run_that_goes_on_repeats_none():
     batches = [
         of.draw(agent=0, round=t, call=0, rate=RATE, generator=secret).tolist() for t in range(1, 6)
     ]
-    assert sorted(sum(batches, [])) == list(range(40))
+    assert sorted(i for batch in batches for i in batch) == list(range(40))
     other = sampler(Scheme.SHUFFLED)  # as another process draws it
     assert other.draw(agent=0, round=4, call=0, rate=RATE, generator=secret).tolist() == batches[3]
     assert not np.array_equal(of.order(0, 0), of.order(0, 1))
