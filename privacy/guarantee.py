@@ -66,14 +66,18 @@ class Sampling(enum.StrEnum):
 
     POISSON = "poisson"
     FULL = "full batch"
+    FIXED = "fixed"
+    SHUFFLED = "shuffled"
+    CYCLIC = "cyclic"
+    TRUNCATED = "truncated"
     ANY = "any: a record may be in every batch"
 
     @classmethod
     def _missing_(cls, value: object) -> Sampling:
         raise InputError(
-            f"sampling={value!r} must be 'poisson' or 'full batch': no bound for shuffled batches "
-            "or batches of a fixed size is known here, and amplification by Poisson sampling does "
-            "not hold for them; draw each record on its own"
+            f"sampling={value!r} must be 'poisson', 'full batch', 'fixed', 'shuffled', 'cyclic' or "
+            "'truncated': no bound is known here for batches drawn otherwise, and amplification by "
+            "Poisson sampling does not hold for them; draw each record on its own"
         )
 
 
@@ -285,6 +289,8 @@ class Guarantee:
         sampling, status: how batches are drawn, and what is known of epsilon.
         because: the reason in a sentence.
         bound: how epsilon was found, a `Bound`.
+        at_least: no bound below it is true of worst-case gradients, though the order in which
+            batches are shuffled stays secret; None where nothing is known.
         group: (records, epsilon) of several records of one person at the victim, where asked for.
 
     Raises:
@@ -310,6 +316,7 @@ class Guarantee:
     because: str
     worst_adversary: str | None = None
     bound: str = Bound.NOT_STATED
+    at_least: float | None = None
     group: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:

@@ -12,9 +12,10 @@ and independent of the data:
     K batches within a secret cohort     sqrt(j) with probability p Bin(K, q), for j >= 1
 
 The last line bounds j steps of one round: their J add up in squares. What is added once to a sum
-moves it by a vector of length J at most, whoever else is there (reach "sum"). A clipped mean, or a
-batch of fixed size, lies in a ball of that radius instead: any two values of it may differ by 2 J
-(reach "ball").
+moves it by a vector of length J at most, whoever else is there (reach "sum"). A clipped mean lies
+in a ball of that radius instead: any two values of it may differ by 2 J (reach "ball"). In a batch
+of fixed size a unit takes the place of another one, whose addition has that length too (reach
+"place").
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ class Reach(StrEnum):
 
     SUM: the unit adds a vector of bounded length to what would be there without it.
     BALL: every value lies in a ball of that radius around a public point; two differ by twice it.
+    PLACE: as a sum, but where the unit is not drawn another one is in its place.
     """
 
     SUM = "sum"
     BALL = "ball"
+    PLACE = "place"
 
     @classmethod
     def _missing_(cls, value: object) -> Reach:
@@ -136,12 +139,34 @@ class Event(NamedTuple):
         moves: of the mean; of reach "ball" by 0 or 1, as those of `Moves.as_ball`.
         reach: of what the unit contributes to.
         coin: probability that the round takes place, which everybody sees.
+        otherwise: what takes place instead, where the coin falls the other way; nothing by default.
     """
 
     noise_multiplier: float
     moves: Moves
     reach: Reach = Reach.SUM
     coin: float = 1.0
+    otherwise: Event | None = None
+
+    @property
+    def rate(self) -> float:
+        """The probability that the unit is in the round.
+
+        >>> Event(1.0, poisson(0.5), coin=0.5, otherwise=Event(1.0, always())).rate
+        0.75
+        """
+        other = 0.0 if self.otherwise is None else self.otherwise.rate
+        return self.coin * self.moves.rate + (1.0 - self.coin) * other
+
+    def scaled(self, factor: float) -> Event:
+        """The same with all of its noise multiplied."""
+        other = None if self.otherwise is None else self.otherwise.scaled(factor)
+        return self._replace(noise_multiplier=factor * self.noise_multiplier, otherwise=other)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether noise multiplier, rate and reach are all of it."""
+        return self.moves.is_poisson and self.coin == 1.0 and self.otherwise is None
 
 
 Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int] | Mapping[Event, int]

@@ -173,8 +173,15 @@ def test_a_step_that_does_not_clip_has_no_epsilon_whatever_its_noise() -> None:
 def test_batches_that_are_no_poisson_samples_are_refused(refused: Any, key: str) -> None:
     said = refused(f"training.{key}")
     assert "[training] " + key.partition("=")[0] in said
-    assert "no bound for shuffled batches or batches of a fixed size" in said
-    assert "give sampling_rate, or batch_size as the expected size" in said
+    assert "how batches are drawn is said by batches = 'poisson'" in said
+    assert "No bound is known here for batches drawn otherwise" in said
+
+
+@pytest.mark.parametrize("scheme", ["with-replacement", "weighted", "refilled"])
+def test_batches_of_which_nothing_is_known_are_refused(refused: Any, scheme: str) -> None:
+    said = refused(f'training.batches="{scheme}"')
+    assert "has no bound here" in said
+    assert "draw each record on its own" in said
 
 
 def guaranteed(**changed: Any) -> Guarantee:
@@ -193,7 +200,7 @@ def guaranteed(**changed: Any) -> Guarantee:
     return Guarantee(**{**facts, **changed})
 
 
-def test_no_statement_can_be_made_about_shuffled_batches() -> None:
+def test_no_statement_can_be_made_about_batches_of_which_nothing_is_known() -> None:
     assert guaranteed().sampling is Sampling.POISSON
     with pytest.raises(ValueError, match=r"sampling='shuffle' must be 'poisson' or 'full batch'"):
         guaranteed(sampling="shuffle")

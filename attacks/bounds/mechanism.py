@@ -134,7 +134,7 @@ def at_scale(claim: Claim, scale: float) -> Claim:
         raise InputError(f"scale={scale} must be above 0 and finite; 1 is the declared noise")
     rounds: dict[Event, int] = {}
     for event, count in claim.events.items():
-        key = event._replace(noise_multiplier=event.noise_multiplier * scale)
+        key = event.scaled(scale)
         rounds[key] = rounds.get(key, 0) + count  # rounding may make two alike
     return Claim(rounds=rounds, adjacency=claim.adjacency)
 
@@ -198,6 +198,8 @@ def least_epsilon_at(claim: Claim, scale: float, delta: float) -> float:
     """
     if scale == math.inf:
         return 0.0
+    if any(event.reach is Reach.PLACE or event.otherwise is not None for event in claim.events):
+        return 0.0  # no smaller mechanism of the family is known to be attained
     ball = any(event.reach is Reach.BALL for event in claim.events)
     adjacency = Adjacency.ADD_OR_REMOVE_ONE if ball else claim.adjacency
     attained = Claim(rounds=claim.rounds, adjacency=adjacency)
@@ -293,9 +295,9 @@ def _guessed_log_scale(claim: Claim, mu: float) -> float:
 def _active(claim: Claim) -> list[tuple[float, float, int]]:
     """(noise multiplier, rate, count) of the rounds that cost anything."""
     return [
-        (event.noise_multiplier, event.coin * event.moves.rate, count)
+        (event.noise_multiplier, event.rate, count)
         for event, count in claim.events.items()
-        if event.coin * event.moves.rate > 0.0 and event.noise_multiplier < math.inf
+        if event.rate > 0.0 and event.noise_multiplier < math.inf
     ]
 
 

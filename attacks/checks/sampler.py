@@ -31,6 +31,7 @@ import numpy as np
 from ...training.tracing.linear_forms import Contributions
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..watching.watched_run import WatchedRound, WatchedRun
+from .schemes import enough_rounds, test_schemes
 
 __all__ = ["Batches", "sampler_check", "test_batches"]
 
@@ -80,12 +81,21 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     found = Finding()
     _test_recorded(found, run)
     every = _every_call(found, run, rounds)
-    test_batches(found, every)
+    sampler = run.setting.sampler
+    if sampler is None:
+        test_batches(found, every)
+    else:
+        for one in every:
+            of_call = int(one.call)
+            test_schemes(found, sampler, one.members, call=of_call, rate=one.rate)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
+    declared = f"sampling rates ({rates})"
+    if sampler is not None:
+        declared = f"scheme ({sampler.scheme}, {sampler.drawn[0].size} records)"
     drawn = max((len(of.members[0]) for of in every), default=0)
     words = (
         f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
-        f"declared sampling rates ({rates}), {len(run.rounds) - 1} of which ran, and tested for "
+        f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
         f"participations, sizes and what batches have in common: {found.tests} tests at a total "
         f"false-alarm rate of {TOTAL_FALSE_ALARM:.0e}"
     )
@@ -138,6 +148,8 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 same = np.array_equal(at.numpy(), again)
                 what = f"{where} is not what the engine draws"
                 found.note(1.0 if same else 0.0, tests=1, what=what)
+                if run.setting.sampler is not None:  # sizes are tested with those that follow
+                    continue
                 records = len(run.setting.shards[agent].targets)
                 what = f"{where} has {len(at)} of {records} records at a rate of {rate:.4g}"
                 found.note(_exact(len(at), records, rate), tests=1, what=what)
@@ -153,6 +165,9 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
     every = []
     for call, rate in sorted(steady.items()):
         count = _enough(rate, sum(sizes)) if rounds is None else rounds
+        if run.setting.sampler is not None and rounds is None:
+            most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))
+            count = max(count, min(enough_rounds(run.setting.sampler.drawn), most))
         count = max(count, len(run.rounds) - 1)
         members = [np.zeros((count, size), dtype=bool) for size in sizes]
         for t in range(count):

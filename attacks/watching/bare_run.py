@@ -69,6 +69,7 @@ def bare_engine(
         setting,
         model=model,
         shards=[empty] * setting.graph.agents,
+        sampler=None,
         task=_Blank(width, blocks) if setting.task else None,
     )
     nothing = _NoGradients(width * blocks, device=device, dtype=setting.dtype)

@@ -11,6 +11,9 @@
     add      N(0,1)                   sum_j p_j N(j d,1)
     replace  sum_j p_j N(j d,1)       sum_j p_j N(-j d,1)
     profile  losses > 0 of "remove" and losses < 0 of "add", both at distance 2d, the rest at 0
+    blank    losses > 0 of (1-q) N(0) + q N(2d) against (1-q) N(0) + q N(d), losses < 0 of "add",
+             the rest at 0
+    unblank  losses > 0 of "remove" and losses < 0 of the other one reversed, the rest at 0
     for every cell [z_k, z_k+1], with loss l = log P/Q rising from l_k to l_k+1:
         move P(cell) to the two end losses so that both P(cell) and Q(cell) are kept
 
@@ -24,7 +27,9 @@
 "replace" holds for any number of contributions that are added to sums (reach "sum"). "profile"
 holds for what stays in a ball of radius 1 whatever the unit does (reach "ball"), when it is
 replaced: at losses above 0 the others stand at -1 with the replacement and the unit at +1; at
-losses below 0 they stand at +1 with the unit.
+losses below 0 they stand at +1 with the unit. "blank" and "unblank" hold where a unit takes the
+place of another one (reach "place") and its values become nothing: at losses above 0 of "blank" the
+other one stands at -1 and the unit at +1, below 0 both stand at +1; what is blank stands at 0.
 
 Where we differ from the paper: cells are equal steps of the noise, not of the loss, and each is
 integrated by Gauss-Legendre quadrature. Differences of tail functions lose the digits that
@@ -32,7 +37,8 @@ T = 10^6 rounds with a rate of 10^-4 need; sums of positive terms keep them.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -54,6 +60,13 @@ class Pair(StrEnum):
     ADD = "add"
     REPLACE = "replace"
     PROFILE = "profile"
+    BLANK = "blank"
+    UNBLANK = "unblank"
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether it dominates at every epsilon, at some by one pair and at others by another."""
+        return self in (Pair.PROFILE, Pair.BLANK, Pair.UNBLANK)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +79,7 @@ class Round:
         pair: which two hypotheses.
         count: how many rounds are equal.
         coin: probability of each to take place, in (0, 1], seen by everybody.
+        otherwise: what takes place where it does not; its count plays no part.
     """
 
     noise_multiplier: float
@@ -73,20 +87,27 @@ class Round:
     pair: Pair
     count: int
     coin: float = 1.0
+    otherwise: "Round | None" = None
 
     @property
     def mu(self) -> float:
         """Of one round in which the unit takes part as much as it ever does."""
+        other = 0.0 if self.otherwise is None else self.otherwise.mu
         if self.pair is Pair.PROFILE:
-            return 2.0 / self.noise_multiplier
-        return (
-            (2.0 if self.pair is Pair.REPLACE else 1.0) * self.moves.largest / self.noise_multiplier
-        )
+            return max(2.0 / self.noise_multiplier, other)
+        twice = 2.0 if self.pair is Pair.REPLACE else 1.0
+        return max(twice * self.moves.largest / self.noise_multiplier, other)
 
     @property
     def rate(self) -> float:
         """The probability that the unit is in one round."""
-        return self.coin * self.moves.rate
+        other = 0.0 if self.otherwise is None else self.otherwise.rate
+        return self.coin * self.moves.rate + (1.0 - self.coin) * other
+
+    def scaled(self, factor: float) -> "Round":
+        """The same with all of its noise multiplied."""
+        other = None if self.otherwise is None else self.otherwise.scaled(factor)
+        return replace(self, noise_multiplier=factor * self.noise_multiplier, otherwise=other)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,9 +159,31 @@ def discretised_pair(round_: Round, *, missing: float, step: float = 0.005) -> D
     """
     # Each tail of a bump has at most exp(-reach^2/2)/2 <= missing/4.
     reach = math.sqrt(2.0 * math.log(2.0 / missing))
+    losses, masses = _losses(round_, reach, step)
+    if round_.coin < 1.0:
+        # A public lottery of two distributions; losses stay in order.
+        other = round_.otherwise
+        there, held = (np.zeros(1), np.ones(1)) if other is None else _losses(other, reach, step)
+        at = np.searchsorted(losses, there)
+        losses = np.insert(losses, at, there)
+        masses = np.insert(round_.coin * masses, at, (1.0 - round_.coin) * held)
+    kept = masses > 0.0
+    return DiscretisedPair(
+        losses=losses[kept],
+        log_masses=np.log(masses[kept]),
+        missing=missing,
+        count=round_.count,
+    )
+
+
+def _losses(round_: Round, reach: float, step: float) -> tuple[Array, Array]:
+    """Losses, in order, and masses (K,) of a round that takes place."""
     if round_.pair is Pair.PROFILE:
         moves, distance = round_.moves.as_ball, 2.0 / round_.noise_multiplier
         parts = _profile_cells(_Mixture.of(moves, distance), reach, step)
+    elif round_.pair.is_profile:
+        moves, distance = round_.moves.as_ball, 1.0 / round_.noise_multiplier
+        parts = _blank_cells(moves, distance, round_.pair, reach, step)
     else:
         mixture = _Mixture.of(round_.moves, 1.0 / round_.noise_multiplier)
         bumps = [0.0] if round_.pair is Pair.ADD else mixture.shifts.tolist()
@@ -149,18 +192,7 @@ def discretised_pair(round_: Round, *, missing: float, step: float = 0.005) -> D
             for bump, bounds in _spans(bumps, reach)
         ]
     losses = np.concatenate([loss for loss, _ in parts])
-    masses = np.concatenate([mass for _, mass in parts])
-    if round_.coin < 1.0:
-        at = int(np.searchsorted(losses, 0.0))
-        losses = np.insert(losses, at, 0.0)
-        masses = np.insert(round_.coin * masses, at, 1.0 - round_.coin)
-    kept = masses > 0.0
-    return DiscretisedPair(
-        losses=losses[kept],
-        log_masses=np.log(masses[kept]),
-        missing=missing,
-        count=round_.count,
-    )
+    return losses, np.concatenate([mass for _, mass in parts])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,6 +268,46 @@ def _profile_cells(mixture: _Mixture, reach: float, step: float) -> list[tuple[A
     return parts
 
 
+def _blank_cells(
+    moves: Moves, distance: float, pair: Pair, reach: float, step: float
+) -> list[tuple[Array, Array]]:
+    """The upper half of one pair, an atom at loss 0 and the lower half of another."""
+    one, two = _Mixture.of(moves, distance), _Mixture.of(moves, 2.0 * distance)
+    half, rate = 0.5 * distance, float(one.weights[-1])
+
+    def further(z: Array, offset: float) -> Array:
+        """Log of the mixture at twice the distance over the other one."""
+        return two.log_ratio(z, offset) - one.log_ratio(z, offset)
+
+    middle = 0.5 * (math.erf(half / math.sqrt(2.0)) + math.erf(3.0 * half / math.sqrt(2.0)))
+    parts = [(np.zeros(1), np.array([(1.0 - rate) * middle]))]
+    if pair is Pair.BLANK:
+        parts.append(
+            _split(
+                lambda z: further(z, 2.0 * distance),
+                lambda z: two.density(z, 2.0 * distance),
+                bounds=(max(-reach, -half), reach),
+                step=step,
+            )
+        )
+        if half < reach:
+            parts.insert(0, _cells(0.0, one, Pair.ADD, bounds=(-reach, -half), step=step))
+        return parts
+    upper = (max(-reach, -half), reach)
+    parts.append(_cells(distance, one, Pair.REMOVE, bounds=upper, step=step))
+    if half < reach:  # mirrored, so that losses rise
+        parts.insert(
+            0,
+            _split(
+                lambda z: -further(-z, distance),
+                lambda z: one.density(-z, distance),
+                bounds=(-reach, -half),
+                step=step,
+            ),
+        )
+    return parts
+
+
 def _cells(
     offset: float,
     mixture: _Mixture,
@@ -245,19 +317,33 @@ def _cells(
     step: float,
 ) -> tuple[Array, Array]:
     """Losses and masses (K,) of one interval; positions are relative to `offset`."""
+
+    def density(z: Array) -> Array:
+        if pair is Pair.ADD:
+            return np.asarray(np.exp(-0.5 * (z + offset) ** 2), dtype=np.float64)
+        return mixture.density(z, offset)
+
+    return _split(lambda z: _loss(z, offset, mixture, pair), density, bounds=bounds, step=step)
+
+
+def _split(
+    loss: Callable[[Array], Array],
+    of_p: Callable[[Array], Array],
+    *,
+    bounds: tuple[float, float],
+    step: float,
+) -> tuple[Array, Array]:
+    """Losses and masses (K,) of an interval by a rising loss and by P times sqrt(2 pi)."""
     count = max(1, math.ceil((bounds[1] - bounds[0]) / step))
     ends = np.linspace(bounds[0], bounds[1], count + 1)  # (cells + 1,)
     half = 0.5 * (bounds[1] - bounds[0]) / count
     inner = ends[:-1, None] + half * (1.0 + _NODES)  # (cells, nodes)
-    losses = np.maximum.accumulate(_loss(ends, offset, mixture, pair))
-    if pair is Pair.ADD:
-        density = np.exp(-0.5 * (inner + offset) ** 2)
-    else:
-        density = mixture.density(inner, offset)
+    losses = np.maximum.accumulate(loss(ends))
+    density = of_p(inner)
     density *= half * _WEIGHTS / math.sqrt(2.0 * math.pi)
     cell = density.sum(axis=1)
     # Upper share u keeps Q: cell (1-u) e^-l_k + cell u e^-l_k+1 = integral of e^-l dP.
-    rise = -np.expm1(losses[:-1, None] - _loss(inner, offset, mixture, pair))
+    rise = -np.expm1(losses[:-1, None] - loss(inner))
     full = -np.expm1(losses[:-1] - losses[1:])
     flat = full < 1e-300
     upper = (density * rise).sum(axis=1) / np.where(flat, 1.0, full)

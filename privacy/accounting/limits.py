@@ -218,7 +218,7 @@ def scale_for(
     sampled = {
         event: n
         for event, n in events.items()
-        if event.coin * event.moves.rate > 0.0 and event.noise_multiplier < math.inf
+        if event.rate > 0.0 and event.noise_multiplier < math.inf
     }
     if not sampled:
         return 0.0
@@ -226,7 +226,7 @@ def scale_for(
         raise InputError(
             "noise_multiplier=0 of a sampled round stays 0 at every scale; give it noise"
         )
-    rates = [(event.coin * event.moves.rate, n) for event, n in sampled.items()]
+    rates = [(event.rate, n) for event, n in sampled.items()]
     never = sum(n * math.log1p(-q) if q < 1.0 else -math.inf for q, n in rates)
     if delta >= -math.expm1(never):
         raise InputError(
@@ -237,7 +237,7 @@ def scale_for(
     def spent(counts: Mapping[Event, int], x: float, by: str = Accountant.PLD) -> float:
         scale = math.exp(x)
         return composed_epsilon(
-            {e._replace(noise_multiplier=scale * e.noise_multiplier): n for e, n in counts.items()},
+            {e.scaled(scale): n for e, n in counts.items()},
             delta=delta,
             adjacency=adjacency,
             accountant=by,
@@ -289,13 +289,13 @@ def _grouped(counts: Mapping[Event, int]) -> Mapping[Event, int]:
     """About the same rounds, few of them different, by mean rate and mean square."""
     width = 0.02
     groups: dict[object, list[tuple[Event, int]]] = {at: [(at, n)] for at, n in counts.items()}
-    plain = [e for e in counts if e.moves.is_poisson]
+    plain = [e for e in counts if e.moves.is_poisson and e.otherwise is None]
     most = _GROUPS + len(counts) - len(plain)
     while len(groups) > most:
         groups = {}
         for event, n in counts.items():
             cell: object = event
-            if event.moves.is_poisson:
+            if event.moves.is_poisson and event.otherwise is None:
                 logs = math.log(event.noise_multiplier), math.log(event.moves.rate)
                 cell = (*(math.floor(v / width) for v in logs), event.reach, event.coin)
             groups.setdefault(cell, []).append((event, n))
@@ -304,6 +304,9 @@ def _grouped(counts: Mapping[Event, int]) -> Mapping[Event, int]:
     for members in groups.values():
         total = sum(n for _, n in members)
         square = sum(n * e.noise_multiplier**-2 for e, n in members) / total
+        if members[0][0].otherwise is not None:
+            together[members[0][0]] = together.get(members[0][0], 0) + total
+            continue
         one = members[0][0]._replace(noise_multiplier=square**-0.5)
         if one.moves.is_poisson:
             mean = sum(n * e.moves.rate for e, n in members) / total

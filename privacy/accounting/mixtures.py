@@ -83,7 +83,8 @@ def mixtures(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]] | None:
     # the noise alone.
     alike: dict[tuple[object, ...], list[Round]] = {}
     for r in rounds:
-        alike.setdefault((r.pair, *(() if _is_plain(r) else (r.moves, r.coin))), []).append(r)
+        apart = () if _is_plain(r) else (r.moves, r.coin, _per_noise(r))
+        alike.setdefault((r.pair, *apart), []).append(r)
     found: list[Round] = []
     cells: list[Cell] = []
     for those in alike.values():
@@ -98,7 +99,17 @@ def mixtures(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]] | None:
 
 def _is_plain(round_: Round) -> bool:
     """Whether the two coordinates are all of it."""
-    return round_.moves.is_poisson and round_.coin == 1.0
+    plain = round_.pair not in (Pair.BLANK, Pair.UNBLANK) and round_.otherwise is None
+    return plain and round_.moves.is_poisson and round_.coin == 1.0
+
+
+def _per_noise(round_: Round) -> tuple[object, ...]:
+    """The other side of a lottery, its noise in that of the first, to nine digits."""
+    other = round_.otherwise
+    if other is None:
+        return ()
+    times = float(f"{other.noise_multiplier / round_.noise_multiplier:.9g}")
+    return (other.pair, other.moves, times)
 
 
 def _dearest(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]]:
@@ -108,7 +119,10 @@ def _dearest(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]]:
     for r in rounds:
         counts[bisect_left(louder, 1.0 / r.noise_multiplier)] += r.count
     kept = [(node, n) for node, n in zip(louder, counts, strict=True) if n]
-    corners = [replace(rounds[0], noise_multiplier=1.0 / node, count=n) for node, n in kept]
+    first = rounds[0]
+    corners = [
+        replace(first.scaled(1.0 / (node * first.noise_multiplier)), count=n) for node, n in kept
+    ]
     one = np.ones((1, 1))
     return corners, [
         Cell(corners=(k,), weights=one, counts=np.array([float(n)]))

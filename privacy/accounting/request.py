@@ -2,17 +2,17 @@
 
 And which two hypotheses a round then has, by what its unit contributes to:
 
-    adjacency            reach "sum"             reach "ball" of radius J
-    add or remove one    remove, add at J        remove, add at 2 J
-    zero out             remove, add at J        profile
-    replace one          replace, +J against -J  profile
+    adjacency            reach "sum"             reach "ball" of radius J   reach "place"
+    add or remove one    remove, add at J        remove, add at 2 J         remove, add at 2 J
+    zero out             remove, add at J        profile                    blank, unblank at J
+    replace one          replace, +J against -J  profile                    profile
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import SupportsIndex
 
@@ -148,19 +148,29 @@ def check_rounds(
             f"accountant='{accountant}' adds up equal rounds only; use 'pld' or 'dp-accounting'"
         )
     for event, count in found.items():
-        check_multiplier(event.noise_multiplier)
-        check_real("coin", event.coin)
-        if not 0.0 <= event.coin <= 1.0:
-            raise InputError(f"coin={event.coin} must lie in [0, 1]; it is a probability")
-        event.moves.checked()
-        if Reach(event.reach) is Reach.BALL and not event.moves.is_poisson:
-            raise InputError(
-                f"reach='ball' has the multiples 0 and 1, not {event.moves.largest:g}; give "
-                "moves.as_ball for records of one batch, and an event of its own for each batch"
-            )
+        _check_event(event)
         check_setting(count, 1.0, adjacency, accountant, contributions=contributions)
     check_count(sum(found.values()))
     return found
+
+
+def _check_event(event: Event) -> None:
+    check_multiplier(event.noise_multiplier)
+    check_real("coin", event.coin)
+    if not 0.0 <= event.coin <= 1.0:
+        raise InputError(f"coin={event.coin} must lie in [0, 1]; it is a probability")
+    event.moves.checked()
+    if Reach(event.reach) is not Reach.SUM and not event.moves.is_poisson:
+        raise InputError(
+            f"reach='{event.reach}' has the multiples 0 and 1, not {event.moves.largest:g}; give "
+            "moves.as_ball for records of one batch, and an event of its own for each batch"
+        )
+    if event.otherwise is not None:
+        if event.otherwise.otherwise is not None:
+            raise InputError(
+                "otherwise has an otherwise of its own; give one lottery of two rounds"
+            )
+        _check_event(event.otherwise)
 
 
 def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Orders]:
@@ -179,27 +189,16 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
     squares = 0.0  # of mu
     sampled: list[list[Round]] = [[] for _ in kinds]
     for event, count in events.items():
-        multiplier, moves, reach, coin = event
-        if moves.rate == 0.0 or coin == 0.0 or multiplier == math.inf:
+        if (event := _without_nothing(event)).rate == 0.0 or event.noise_multiplier == math.inf:
             continue
-        if multiplier < _LEAST:  # the square of what it hides is nothing to floats
+        if _loudest(event) < _LEAST:  # the square of what it hides is nothing to floats
             return math.inf, ()
-        pairs, radius = _pair(kinds, reach)
-        for pair, rounds in zip(pairs, sampled, strict=True):
-            rounds.append(
-                Round(
-                    noise_multiplier=multiplier / radius,
-                    moves=moves if reach is Reach.SUM else moves.as_ball,
-                    pair=pair,
-                    count=count,
-                    coin=coin,
-                )
-            )
-        one = sampled[0][-1]
-        if closed_form(one):
-            squares += count * max(one.mu, _LEAST) ** 2
-            for rounds in sampled:
-                rounds.pop()
+        orders = [_round(event, kind, count) for kind in kinds]
+        if closed_form(orders[0]):
+            squares += count * max(orders[0].mu, _LEAST) ** 2
+            continue
+        for one, rounds in zip(orders, sampled, strict=True):
+            rounds.append(one)
     if not sampled[0]:
         return math.sqrt(squares), ()
     if squares > 0.0:
@@ -210,20 +209,55 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
     return math.sqrt(squares), tuple(dict.fromkeys(tuple(rounds) for rounds in sampled))
 
 
-def _pairs(adjacency: Adjacency) -> tuple[dict[Reach, Pair], ...]:
+_Kinds = dict[Reach, tuple[Pair, float]]  # the hypotheses of each reach, and J times what
+
+
+def _pairs(adjacency: Adjacency) -> tuple[_Kinds, ...]:
     """For either order of the two data sets the hypotheses of a round of each reach."""
+    profile = {Reach.BALL: (Pair.PROFILE, 1.0), Reach.PLACE: (Pair.PROFILE, 1.0)}
     if adjacency is Adjacency.REPLACE_ONE:
-        return ({Reach.SUM: Pair.REPLACE, Reach.BALL: Pair.PROFILE},)
-    ball = {} if adjacency is Adjacency.ADD_OR_REMOVE_ONE else {Reach.BALL: Pair.PROFILE}
-    ways = (Pair.REMOVE, Pair.ADD)
-    return tuple({Reach.SUM: way, Reach.BALL: way} | ball for way in ways)
+        return ({Reach.SUM: (Pair.REPLACE, 1.0), **profile},)
+    found = []
+    for way, blank in ((Pair.REMOVE, Pair.BLANK), (Pair.ADD, Pair.UNBLANK)):
+        kinds: _Kinds = {Reach.SUM: (way, 1.0)}
+        if adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+            kinds |= {Reach.BALL: (way, 2.0), Reach.PLACE: (way, 2.0)}
+        else:
+            kinds |= {**profile, Reach.PLACE: (blank, 1.0)}
+        found.append(kinds)
+    return tuple(found)
 
 
-def _pair(kinds: Sequence[Mapping[Reach, Pair]], reach: Reach) -> tuple[list[Pair], float]:
-    """The hypotheses in each order, and by how much J grows where a ball is one's own step."""
-    pairs = [kind[reach] for kind in kinds]
-    own = reach is Reach.BALL and Pair.PROFILE not in pairs
-    return pairs, 2.0 if own else 1.0
+def _round(event: Event, kinds: _Kinds, count: int) -> Round:
+    """The hypotheses of an event in one order of the two data sets."""
+    pair, times = kinds[event.reach]
+    other = event.otherwise
+    return Round(
+        noise_multiplier=event.noise_multiplier / times,
+        moves=event.moves if event.reach is Reach.SUM else event.moves.as_ball,
+        pair=pair,
+        count=count,
+        coin=event.coin,
+        otherwise=None if other is None else _round(other, kinds, 1),
+    )
+
+
+def _without_nothing(event: Event) -> Event:
+    """The same without a side of its lottery that tells nothing."""
+    other = event.otherwise
+    if other is None:
+        return event._replace(coin=0.0) if event.noise_multiplier == math.inf else event
+    if event.coin == 1.0 or other.rate == 0.0 or other.noise_multiplier == math.inf:
+        return _without_nothing(event._replace(otherwise=None))
+    if event.coin * event.moves.rate == 0.0 or event.noise_multiplier == math.inf:
+        return other._replace(coin=(1.0 - event.coin) * other.coin)
+    return event
+
+
+def _loudest(event: Event) -> float:
+    """The least noise multiplier of either side of its lottery."""
+    of_other = math.inf if event.otherwise is None else _loudest(event.otherwise)
+    return min(event.noise_multiplier, of_other)
 
 
 def check_pld(accountant: str) -> None:
@@ -234,10 +268,13 @@ def check_pld(accountant: str) -> None:
 
 def closed_form(round_: Round) -> bool:
     """Whether the round is bounded as if every unit took part: exactly, or at the extremes."""
-    if round_.rate == 1.0 and len(round_.moves.multiples) == 1:
+    if round_.otherwise is None and round_.rate == 1.0 and len(round_.moves.multiples) == 1:
         return True
     low, high = RESOLVED_MULTIPLIERS
-    return not (low * max(round_.moves.largest, 1.0) <= round_.noise_multiplier <= high)
+    sides = (round_,) if round_.otherwise is None else (round_, round_.otherwise)
+    return not all(
+        low * max(one.moves.largest, 1.0) <= one.noise_multiplier <= high for one in sides
+    )
 
 
 def check_multiplier(value: float) -> None:

@@ -240,7 +240,7 @@ def scale_for_risk(
     events = check_rounds(rounds, adjacency)
     if (advantage is None) == (true_positive_rate is None):
         raise InputError("give advantage or true_positive_rate, exactly one of them")
-    if any(e.noise_multiplier == 0.0 and e.coin * e.moves.rate > 0.0 for e in events):
+    if any(e.noise_multiplier == 0.0 and e.rate > 0.0 for e in events):
         raise InputError(
             "noise_multiplier=0 of a sampled round stays 0 at every scale; give it noise"
         )
@@ -253,9 +253,7 @@ def scale_for_risk(
 
     def scaled(x: float) -> dict[Event, int]:
         factor = math.exp(x)
-        return {
-            e._replace(noise_multiplier=factor * e.noise_multiplier): n for e, n in events.items()
-        }
+        return {e.scaled(factor): n for e, n in events.items()}
 
     def excess(x: float) -> float:
         if true_positive_rate is not None:
@@ -267,7 +265,7 @@ def scale_for_risk(
     _, orders = orders_of(events, adjacency)
     # No test beats a blind guess by more than the probability that the unit is in any round.
     noisy = {e: n for e, n in events.items() if e.noise_multiplier < math.inf}
-    drawn = [(e.coin * e.moves.rate, n) for e, n in noisy.items()]
+    drawn = [(e.rate, n) for e, n in noisy.items()]
     never = sum(n * (math.log1p(-rate) if rate < 1.0 else -math.inf) for rate, n in drawn)
     ever = -math.expm1(never)
     gained = (

@@ -11,7 +11,7 @@ losses; it decides how many evaluations are needed, never the answer.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from .dominating_pairs import DiscretisedPair, Round, discretised_pair
@@ -121,10 +121,7 @@ def ever_sampled(rounds: Rounds) -> float:
 
 def scaled(orders: Sequence[Rounds], scale: float) -> tuple[tuple[Round, ...], ...]:
     """The same rounds with all of their noise multiplied."""
-    return tuple(
-        tuple(replace(r, noise_multiplier=scale * r.noise_multiplier) for r in rounds)
-        for rounds in orders
-    )
+    return tuple(tuple(r.scaled(scale) for r in rounds) for rounds in orders)
 
 
 @lru_cache(maxsize=1024)
@@ -142,8 +139,7 @@ def scale_bound(orders: tuple[tuple[Round, ...], ...], *, epsilon: float, delta:
     goal = math.log(delta)
 
     def guess_excess(x: float) -> float:
-        one = replace(first, noise_multiplier=math.exp(x) * first.noise_multiplier)
-        return log_delta_guess(one, epsilon, missing) - goal
+        return log_delta_guess(first.scaled(math.exp(x)), epsilon, missing) - goal
 
     def worst_delta(x: float, these: Sequence[Rounds]) -> float:
         return max(_delta_of(r, epsilon, missing) for r in scaled(these, math.exp(x)))

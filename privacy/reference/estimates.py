@@ -156,22 +156,25 @@ def _kinds(
 ) -> list[Kind]:
     """The rounds that cost anything; those with full batches are one Gaussian together."""
     kinds, squares = [], 0.0
-    for (multiplier, moves, reach, coin), count in sorted(as_events(rounds).items()):
-        rate = coin * moves.rate
+    for event, count in sorted(as_events(rounds).items(), key=lambda item: item[0][:4]):
+        multiplier, moves, reach, coin, otherwise = event
+        rate = event.rate
         if rate == 0.0 or multiplier == math.inf or count == 0:
             continue
         if multiplier == 0.0:
             raise Unanswered("a round has no noise")
         # In full batches a ball's diameter is what replacing moves, and half of what it doubles.
-        within = reach is Reach.BALL
+        within = reach is not Reach.SUM
         if within and rate < 1.0 and adjacency != "add-or-remove-one":
             raise Unanswered(
                 "it has no bound for a record that moves a mean, or a batch of fixed size, within "
                 "a ball"
             )
-        if not moves.is_poisson or coin < 1.0:
+        if not moves.is_poisson or coin < 1.0 or otherwise is not None:
             raise Unanswered("it is asked here about one record's own coin alone")
-        if within and adjacency != "replace-one":
+        # In a full batch nobody is in a place instead of a record whose values become nothing.
+        blank = reach is Reach.PLACE and adjacency == "zero-out"
+        if within and adjacency != "replace-one" and not blank:
             multiplier /= 2.0
         if rate == 1.0:
             squares += count / multiplier**2

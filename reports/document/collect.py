@@ -138,6 +138,7 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
 
 
 def _facts(built: Built, run: Run, spent: Spent) -> Facts:
+    sampler = built.setting.sampler
     return Facts(
         planned=header_of(spent).planned_rounds,
         released=spent.rounds,
@@ -155,6 +156,7 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         numbers=spent.tested_numbers,
         test_rate=header_of(spent).noise_test_rate,
         counted_as_public=built.data.notes,
+        batches=None if sampler is None else sampler.words(run.sampling_rate),
     )
 
 
@@ -206,7 +208,8 @@ def _rounds_accounted(plan: Plan, spent: Spent) -> int:
 
 def _rounds_of(exposure: JointSensitivity) -> int:
     """The rounds of its releases; those that begin with the same round are of the same rounds."""
-    return sum({r.first: r.rounds for r in exposure.releases if r.first > 0}.values())
+    of_each = {r.first: r.rounds + r.replays for r in exposure.releases if r.first > 0}
+    return sum(of_each.values())
 
 
 def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, float]]]:

@@ -29,7 +29,7 @@ from ..folder.released import read_released
 from ..folder.sums import check_sums
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
-from ..run_file.build import build, check_classes, statement_of
+from ..run_file.build import build, check_classes, check_poisson, statement_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
@@ -155,6 +155,7 @@ def audit_last_model(
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
     check_classes(built)
+    check_poisson(built, "last models are audited by runs")
     plan = make_plan(
         config,
         graph=built.setting.graph,

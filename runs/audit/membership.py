@@ -26,7 +26,7 @@ from ..folder.records import LedgerHeader, header_of
 from ..folder.released import read_released
 from ..folder.sums import check_sums
 from ..plan.plan import make_plan
-from ..run_file.build import Built, build, check_classes, parts_of, statement_of
+from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.device import find_device
 from ..run_file.run_file import RunFile, load_run_file
 from ..stop import Stop
@@ -125,6 +125,7 @@ def audit_membership(
     device = None if asked.device is None else find_device(asked.device, rounds=True)
     built = build(config, device=device)
     check_classes(built)
+    check_poisson(built, "membership is inferred from runs")
     multiplier = header.noise_multiplier
     source = generator or np.random.default_rng()
     pool = make_pool(built.data, parts_of(config, built.data), most=asked.records, generator=source)

@@ -7,7 +7,7 @@ audit that passed, and the entry says which; a check that failed makes a gap.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .schema import Assumption, Audit, AuditCheck
@@ -61,6 +61,7 @@ class Facts:
         numbers: how many numbers of noise these tests looked at.
         test_rate: their false-alarm rate each time that the run went on; None without tests.
         counted_as_public: what was read off the records and is counted as public, in words.
+        batches: how they are drawn, in sentences, where they are not Poisson.
     """
 
     planned: int
@@ -79,6 +80,7 @@ class Facts:
     numbers: int = 0
     test_rate: float | None = None
     counted_as_public: tuple[str, ...] = ()
+    batches: str | None = None
 
 
 # Verified by checks of the audit, else assumed.
@@ -205,7 +207,11 @@ def assumptions(facts: Facts, audit: Audit | None) -> list[Assumption]:
         audit: of the run.
     """
     checks = {check.name: check for check in audit.checks} if audit else {}
-    found = [_entry(of, *_from_check(of, checks, audited=audit is not None)) for of in DECLARED]
+    declared = [
+        replace(of, text=facts.batches) if of.name == "sampling" and facts.batches else of
+        for of in DECLARED
+    ]
+    found = [_entry(of, *_from_check(of, checks, audited=audit is not None)) for of in declared]
     return [
         *_from_ledger(facts),
         *found,

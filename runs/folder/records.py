@@ -96,7 +96,7 @@ class ExposureFacts(Described):
                     r.rounds,
                     r.contributions,
                     r.first,
-                    r.reach.value,
+                    "ball" if r.reach is Reach.BALL else "sum",
                 )
                 for r in exposure.releases
             ],

@@ -30,6 +30,8 @@ from ...training.tracing.scripts import Scripts
 from ..run_file.build import (
     clip_norm_of,
     data_of,
+    drawn_of,
+    draws_otherwise,
     graph_of,
     records_of,
     sampling_rate_of,
@@ -182,7 +184,8 @@ def make_plan(
     """
     graph, p = graph or graph_of(config), config.privacy
     needs_records = algorithm_named(config.algorithm.name).needs_records
-    data = data_of(config) if needs_records or config.training.sampling_rate is None else None
+    counts = needs_records or config.training.sampling_rate is None or draws_otherwise(config)
+    data = data_of(config) if counts else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
     statement, encrypted = statement_of(config), config.graph.links == "encrypted"
@@ -198,6 +201,7 @@ def make_plan(
             learning_rate=config.training.learning_rate,
             batch_size=None if needs_records else batch_size,
             records=records,
+            drawn=drawn_of(config, data),
         ),
         statement=statement,
         goal=None if p is None else p.goal,
@@ -263,6 +267,7 @@ def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> li
         target=found.target,
         encrypted=found.encrypted,
         repeatable=config.training.evaluation_noise_seed is not None,
+        batches=found.subject.batches,
     )
 
 
@@ -288,9 +293,9 @@ def _published_bound(
     records: float | None,
     exposures: Mapping[str, JointSensitivity],
 ) -> PublishedClaim | None:
-    """What the algorithm's own paper claims."""
+    """What the algorithm's own paper claims, of Poisson batches."""
     bound = algorithm_named(config.algorithm.name).published_bound
-    if bound is None or config.privacy is None:
+    if bound is None or config.privacy is None or draws_otherwise(config):
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     run = PlannedRun(

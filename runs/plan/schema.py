@@ -80,6 +80,9 @@ class PlannedAdversary(Described):
     holders: list[Holder] | None = None
     """Who holds the records of the one person that the figures are about, where `holders` asks."""
 
+    at_least: NotNegative | None = None
+    """Of shuffled batches: a lower bound for worst-case gradients, though the order is secret."""
+
     @model_validator(mode="after")
     def _of_its_epsilon(self) -> Self:
         if guarantee.Status(self.status).is_finite != math.isfinite(self.epsilon):

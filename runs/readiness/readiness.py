@@ -87,6 +87,7 @@ def _rehearse(session: Session) -> None:
         built.setting,
         shards=[_few(shard) for shard in built.setting.shards],
         sampling_rate=1.0,
+        sampler=None,
         layout=config.training.layout,
     )
     engine = Engine(setting, built.bound(session.plan.noise_multiplier))

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.batches.drawing import Drawing, drawings
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Unit
 from ...training.algorithms import Algorithm, Form, bind
 from ...training.algorithms.algorithm import Bound
+from ...training.batches.sampler import Sampler
 from ...training.data.array_files import read_npy, read_npz
 from ...training.data.load import Dataset, load_dataset, partition
 from ...training.data.own_data import own_dataset
@@ -153,11 +155,38 @@ def sampling_rate_of(config: RunFile, data: Dataset | None) -> float:
         raise InputError("[training] needs sampling_rate or batch_size")
     rate = t.batch_size * config.data.agents / len(data.targets)
     if rate > 1:
+        remedy = "lower it or use sampling_rate=1" if t.batches == "poisson" else "lower it"
         raise InputError(
             f"batch_size={t.batch_size:g} is more than the {len(data.targets)} records spread over "
-            f"{config.data.agents} agents can give; lower it or use sampling_rate=1"
+            f"{config.data.agents} agents can give; {remedy}"
         )
     return rate
+
+
+def drawn_of(config: RunFile, data: Dataset | None) -> tuple[Drawing, ...] | None:
+    """How every agent draws its batches; None where each record is drawn on its own.
+
+    Raises:
+        ValueError: a size that some agent cannot draw, or no data to count.
+    """
+    t = config.training
+    if not draws_otherwise(config):
+        return None
+    if data is None:
+        raise InputError(f"batches={t.batches!r} needs the number of records of every agent")
+    return drawings(
+        t.batches,
+        [len(part) for part in parts_of(config, data)],
+        batch_size=t.batch_size,
+        sampling_rate=sampling_rate_of(config, data),
+        largest_batch=t.largest_batch,
+    )
+
+
+def draws_otherwise(config: RunFile) -> bool:
+    """Whether batches are not Poisson, or are cut, so that numbers of records count."""
+    t = config.training
+    return t.batches != "poisson" or t.largest_batch is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,6 +246,24 @@ def check_classes(built: Built) -> None:
         )
 
 
+def check_poisson(built: Built, what: str) -> None:
+    """Refuse what adds records to a run, or takes some away, where batches are not Poisson.
+
+    Args:
+        built: the objects of the run.
+        what: would be done, as a sentence begins.
+
+    Raises:
+        ValueError: batches are drawn otherwise, or cut.
+    """
+    if built.setting.sampler is not None:
+        raise InputError(
+            f"{what} with other records than those of the run, and batches that are "
+            f"'{built.setting.sampler.scheme}' would then be others, of which nothing is proven; "
+            "do so for a run of batches = 'poisson' without largest_batch"
+        )
+
+
 def _check_layout(config: RunFile, model: nn.Module, inputs: Tensor) -> None:
     """Refuse a layout by layers where one record might change the gradient of another."""
     layout = config.training.layout
@@ -240,6 +287,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
     data = data_of(config)
     rate = sampling_rate_of(config, data)
     seed, parts = config.training.seed, parts_of(config, data)
+    drawn = drawn_of(config, data)
     graph = graph_of(config)  # only now: a graph of more agents than there are records takes long
     model = build_model(
         config.model.name,
@@ -270,6 +318,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             layout=config.training.layout,
             task=_task(config, model, data),
             repeats=config.training.evaluation_noise_seed is not None,
+            sampler=None if drawn is None else Sampler(drawn=drawn, order_seed=seed),
         ),
         algorithm=algorithm_named(config.algorithm.name),
         form=Form(config.algorithm.form),

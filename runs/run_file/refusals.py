@@ -43,12 +43,20 @@ def _is_agent(value: object) -> bool:
     return isinstance(value, str) and value in ("agent", "client", "device", "node", "user")
 
 
+_NOT_KNOWN = (
+    "with-replacement",
+    "replacement",
+    "weighted",
+    "importance",
+    "balls-in-bins",
+    "refilled",
+)
 _OWN_BATCHES = Unprovable(
     asks=_always,
     reason=(
-        "cannot be chosen: each record is drawn on its own, and no bound for shuffled batches or "
-        "batches of a fixed size is known to the accountant; leave it out and give sampling_rate, "
-        "or batch_size as the expected size"
+        "is no key; how batches are drawn is said by batches = 'poisson' (each record on its own, "
+        "the default), 'fixed', 'shuffled' or 'cyclic'. No bound is known here for batches drawn "
+        "otherwise, such as with replacement or by weights"
     ),
 )
 _OWN_ROUNDS = Unprovable(
@@ -58,7 +66,16 @@ _OWN_ROUNDS = Unprovable(
         "leave it out and fix rounds. A run that is stopped by hand costs what all its rounds cost"
     ),
 )
+_UNKNOWN_BATCHES = Unprovable(
+    asks=lambda value: isinstance(value, str) and value in _NOT_KNOWN,
+    reason=(
+        "has no bound here: nothing is known of batches that are drawn with replacement, by "
+        "weights or losses, or refilled to a size; draw each record on its own "
+        "(batches='poisson'), or use 'fixed', 'shuffled' or 'cyclic'"
+    ),
+)
 TRAINING: Mapping[str, Unprovable] = {
+    "batches": _UNKNOWN_BATCHES,
     "sampling": _OWN_BATCHES,
     "shuffle": _OWN_BATCHES,
     "patience": _OWN_ROUNDS,

@@ -15,6 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainValidator,
     WithJsonSchema,
     model_validator,
 )
@@ -63,6 +64,21 @@ DeviceName = Annotated[
 ]
 MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18")
 
+
+def _check_largest(value: object) -> int | str:
+    """An integer of at least 1, or "auto"."""
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**63 - 1:
+        raise InputError(f"largest_batch={value!r:.40} must be an integer of at least 1, or 'auto'")
+    return value
+
+
+LargestBatch = Annotated[
+    int | str,
+    PlainValidator(_check_largest),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto"]}]}),
+]
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -239,6 +255,11 @@ class TrainingTable(Table):
     """Probability of each record to be in a round's batch."""
     batch_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Instead of sampling_rate: expected records in an agent's batch."""
+    batches: Literal["poisson", "fixed", "shuffled", "cyclic"] = "poisson"
+    """How they are drawn: each record on its own, or batch_size records by chance, by shuffled
+    epochs or by one order; all but the first count each agent's number of records as public."""
+    largest_batch: LargestBatch | None = None
+    """At which Poisson batches are cut; auto is where next to none is."""
     learning_rate: Positive = 0.01
     """Step size."""
     seed: Seed = 0
@@ -276,6 +297,22 @@ class TrainingTable(Table):
             raise InputError(
                 f"give sampling_rate or batch_size, exactly one of them; {found} given"
             )
+        if self.batches != "poisson":
+            if self.batch_size is None or self.batch_size != int(self.batch_size):
+                given = (
+                    f"sampling_rate={self.sampling_rate}"
+                    if self.batch_size is None
+                    else f"batch_size={self.batch_size}"
+                )
+                raise InputError(
+                    f"batches={self.batches!r} needs batch_size, an integer: the size of every "
+                    f"batch; {given} given"
+                )
+            if self.largest_batch is not None:
+                raise InputError(
+                    f"largest_batch={self.largest_batch!r} has no effect with "
+                    f"batches={self.batches!r}, whose batches are all of one size; leave it out"
+                )
         often = max(1, self.rounds // 20)
         every = {k: getattr(self, k) or often for k in ("evaluate_every", "checkpoint_every")}
         return self.model_copy(update=every)

@@ -21,7 +21,7 @@ from ..graphs.graph import Topology
 from ..tracing.trace import check_noise
 from .figures import Asked, adversaries_of, figures_of
 from .price import price_of
-from .request import algorithm_of, graph_of
+from .request import algorithm_of, check_drawn, drawn_of, goal_of, graph_of, held_by
 from .result import Account
 from .subject import Subject
 from .warnings import warnings_of
@@ -53,6 +53,8 @@ def account(  # every number that a figure depends on has a name here
     learning_rate: float = 0.01,
     batch_size: float | None = None,
     records: float | None = None,
+    batches: str = "poisson",
+    largest_batch: int | str | None = None,
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
     records_per_person: int = 1,
@@ -89,7 +91,11 @@ def account(  # every number that a figure depends on has a name here
         learning_rate: step size.
         batch_size: public normaliser of a batch's sum: the expected size of a batch. What a round
             costs does not depend on it, but `Account.bound` needs it.
-        records: public number of records of an average agent, where the start draws a batch.
+        records: public number of records of an average agent, where the start draws a batch; of
+            each agent, where batches are not Poisson or are cut.
+        batches: "poisson", "fixed", "shuffled" or "cyclic"; all but the first have batch_size
+            records of `records`, and sampling_rate is the quotient of the two.
+        largest_batch: at which Poisson batches are cut, or "auto" where nearly none is.
         form: "repaired", or "published" where the algorithm has both.
         adjacency: how two neighbouring data sets differ.
         records_per_person: states epsilon of so many records of one person besides.
@@ -118,7 +124,7 @@ def account(  # every number that a figure depends on has a name here
     chosen = algorithm_of(algorithm, step, settings=settings)
     if links not in _LINKS:
         raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
-    goal = _goal(epsilon, noise_multiplier, advantage, tpr, fpr)
+    goal = goal_of(epsilon, noise_multiplier, advantage, tpr, fpr)
     if adversary is not None and goal is None:
         raise InputError(
             f"adversary={adversary!r} has no effect without epsilon, advantage or tpr, the target "
@@ -137,17 +143,26 @@ def account(  # every number that a figure depends on has a name here
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
     if Unit(unit) is not Unit.RECORD:
         raise InputError(f"unit={unit!r:.40} must be 'record': {NOT_A_CLIENT}")
+    topology = graph_of(graph)
     subject = Subject(
         algorithm=chosen.algorithm,
         settings=chosen.settings,
         form=Form(form),
-        graph=graph_of(graph),
+        graph=topology,
         rounds=rounds,
         sampling_rate=sampling_rate,
         clip_norm=None if clip_norm is None or clip_norm == float("inf") else clip_norm,
         learning_rate=learning_rate,
         batch_size=batch_size,
         records=records,
+        drawn=drawn_of(
+            batches,
+            agents=topology.agents,
+            records=records,
+            batch_size=batch_size,
+            rate=sampling_rate,
+            largest=largest_batch,
+        ),
     )
     return account_of(
         subject,
@@ -157,7 +172,7 @@ def account(  # every number that a figure depends on has a name here
             unit=Unit(unit),
             accountant=Accountant(accountant),
             records_per_person=records_per_person,
-            holders=_held_by(holders),
+            holders=held_by(holders),
         ),
         goal=goal,
         noise_multiplier=noise_multiplier,
@@ -166,42 +181,6 @@ def account(  # every number that a figure depends on has a name here
         victim=victim,
         encrypted=links == "encrypted",
     )
-
-
-def _held_by(holders: Mapping[int, int] | Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """(agent, records) of each holder."""
-    if isinstance(holders, Mapping):
-        return tuple(holders.items())
-    if isinstance(holders, str) or not isinstance(holders, Sequence):
-        raise InputTypeError(
-            f"holders={holders!r:.40} must be a list of agents, such as [0, 1], or the records of "
-            "each, such as {0: 3, 1: 2}"
-        )
-    return tuple((agent, 1) for agent in holders)
-
-
-def _goal(
-    epsilon: float | None,
-    noise_multiplier: float | None,
-    advantage: float | None,
-    tpr: float | None,
-    fpr: float | None,
-) -> Goal | None:
-    """The target, None where the noise is given."""
-    aims = {"epsilon": epsilon, "advantage": advantage, "tpr": tpr}
-    aims["noise_multiplier"] = noise_multiplier
-    given = [name for name, value in aims.items() if value is not None]
-    if len(given) != 1:
-        found = " and ".join(given) if len(given) > 1 else "none"
-        raise InputError(
-            "give epsilon, noise_multiplier, advantage or tpr (with fpr), exactly one of them; "
-            f"{found} given"
-        )
-    if noise_multiplier is None:
-        return Goal(epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
-    if fpr is not None:
-        raise InputError(f"fpr={fpr!r:.40} has no effect without tpr; leave it out")
-    return None
 
 
 def account_of(
@@ -234,6 +213,8 @@ def account_of(
     Raises:
         ValueError: likewise, or it is limited and estimated to take more than some minutes.
     """
+    if noise_multiplier != 0:
+        check_drawn(subject, statement)
     if goal is not None:
         goal.check_accountant(statement.accountant)
     if noise_multiplier is not None:
@@ -292,6 +273,7 @@ def account_of(
                 form=subject.form,
                 target=target,
                 encrypted=encrypted,
+                batches=subject.batches,
             )
         ),
         subject=subject,

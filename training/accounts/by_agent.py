@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ...privacy.batches.drawing import Drawing
 from ...privacy.guarantee import Statement
 from ..exposure.guarantees import run_epsilon
 from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
@@ -12,7 +13,8 @@ from ..exposure.sensitivity import JointSensitivity, Release, rounded
 from ..exposure.whole_run import whole_run_by_victim
 from ..tracing.trace import AlgorithmTrace
 
-_Key = tuple[tuple[float | str, ...], ...]
+_Release = tuple[float | str | Drawing | None, ...]
+_Key = tuple[_Release, ...]
 
 
 def exposures_by_agent(
@@ -21,6 +23,7 @@ def exposures_by_agent(
     *,
     sampling_rate: float,
     encrypted: bool = False,
+    drawn: Sequence[Drawing] | None = None,
 ) -> dict[str, list[JointSensitivity]]:
     """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
 
@@ -32,10 +35,11 @@ def exposures_by_agent(
         worst: by adversary the joint sensitivity of the worst agent.
         sampling_rate: of batches that the step draws without a rate of its own.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        drawn: as for `joint_sensitivities`.
     """
     settled: dict[str, list[JointSensitivity]] = {}
     every = joint_sensitivities_by_victim(
-        traces, list(worst), sampling_rate=sampling_rate, encrypted=encrypted
+        traces, list(worst), sampling_rate=sampling_rate, encrypted=encrypted, drawn=drawn
     )
     for name, found in every:
         whole = (
@@ -111,7 +115,7 @@ def _key(exposure: JointSensitivity) -> _Key:
     return tuple(_release(r) for r in exposure.releases)
 
 
-def _release(r: Release) -> tuple[float | str, ...]:
+def _release(r: Release) -> _Release:
     return (
         rounded(r.joint_sensitivity),
         r.sampling_rate,
@@ -121,4 +125,5 @@ def _release(r: Release) -> tuple[float | str, ...]:
         r.reach,
         r.interleaved,
         r.records,
+        r.drawn,
     )

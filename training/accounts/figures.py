@@ -50,7 +50,8 @@ class Asked(NamedTuple):
     def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
 
-        Without noise there is nothing that a whole run would hide, so it is not looked at.
+        Without noise there is nothing that a whole run would hide, so it is not looked at; nor is
+        it where batches are not Poisson.
         """
         if self.holders:
             return dict(
@@ -68,8 +69,9 @@ class Asked(NamedTuple):
             sampling_rate=subject.sampling_rate,
             victim=self.victim,
             encrypted=self.encrypted,
+            drawn=subject.drawn,
         )
-        if traces.noise_multiplier == 0:
+        if traces.noise_multiplier == 0 or subject.drawn is not None:
             return dict(found)
         return dict(
             replace_infinite_by_whole_run(

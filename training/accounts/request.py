@@ -6,17 +6,24 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...privacy._validate import check_real
+from ...privacy.accounting.request import Accountant
+from ...privacy.batches.drawing import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.guarantee import Goal, Statement
 from ..algorithms.algorithm import Algorithm, choices
+from ..exposure.sensitivity import check_scheme
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.topologies import build_graph
 from ..own.algorithms import algorithm_named
+from .subject import Subject
 
-__all__ = ["Chosen", "algorithm_of", "graph_of"]
+__all__ = ["Chosen", "algorithm_of", "check_drawn", "drawn_of", "goal_of", "graph_of", "held_by"]
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")
@@ -224,3 +231,95 @@ def _check_parameters(
 def _nearest(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def held_by(holders: Mapping[int, int] | Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(agent, records) of each holder."""
+    if isinstance(holders, Mapping):
+        return tuple(holders.items())
+    if isinstance(holders, str) or not isinstance(holders, Sequence):
+        raise InputTypeError(
+            f"holders={holders!r:.40} must be a list of agents, such as [0, 1], or the records of "
+            "each, such as {0: 3, 1: 2}"
+        )
+    return tuple((agent, 1) for agent in holders)
+
+
+def goal_of(
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    advantage: float | None,
+    tpr: float | None,
+    fpr: float | None,
+) -> Goal | None:
+    """The target, None where the noise is given."""
+    aims = {"epsilon": epsilon, "advantage": advantage, "tpr": tpr}
+    aims["noise_multiplier"] = noise_multiplier
+    given = [name for name, value in aims.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if len(given) > 1 else "none"
+        raise InputError(
+            "give epsilon, noise_multiplier, advantage or tpr (with fpr), exactly one of them; "
+            f"{found} given"
+        )
+    if noise_multiplier is None:
+        return Goal(epsilon=epsilon, advantage=advantage, tpr=tpr, fpr=fpr)
+    if fpr is not None:
+        raise InputError(f"fpr={fpr!r:.40} has no effect without tpr; leave it out")
+    return None
+
+
+def drawn_of(
+    batches: str,
+    *,
+    agents: int,
+    records: float | None,
+    batch_size: float | None,
+    rate: float,
+    largest: int | str | None,
+) -> tuple[Drawing, ...] | None:
+    """How agents of equally many records draw their batches."""
+    if batches == Scheme.POISSON and largest is None:
+        return None
+    check_real("sampling_rate", rate)
+    for name, value in (("records", records), ("batch_size", batch_size)):
+        if value is not None:
+            check_real(name, value)
+    if records is None or not math.isfinite(records) or records != int(records) or records < 1:
+        raise InputError(
+            f"records={records} must be the public number of records of each agent, an integer, "
+            f"with {'largest_batch' if batches == Scheme.POISSON else f'batches={batches!r}'}"
+        )
+    if not 0 < rate <= 1:
+        raise InputError(f"sampling_rate={rate} must lie in (0, 1]; did you mean batch_size?")
+    found = drawings(
+        batches,
+        [int(records)] * agents,
+        batch_size=batch_size,
+        sampling_rate=rate,
+        largest_batch=largest,
+    )
+    if found and batches != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
+        raise InputError(
+            f"sampling_rate={rate:g} must be batch_size / records = {found[0].rate:.12g} with "
+            f"batches={batches!r}"
+        )
+    return found
+
+
+def check_drawn(subject: Subject, statement: Statement) -> None:
+    """Refuse what no bound is known of where batches are not Poisson."""
+    if subject.drawn is None:
+        return
+    scheme = subject.drawn[0].scheme
+    if statement.holders:
+        raise InputError(
+            f"holders has no bound with batches='{scheme}': how the batches of several holders go "
+            "together is known of Poisson ones alone; leave holders out, or use batches='poisson'"
+        )
+    check_scheme(scheme, statement.adjacency, records=statement.records_per_person)
+    if statement.accountant is not Accountant.PLD:
+        raise InputError(
+            f"accountant='{statement.accountant}' adds up Poisson batches alone, not "
+            f"'{scheme}' ones; use accountant='pld'"
+        )

@@ -138,6 +138,7 @@ class Account:
             dict(self.joint_sensitivities),
             sampling_rate=self.sampling_rate,
             encrypted=self.encrypted,
+            drawn=self.subject.drawn,
         )
         return {
             name: epsilon_by_agent(
@@ -262,4 +263,5 @@ class Account:
             guarantees=list(self.guarantees.values()),
             warnings=self.warnings,
             encrypted=self.encrypted,
+            batches=self.subject.batches,
         )

@@ -14,6 +14,8 @@ from typing import Any
 
 from ...privacy._validate import check_real
 from ...privacy.accounting.request import check_count
+from ...privacy.batches.drawing import Drawing
+from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
 from ..graphs.graph import Topology
@@ -40,6 +42,7 @@ class Subject:
         learning_rate: step size.
         batch_size: public normaliser of a batch's sum; None where it is not known yet.
         records: public number of records of an average agent; None unless the start needs it.
+        drawn: how each agent draws its batches; each record on its own where it is None.
 
     Raises:
         ValueError: a number out of range, or records that the start needs.
@@ -56,6 +59,7 @@ class Subject:
     learning_rate: float
     batch_size: float | None = None
     records: float | None = None
+    drawn: tuple[Drawing, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check every number, so that no trace is made of one that double precision loses."""
@@ -78,11 +82,23 @@ class Subject:
                     "would decide what a message shows"
                 )
             object.__setattr__(self, name, float(value))
+        if self.drawn is not None and len(self.drawn) != self.graph.agents:
+            raise InputError(
+                f"drawn has {len(self.drawn)} entries for {self.graph.agents} agents; give one each"
+            )
         if self.algorithm.needs_records and self.records is None:
             raise InputError(
                 f"algorithm {self.algorithm.name!r} needs records, the public number of records "
                 "of an average agent; give it"
             )
+
+    @property
+    def batches(self) -> str | None:
+        """How they are drawn, in sentences, where they are not Poisson."""
+        if self.drawn is None:
+            return None
+        how = drawn_words(self.drawn, self.sampling_rate)
+        return f"{how}. {counts_words(self.drawn)}."
 
     def bound(self, noise_multiplier: float) -> Bound:
         """The algorithm with every number of the run.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Guarantee, Status
 from ..algorithms.algorithm import Algorithm, Form
+from ..presentation.summary import rounded_down, rounded_up
 
 __all__ = ["warnings_of"]
 
@@ -19,6 +20,7 @@ def warnings_of(
     target: str | None,
     encrypted: bool,
     repeatable: bool = False,
+    batches: str | None = None,
 ) -> list[str]:
     """Sentences for the reader, the gravest first.
 
@@ -29,6 +31,7 @@ def warnings_of(
         target: the adversary to whom the noise is calibrated; None where the noise is given.
         encrypted: whether nobody on a link can read it.
         repeatable: whether the noise comes from a seed that somebody may know.
+        batches: how they are drawn and what counts as public, where they are not Poisson.
     """
     said = []
     if any(g.status is Status.HEURISTIC and g.adversary != "single-message" for g in guarantees):
@@ -49,6 +52,15 @@ def warnings_of(
     if repeatable:
         said.append(
             "evaluation_noise_seed is set: whoever knows it can subtract the noise. For evaluation."
+        )
+    if batches is not None:
+        said.append(batches)
+    if (least := next((g for g in guarantees if g.at_least is not None), None)) is not None:
+        said.append(
+            f"Of batches that are shuffled the epsilon of {least.adversary} lies between "
+            f"{rounded_down(least.at_least or 0.0)}, for worst-case gradients, and "
+            f"{rounded_up(least.epsilon)}; the figure of Poisson batches of that rate is none of "
+            "theirs."
         )
     if target == SINGLE_MESSAGE.name:
         said.append(

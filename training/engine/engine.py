@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound, check_blocks, check_weights
+from ..batches.sampler import Sampler
 from ..data.dataset import Examples
 from ..data.partition import poisson_batch
 from ..data.store import Held, moved, placed
@@ -55,6 +56,7 @@ class Setting:
         task: what is minimised in place of the model's cross-entropy; the model, whose parameters
             are its first block, is what the metrics evaluate.
         repeats: whether a device is to compute the same bits again, as evaluation runs promise.
+        sampler: draws batches that are not Poisson; each record is drawn on its own where None.
     """
 
     graph: Topology
@@ -66,6 +68,7 @@ class Setting:
     layout: str = "auto"
     task: Task | None = None
     repeats: bool = False
+    sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
         """Check that every agent has data and that the rate is a probability."""
@@ -165,11 +168,20 @@ class Engine:
         Returns:
             (B,) ascending, on the host.
         """
-        chosen = poisson_batch(
-            self.setting.shards[agent].size,
-            self.setting.sampling_rate if rate is None else rate,
-            generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
-        )
+        stream = self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent)
+        of_run = self.setting.sampling_rate if rate is None else rate
+        sampler = self.setting.sampler
+        if sampler is None:
+            chosen = poisson_batch(self.setting.shards[agent].size, of_run, generator=stream)
+        elif rate not in (None, self.setting.sampling_rate):
+            raise InputError(
+                f"rate={rate} of a batch is not that of batches='{sampler.scheme}'; use "
+                "round.draw() without a rate"
+            )
+        else:
+            chosen = sampler.draw(
+                agent=agent, round=round, call=call, rate=of_run, generator=stream
+            )
         return torch.from_numpy(np.asarray(chosen, dtype=np.int64))
 
     def _make_round(
@@ -390,6 +402,8 @@ def gradients_of(setting: Setting) -> ClippedSums:
 def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
     """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
     check_weights(setting.graph, bound.weights)
+    if setting.sampler is not None:
+        setting.sampler.check_records([held.size for held in setting.shards])
     check_blocks(bound, len(setting.task.dimensions) if setting.task else 1)
     if ranks is not None and ranks.agents != setting.graph.agents:
         raise InputError(

@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
-from ...privacy.accounting.dominating_pairs import Pair
 from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
 from ...privacy.view.view import UnsupportedView
+from .draws import at_least
 from .sensitivity import (
     JointSensitivity,
     Release,
@@ -73,7 +73,7 @@ def run_epsilon(
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
-    if len(releases) == 1 and max(records, releases[0].records) == 1:
+    if len(releases) == 1 and max(records, releases[0].records) == 1 and releases[0].drawn is None:
         (only,), (event,) = releases, events
         return accounting.epsilon(
             noise_multiplier=event.noise_multiplier,
@@ -163,7 +163,14 @@ def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Relea
     found = []
     for r in releases:
         end = math.inf if alike and r.first else r.first + r.rounds
-        counted = sum(n for number, n in entries.items() if r.first <= number < end)
+        inside = {number: n for number, n in entries.items() if r.first <= number < end}
+        counted = sum(inside.values())
+        if r.drawn is not None and r.drawn.scheme.in_epochs:
+            # A round that is released again holds the same records.
+            last_inside = max(inside, default=r.first - 1)
+            again = counted - len(inside)
+            found.append(r._replace(rounds=last_inside - r.first + 1, replays=again))
+            continue
         found.append(r._replace(rounds=max(counted, int(r.first == 0))))
     return tuple(r for r in found if r.rounds)
 
@@ -198,13 +205,23 @@ def accounted(
         UnsupportedView: a round was released again where all rounds are one release.
     """
     _check_replays(sensitivity, entries, torn=torn)
-    counted = dict.fromkeys(sensitivity.releases, 0)
+    counted = dict[Release, Release]()
     for r in _replayed(sensitivity.releases, Counter(entries)):
-        origin = next(o for o in sensitivity.releases if o._replace(rounds=r.rounds) == r)
-        counted[origin] = r.rounds
-    more = int(torn)
-    spent = (r._replace(rounds=max(r.rounds, counted[r]) + more) for r in sensitivity.releases)
+        origin = next(
+            o for o in sensitivity.releases if o._replace(rounds=r.rounds, replays=r.replays) == r
+        )
+        counted[origin] = r
+    spent = (_spent(r, counted.get(r), more=int(torn)) for r in sensitivity.releases)
     return sensitivity._replace(releases=tuple(spent))
+
+
+def _spent(planned: Release, counted: Release | None, *, more: int) -> Release:
+    """A release as planned, or more often where so much was counted."""
+    released = 0 if counted is None else counted.rounds
+    if planned.drawn is None or not planned.drawn.scheme.in_epochs:
+        return planned._replace(rounds=max(planned.rounds, released) + more)
+    again = 0 if counted is None else counted.replays
+    return planned._replace(rounds=max(planned.rounds, released), replays=again + more)
 
 
 def guarantee(
@@ -235,6 +252,7 @@ def guarantee(
         status=status,
         because=because,
         bound=_bound(sensitivity, statement, noise_multiplier),
+        at_least=at_least(sensitivity, statement=statement, noise_multiplier=noise_multiplier),
         group=group_of(sensitivity, spent, statement=statement, noise_multiplier=noise_multiplier),
     )
 
@@ -290,6 +308,9 @@ def status_of(
 def _sampling(sensitivity: JointSensitivity) -> Sampling:
     if sensitivity.whole_run:
         return Sampling.ANY
+    for r in sensitivity.releases:
+        if r.drawn is not None:
+            return Sampling(r.drawn.scheme)
     full = all(r.sampling_rate == 1 for r in sensitivity.releases)
     return Sampling.FULL if full else Sampling.POISSON
 
@@ -305,7 +326,8 @@ def _bound(sensitivity: JointSensitivity, statement: Statement, noise_multiplier
         _, orders = orders_of(events, statement.adjacency)
         if not orders:
             return Bound.CLOSED_FORM
-        profile = any(r.pair is Pair.PROFILE for r in orders[0])
+        sides = [one for r in orders[0] for one in (r, r.otherwise) if one is not None]
+        profile = any(one.pair.is_profile for one in sides)
         return Bound.PROFILE if profile else Bound.PLD
     return _BOUNDS[statement.accountant]
 
@@ -336,7 +358,7 @@ def calibrated_multiplier(
             "at every noise; give noise_multiplier in place of epsilon"
         )
     events = counted(releases, 1.0, statement.adjacency)
-    if len(releases) == 1 and releases[0].records == 1:
+    if len(releases) == 1 and releases[0].records == 1 and releases[0].drawn is None:
         (only,), (event,) = releases, events
         needed = (
             accounting.noise_multiplier(

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.errors import InexpressibleView
 from ...privacy.guarantee import Status
 from ...privacy.participation import Reach
@@ -29,6 +30,7 @@ from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
+from .draws import check_draws
 from .local_views import AdversaryView, LocalViews
 from .residue import Residues
 from .sensitivity import JointSensitivity, Release, cost, rounded, worst
@@ -41,6 +43,7 @@ def joint_sensitivities(
     sampling_rate: float,
     victim: int | None = None,
     encrypted: bool = False,
+    drawn: Sequence[Drawing] | None = None,
 ) -> list[tuple[str, JointSensitivity]]:
     """The joint sensitivity to each named adversary, of `victim` or else of the worst agent.
 
@@ -51,12 +54,14 @@ def joint_sensitivities(
         sampling_rate: of batches that the step draws without a rate of its own.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        drawn: how each agent draws its batches; each record on its own where it is None.
 
     Raises:
         ValueError: an unknown adversary or a victim that does not exist.
         UnsupportedView: the adversary contains the victim, or no view can be proven.
+        UnsupportedMechanism: a step whose batches cannot be drawn so.
     """
-    run = _Run(traces, rate=sampling_rate, encrypted=encrypted)
+    run = _Run(traces, rate=sampling_rate, encrypted=encrypted, drawn=drawn)
     found = []
     for name in names:
         every = run.sensitivities(candidates(traces, name, victim))
@@ -72,6 +77,7 @@ def joint_sensitivities_by_victim(
     *,
     sampling_rate: float,
     encrypted: bool = False,
+    drawn: Sequence[Drawing] | None = None,
 ) -> list[tuple[str, list[JointSensitivity]]]:
     """The joint sensitivity of every agent to each named adversary, in the order of the agents.
 
@@ -82,6 +88,7 @@ def joint_sensitivities_by_victim(
         names: as for `joint_sensitivities`.
         sampling_rate: of batches that the step draws without a rate of its own.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        drawn: how each agent draws its batches; each record on its own where it is None.
 
     Raises:
         ValueError: an unknown adversary.
@@ -98,7 +105,7 @@ def joint_sensitivities_by_victim(
     >>> [round(e.largest**2, 6) for e in found]
     [4.0, 2.0, 2.0, 2.0]
     """
-    run = _Run(traces, rate=sampling_rate, encrypted=encrypted)
+    run = _Run(traces, rate=sampling_rate, encrypted=encrypted, drawn=drawn)
     found = []
     for name in names:
         by_victim: dict[int, list[JointSensitivity]] = {}
@@ -112,9 +119,19 @@ def joint_sensitivities_by_victim(
 class _Run:
     """A traced run, whose local views are found once for all adversaries."""
 
-    def __init__(self, traces: AlgorithmTrace, *, rate: float, encrypted: bool) -> None:
-        self._traces, self._rate, self._encrypted = traces, rate, encrypted
+    def __init__(
+        self,
+        traces: AlgorithmTrace,
+        *,
+        rate: float,
+        encrypted: bool,
+        drawn: Sequence[Drawing] | None = None,
+    ) -> None:
+        self._traces, self._rate, self._encrypted, self._drawn = traces, rate, encrypted, drawn
         self._parts = parts_of(traces)
+        if drawn:
+            for part in self._parts:
+                check_draws(part.base, drawn[0].scheme, first=part.first)
         self._bases = list({id(part.base): part.base for part in self._parts}.values())
         # Of every round by itself: one that is another's but for a scale may lose more.
         different = {id(part.trace): part.trace for part in self._parts}
@@ -142,7 +159,8 @@ class _Run:
             for residues in self._residues:
                 residues.check(self._under_encryption(who))
             if who.sees is Sees.ONE_MESSAGE:
-                found += [single_message(self._traces, who, v, rate=self._rate) for v in victims]
+                alone = [single_message(self._traces, who, v, rate=self._rate) for v in victims]
+                found += [self._as_drawn(one) for one in alone]
                 continue
             views = [each.of_adversary(self._under_encryption(who)) for each in self._local_views]
             if len(asked) == 1 or len(who.agents) != 1:
@@ -217,7 +235,9 @@ class _Run:
                     rate = self._rate if own is None else own
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
                     releases.append(Release(mu, rate, part.rounds, count, part.first, *reach))
-            return JointSensitivity(who, victim, tuple(releases), status, str(reason))
+            return self._as_drawn(
+                JointSensitivity(who, victim, tuple(releases), status, str(reason))
+            )
 
     def _sensitivity(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
         pairs = zip(self._bases, views, strict=True)
@@ -239,14 +259,25 @@ class _Run:
         infinite = any(math.isinf(mu) for mu, _ in reasons)
         heuristic = any(base.blames for base in self._bases)
         status = Status.HEURISTIC if heuristic else Status.PROVEN
-        return JointSensitivity(
-            who,
-            victim,
-            tuple(releases),
-            Status.NO_PROTECTION if infinite else status,
-            "" if infinite else _most(reasons),
-            noise_multiplier=self._traces.noise_multiplier,
+        return self._as_drawn(
+            JointSensitivity(
+                who,
+                victim,
+                tuple(releases),
+                Status.NO_PROTECTION if infinite else status,
+                "" if infinite else _most(reasons),
+                noise_multiplier=self._traces.noise_multiplier,
+            )
         )
+
+    def _as_drawn(self, found: JointSensitivity) -> JointSensitivity:
+        """The same, of batches as the victim draws them."""
+        if self._drawn is None:
+            return found
+        of = self._drawn[found.victim]
+        rate = self._rate if of.scheme is Scheme.TRUNCATED else of.rate
+        releases = (r._replace(drawn=of, sampling_rate=rate) for r in found.releases)
+        return found._replace(releases=tuple(releases))
 
     def named(self, sensitivity: JointSensitivity) -> JointSensitivity:
         """The same with the messages named between which noise cancels, if it does.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Adversary
+from ...privacy.batches.drawing import Drawing, EpochRound, Scheme, epoch_events
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...privacy.participation import Event, Reach, group
@@ -17,6 +18,7 @@ __all__ = [
     "JointSensitivity",
     "Release",
     "UnsupportedMechanism",
+    "check_scheme",
     "cost",
     "counted",
     "rounded",
@@ -40,6 +42,8 @@ class Release(NamedTuple):
             between those; of a whole run, whether records may take part in rounds of their own.
         records: of one person that may be in the batch, each drawn on its own; all are there or
             none is.
+        drawn: how batches are drawn that are not Poisson.
+        replays: of batches in epochs, how often any of the rounds was released once more.
     """
 
     joint_sensitivity: float
@@ -50,6 +54,8 @@ class Release(NamedTuple):
     reach: Reach = Reach.SUM
     interleaved: bool = False
     records: int = 1
+    drawn: Drawing | None = None
+    replays: int = 0
 
 
 class JointSensitivity(NamedTuple):
@@ -97,6 +103,7 @@ def rounded(value: float) -> float:
 def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
     """The one that costs most; where none is worst in every round, the worst of each round."""
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
+    every = _drawn_as_worst(every)
     top = max(every, key=cost)
     shapes = {
         tuple(r._replace(joint_sensitivity=0.0, contributions=0) for r in e.releases) for e in every
@@ -115,6 +122,35 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
         for same, n in zip(rounds, most, strict=True)
     )
     return top._replace(releases=joint, because=f"{top.because}; of every round the worst victim")
+
+
+def _drawn_as_worst(every: Sequence[JointSensitivity]) -> Sequence[JointSensitivity]:
+    """The same, each with batches that cost no less than those of any of them.
+
+    Raises:
+        UnsupportedView: epochs of several lengths, and rounds that differ: where they begin then
+            decides which costs more.
+    """
+    drawings = {r.drawn for e in every for r in e.releases if r.drawn is not None}
+    if len(drawings) < 2:
+        return every
+    first, *others = drawings
+    joint = first
+    for other in others:
+        joint = joint.together(other)
+    lengths = {one.epoch for one in drawings}
+    if joint.scheme.in_epochs and len(lengths) > 1 and any(len(e.releases) > 1 for e in every):
+        raise UnsupportedView(
+            "agents have epochs of different lengths, and rounds differ; name one victim"
+        )
+
+    def drawn(r: Release) -> Release:
+        if r.drawn is None:
+            return r
+        rate = r.sampling_rate if joint.scheme is Scheme.TRUNCATED else joint.rate
+        return r._replace(drawn=joint, sampling_rate=rate)
+
+    return [e._replace(releases=tuple(map(drawn, e.releases))) for e in every]
 
 
 def cost(one: JointSensitivity) -> tuple[float, bool]:
@@ -153,11 +189,14 @@ def counted(
 
     Raises:
         UnsupportedMechanism: sampled contributions that stay in a ball, with another batch's
-            between them: no proof covers a record that is replaced in these.
+            between them: no proof covers a record that is replaced in these. And what is not
+            proven of batches that are not Poisson.
     """
     counts: Counter[Event] = Counter()
+    added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
     for r in releases:
-        added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
+        if r.drawn is not None:
+            continue
         if r.reach is Reach.BALL and r.interleaved and not added and r.sampling_rate < 1:
             raise UnsupportedMechanism(
                 "clipped means of a batch that interleaves with another batch, or that one of "
@@ -177,4 +216,64 @@ def counted(
         else:
             event = Event(noise_multiplier / r.joint_sensitivity, moves)
         counts[event] += r.rounds
+    counts.update(_drawn(releases, noise_multiplier, adjacency, records=records))
+    return counts
+
+
+def check_scheme(scheme: Scheme, adjacency: Adjacency, *, records: int = 1) -> None:
+    """Refuse what is not proven of batches that are drawn so.
+
+    Raises:
+        UnsupportedMechanism: with the reason, and what is proven.
+
+    >>> check_scheme(Scheme.SHUFFLED, Adjacency.ADD_OR_REMOVE_ONE)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    overhear...UnsupportedMechanism: batches='shuffled' has no bound under adjacency='add-or-...
+    """
+    if scheme.in_epochs and adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+        raise UnsupportedMechanism(
+            f"batches='{scheme}' has no bound under adjacency='{adjacency}': with one record more "
+            "every later batch holds other records; use adjacency='zero-out' or 'replace-one'"
+        )
+    if scheme in (Scheme.FIXED, Scheme.TRUNCATED) and records > 1:
+        raise UnsupportedMechanism(
+            f"records_per_person={records} has no bound with batches='{scheme}': records of one "
+            "person push each other out of a batch; use batches='poisson' without largest_batch"
+        )
+
+
+def _drawn(
+    releases: Sequence[Release], noise_multiplier: float, adjacency: Adjacency, *, records: int
+) -> Counter[Event]:
+    """The rounds whose batches are not Poisson."""
+    counts: Counter[Event] = Counter()
+    added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
+    epochs: dict[Drawing, list[EpochRound]] = {}
+    for r in releases:
+        if r.drawn is None:
+            continue
+        check_scheme(r.drawn.scheme, adjacency, records=records)
+        if r.records > 1:
+            raise UnsupportedMechanism(
+                f"records of several holders have no bound with batches='{r.drawn.scheme}'; use "
+                "batches='poisson'"
+            )
+        radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
+        multiplier = noise_multiplier / radius
+        if r.drawn.scheme.in_epochs:
+            # k records move a round k times as far as one, or so many rounds of an epoch.
+            one = EpochRound(multiplier / records, r.reach, r.first, r.rounds, r.replays)
+            epochs.setdefault(r.drawn, []).append(one)
+            continue
+        event = r.drawn.event(multiplier, r.reach, r.sampling_rate, added=added)
+        if r.interleaved and not added and event.rate < 1:
+            raise UnsupportedMechanism(
+                f"batches='{r.drawn.scheme}' of which one interleaves with another in a round "
+                f"have no bound under adjacency='{adjacency}'; take all contributions of a batch "
+                "before those of the next, or use batches='poisson'"
+            )
+        counts[event] += r.rounds
+    for drawn, rounds in epochs.items():
+        replaced = adjacency is Adjacency.REPLACE_ONE
+        counts.update(epoch_events(rounds, drawn.epoch, replaced=replaced))
     return counts

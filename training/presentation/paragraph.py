@@ -9,7 +9,7 @@ from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Guarantee, Sampling, Status
 from ..exposure.sensitivity import JointSensitivity, counted, spent_releases
-from .summary import Summary, rounded_up
+from .summary import Summary, rounded_down, rounded_up
 
 __all__ = ["as_paragraph"]
 
@@ -45,6 +45,8 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         f"agents, with {_drawn(summary)}, {clipped} and noise multiplier "
         f"{rounded_up(summary.noise_multiplier, 6)}."
     ]
+    if summary.batches is not None:
+        said.append(summary.batches)
     alike: dict[tuple[object, ...], list[Guarantee]] = {}
     for stated in summary.guarantees:
         if stated.adversary != SINGLE_MESSAGE.name:
@@ -81,6 +83,11 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
             f"The best membership test names at most {rounded_up(hits)} % of members at "
             f"{100 * _ALARMS:g} % false positives."
         )
+    if stated.at_least is not None:
+        said.append(
+            f"For worst-case gradients it is epsilon {rounded_down(stated.at_least)} at least, "
+            "though the order of the batches stays secret."
+        )
     for records, epsilon in stated.group:
         said.append(
             f"For {records} records of one person at one agent the figure is epsilon "
@@ -90,6 +97,8 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
 
 
 def _drawn(summary: Summary) -> str:
+    if summary.batches is not None:
+        return f"batches at rate {summary.sampling_rate:.12g}"
     if any(stated.sampling is Sampling.ANY for stated in summary.guarantees):
         return f"batches at rate {summary.sampling_rate:.12g}"
     if summary.sampling_rate == 1:

@@ -33,6 +33,7 @@ def row_of(stated: Guarantee) -> dict[str, Any]:
         "bound": str(stated.bound),
         "because": stated.because,
         **_group(stated),
+        **({} if stated.at_least is None else {"at_least": stated.at_least}),
     }
 
 

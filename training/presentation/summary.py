@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...privacy.guarantee import Goal, Guarantee, Statement
 
-__all__ = ["Summary", "rounded_up"]
+__all__ = ["Summary", "rounded_down", "rounded_up"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +30,7 @@ class Summary:
         statement: what every epsilon is said of.
         guarantees: worst first.
         warnings: sentences.
+        batches: how they are drawn, in a sentence, where they are not Poisson.
         encrypted: whether nobody on a link can read it.
     """
 
@@ -48,6 +49,7 @@ class Summary:
     guarantees: Sequence[Guarantee]
     warnings: Sequence[str]
     encrypted: bool
+    batches: str | None = None
 
     @property
     def title(self) -> str:
@@ -86,6 +88,19 @@ def rounded_up(value: float, digits: int = 3) -> str:
         return f"{value:g}"
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
     shown = math.ceil(value * scale * (1 - 1e-9)) / scale if math.isfinite(scale) else value
+    return f"{shown:.{digits}g}"
+
+
+def rounded_down(value: float, digits: int = 3) -> str:
+    """A figure with so many digits: none is printed larger than it is.
+
+    >>> rounded_down(2.0789), rounded_down(0.0)
+    ('2.07', '0')
+    """
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
+    shown = math.floor(value * scale * (1 + 1e-9)) / scale if math.isfinite(scale) else value
     return f"{shown:.{digits}g}"
 
 

@@ -99,7 +99,9 @@ def test_mixtures_compose_from_above_and_close_to_round_by_round(pair, delta):
     pairs = [discretised_pair(r, missing=1e-20) for r in corners]
     one_by_one = compose(exact, tilt=tilt).epsilon(delta)
     mixed = compose(pairs, tilt=tilt, cells=cells).epsilon(delta)
-    assert one_by_one * (1 - 1e-5) <= mixed <= one_by_one * (1 + 1e-3)
+    # Of blank ones each counts as the dearest of those near it.
+    above = 1e-2 if pair in (Pair.BLANK, Pair.UNBLANK) else 1e-3
+    assert one_by_one * (1 - 1e-5) <= mixed <= one_by_one * (1 + above)
 
 
 def test_few_corners_stand_for_many_rounds_and_none_for_scattered_ones():

@@ -1,0 +1,336 @@
+"""Sampler of a run whose batches are not Poisson: is each batch what its scheme says?
+
+    fixed       every batch has b records: exactly. Given its size a batch is a uniform set
+    truncated   none has more than B; sizes are those of min(Bin(n, q), B). The same given its size
+    shuffled    b records, none twice in an epoch: exactly. A record's place in an epoch is uniform,
+                and the orders of two epochs, and of two agents, are independent
+    cyclic      b records, none twice in an epoch, each in its place in every epoch: exactly
+
+    Hoeffding. Probability inequalities for sums of bounded random variables. JASA 58 (1963),
+        Theorem 4: a sum drawn without replacement lies below one with replacement in the convex
+        order, so what two uniform sets have in common has the tails of a binomial count at most.
+
+Of uniform sets: participations of a record, Bin(T, E size / n); two records together in a round;
+what batches some rounds apart have in common, over disjoint pairs of rounds; two batches that are
+nearly the same; positions that two agents have in common. n is printed with each, and all tests of
+a run together raise a false alarm with probability 1e-6 at most.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.batches.drawing import Drawing, Scheme
+from ...training.batches.sampler import Sampler
+from ..watching.result import Finding
+
+__all__ = ["enough_rounds", "test_schemes"]
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_EPOCHS = 60  # that tell one order from the next
+_PAIRED = 128  # records of an agent of which every pair is looked at
+_LAGS = 40
+_EPOCH_LAGS = 4
+_MOST_PAIRS = 5000  # of agents
+
+
+def enough_rounds(drawn: Sequence[Drawing]) -> int:
+    """Rounds of epochs in which an order can be told from another; 0 where there are none.
+
+    >>> enough_rounds([Drawing(Scheme.SHUFFLED, 50, 10, 50)])
+    300
+    """
+    return max((_EPOCHS * d.epoch for d in drawn if d.scheme.in_epochs), default=0)
+
+
+def test_schemes(
+    found: Finding, sampler: Sampler, members: Sequence[Bools], *, call: int, rate: float
+) -> None:
+    """Note all tests of the batches of one call of `draw`.
+
+    Args:
+        found: where they are noted.
+        sampler: how batches are said to be drawn.
+        members: for each agent (T, n) whether a record took part in a round, from round 1 on.
+        call: of `draw` in the round.
+        rate: of Poisson batches that are cut.
+    """
+    for agent, (of, drawn) in enumerate(zip(members, sampler.drawn, strict=True)):
+        who = f"of agent {agent} (call {call}, batches {drawn.scheme})"
+        if drawn.scheme is Scheme.TRUNCATED:
+            _test_cut_sizes(found, of, drawn, rate, who)
+        else:
+            _test_sizes(found, of, drawn, who)
+        if drawn.scheme.in_epochs:
+            places = _places(of, drawn)
+            _test_once(found, of, drawn, who)
+            if drawn.scheme is Scheme.CYCLIC:
+                _test_same_places(found, of, drawn, who)
+            else:
+                _test_places(found, places, drawn, who)
+                _test_orders(found, places, drawn, who)
+        else:
+            _test_participations(found, of, _mean_size(drawn, rate), who)
+            _test_together(found, of, drawn, rate, who)
+            _test_lags(found, of, who)
+    if sampler.scheme is Scheme.TRUNCATED:
+        _test_kept(found, members, sampler.drawn, call)
+    if sampler.scheme is not Scheme.CYCLIC:
+        _test_agents(found, sampler.drawn, members, call)
+
+
+def _exactly(found: Finding, holds: Bools, words: str) -> None:
+    """One comparison for each round, in which nothing is left to chance."""
+    bad = np.flatnonzero(~holds)
+    where = f" in round {int(bad[0]) + 1}" if bad.size else ""
+    found.note(0.0 if bad.size else 1.0, tests=max(len(holds), 1), what=words + where)
+
+
+def _hoeffding(counts: Counts, trials: Counts, rates: Floats) -> Floats:
+    """Two-sided bounds on p of counts whose tails are at most those of Bin(trials, rate)."""
+    n, q = np.maximum(trials, 1).astype(np.float64), np.clip(rates, 0.0, 1.0)
+    x = np.clip(counts / n, 0.0, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ahead = np.where(x > 0.0, x * np.log(x / q), 0.0)
+        back = np.where(x < 1.0, (1.0 - x) * np.log((1.0 - x) / (1.0 - q)), 0.0)
+    apart = np.where(trials > 0, n * np.maximum(ahead + back, 0.0), 0.0)
+    return np.asarray(np.minimum(1.0, 2.0 * np.exp(-apart)))
+
+
+def _binomial(counts: Counts, trials: int, rate: float) -> Floats:
+    from scipy.stats import binom
+
+    below, above = binom.cdf(counts, trials, rate), binom.sf(counts - 1, trials, rate)
+    return np.asarray(np.minimum(1.0, 2.0 * np.minimum(below, above)))
+
+
+def _mean_size(drawn: Drawing, rate: float) -> float:
+    """Expected records of a batch."""
+    from scipy.stats import binom
+
+    if drawn.scheme is not Scheme.TRUNCATED:
+        return float(drawn.size)
+    # The mean of min(X, B) is the sum of P(X >= k) for k from 1 to B.
+    above = binom.sf(np.arange(min(drawn.size, drawn.records)), drawn.records, rate)
+    return float(above.sum())
+
+
+def _test_sizes(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
+    sizes = of.sum(axis=1)
+    _exactly(found, sizes == drawn.size, f"the batch {who} has not {drawn.size} records")
+
+
+def _test_cut_sizes(found: Finding, of: Bools, drawn: Drawing, rate: float, who: str) -> None:
+    from scipy.stats import binom
+
+    sizes, (rounds, n) = of.sum(axis=1), of.shape
+    largest = drawn.size
+    _exactly(found, sizes <= largest, f"the batch {who} has more than {largest} records")
+    # Below B the sizes are binomial; in both tails those of min(X, B) are too.
+    p = _binomial(np.minimum(sizes, largest), n, rate)
+    found.note(
+        float(p.min(initial=1.0)), tests=rounds, what=f"a batch {who} is of an unlikely size"
+    )
+    full = int((sizes >= largest).sum())
+    often = float(binom.sf(largest - 1, n, rate))
+    what = f"{full} of {rounds} batches {who} are full, where {rounds * often:.4g} are expected"
+    found.note(float(_binomial(np.array([full]), rounds, often)[0]), tests=1, what=what)
+    _test_spread(found, np.minimum(sizes, largest), n, rate, largest, who)
+
+
+def _test_kept(
+    found: Finding, members: Sequence[Bools], drawn: Sequence[Drawing], call: int
+) -> None:
+    """Of more records than fit, those that are kept do not depend on where they stand."""
+    for quarter in range(4):
+        common, trials, expected = 0, 0, 0.0
+        for of, one in zip(members, drawn, strict=True):
+            full, n = of[of.sum(axis=1) == one.size], of.shape[1]
+            inside = slice(n * quarter // 4, n * (quarter + 1) // 4)
+            common += int(full[:, inside].sum())
+            trials += one.size * len(full)
+            expected += one.size * len(full) * (inside.stop - inside.start) / n
+        rate = np.array([expected / max(trials, 1)])
+        p = _hoeffding(np.array([common]), np.array([trials]), rate)
+        what = f"full batches (call {call}) hold {common} records of quarter {quarter + 1} of all"
+        found.note(float(p[0]), tests=1, what=f"{what} where {expected:.4g} are expected")
+
+
+def _test_spread(
+    found: Finding, sizes: Counts, n: int, rate: float, largest: int, who: str
+) -> None:
+    """Squared deviations of sizes, by Chernoff's bound on both tails."""
+    from scipy.optimize import minimize_scalar
+    from scipy.stats import binom
+
+    if not 0.0 < rate < 1.0:
+        return
+    top = min(largest, n)
+    logs = binom.logpmf(np.arange(top + 1), n, rate)
+    if largest <= n:
+        logs[-1] = binom.logsf(largest - 1, n, rate)
+    squares = (np.arange(top + 1) - n * rate) ** 2 / (n * rate * (1.0 - rate))
+    total = float(squares[np.minimum(sizes, top)].sum())
+    for sign, widest in ((1.0, 0.0), (-1.0, 9.0)):
+
+        def exponent(log_s: float, sign: float = sign) -> float:
+            terms = logs + sign * math.exp(log_s) * squares
+            most = float(terms.max())
+            mean = most + math.log(float(np.exp(terms - most).sum()))
+            return len(sizes) * mean - sign * math.exp(log_s) * total
+
+        best = minimize_scalar(exponent, bounds=(-14.0, widest), method="bounded")
+        what = (
+            f"sizes of batches {who} vary {total / len(sizes):.3g} times as much as binomial ones"
+        )
+        found.note(math.exp(min(0.0, float(best.fun))), tests=1, what=f"{what} (n = {len(sizes)})")
+
+
+def _test_participations(found: Finding, of: Bools, size: float, who: str) -> None:
+    rounds, n = of.shape
+    counts = of.sum(axis=0)
+    p = _binomial(counts, rounds, size / n)
+    at = int(p.argmin())
+    what = f"record {at} {who} is in {counts[at]} of {rounds} batches"
+    found.note(float(p[at]), tests=n, what=what)
+
+
+def _test_together(found: Finding, of: Bools, drawn: Drawing, rate: float, who: str) -> None:
+    """Two records are in one batch as often as in uniform sets."""
+    from scipy.stats import binom
+
+    rounds, n = of.shape
+    if n < 2:
+        return
+    if drawn.scheme is Scheme.FIXED:
+        mean = drawn.size * (drawn.size - 1.0)
+    else:
+        k = np.arange(min(drawn.size, n))
+        mean = float((2.0 * k * binom.sf(k, n, rate)).sum())  # of min(X, B) (min(X, B) - 1)
+    looked = of[:, np.unique(np.linspace(0, n - 1, min(n, _PAIRED)).astype(int))].astype(np.float32)
+    common = (looked.T @ looked).round().astype(np.int64)
+    pairs = common[np.triu_indices(len(common), k=1)]
+    p = _binomial(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0))
+    least = int(p.argmin())
+    what = f"two records {who} are together in {pairs[least]} of {rounds} batches"
+    found.note(float(p[least]), tests=len(pairs), what=what)
+
+
+def _test_lags(found: Finding, of: Bools, who: str) -> None:
+    """What batches some rounds apart have in common, and two that are nearly the same."""
+    from scipy.stats import hypergeom
+
+    rounds, n = of.shape
+    sizes = of.sum(axis=1).astype(np.int64)
+    for lag in range(1, min(rounds // 2, _LAGS) + 1):
+        first = np.array([t for t in range(rounds - lag) if (t // lag) % 2 == 0])
+        common = int((of[first] & of[first + lag]).sum())
+        trials = int(sizes[first + lag].sum())
+        expected = float((sizes[first] * sizes[first + lag]).sum()) / n
+        rate = expected / max(trials, 1)
+        p = _hoeffding(np.array([common]), np.array([trials]), np.array([rate]))
+        what = f"batches {who} {lag} rounds apart have {common} records in common"
+        found.note(float(p[0]), tests=1, what=f"{what} where {expected:.4g} are expected")
+        shared = (of[:-lag] & of[lag:]).sum(axis=1)
+        every = np.stack([shared, sizes[:-lag], sizes[lag:]])
+        kinds, where = np.unique(every, axis=1, return_inverse=True)
+        alike = hypergeom.sf(kinds[0] - 1, n, kinds[1], kinds[2])[where.ravel()]
+        at = int(alike.argmin())
+        what = f"the batches {who} in rounds {at + 1} and {at + 1 + lag} share {shared[at]} records"
+        found.note(float(alike[at]), tests=len(shared), what=what)
+
+
+def _places(of: Bools, drawn: Drawing) -> Counts:
+    """(E, n) the place of each record in each whole epoch, `drawn.epoch` where it has none."""
+    epochs = len(of) // drawn.epoch
+    whole = of[: epochs * drawn.epoch].reshape(epochs, drawn.epoch, -1)
+    return np.where(whole.any(axis=1), whole.argmax(axis=1), drawn.epoch).astype(np.int64)
+
+
+def _test_once(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
+    for start in range(0, len(of), drawn.epoch):
+        most = int(of[start : start + drawn.epoch].sum(axis=0).max(initial=0))
+        what = f"a record {who} is {most} times in the epoch from round {start + 1} on"
+        found.note(1.0 if most <= 1 else 0.0, tests=1, what=what)
+
+
+def _test_same_places(found: Finding, of: Bools, drawn: Drawing, who: str) -> None:
+    rounds = np.arange(len(of))
+    _exactly(
+        found,
+        (of == of[rounds % drawn.epoch]).all(axis=1),
+        f"the batch {who} is not that of the first epoch",
+    )
+
+
+def _test_places(found: Finding, places: Counts, drawn: Drawing, who: str) -> None:
+    """A record is at every place of an epoch with the same probability."""
+    epochs, n = places.shape
+    if not epochs:
+        return
+    for place in range(drawn.epoch):
+        counts = (places == place).sum(axis=0)
+        p = _binomial(counts, epochs, drawn.size / n)
+        at = int(p.argmin())
+        what = f"record {at} {who} is at place {place} in {counts[at]} of {epochs} epochs"
+        found.note(float(p[at]), tests=n, what=what)
+
+
+def _test_orders(found: Finding, places: Counts, drawn: Drawing, who: str) -> None:
+    """What a batch of one epoch and a batch of a later one have in common."""
+    epochs, n = places.shape
+    m = drawn.epoch
+    for lag in range(1, min(epochs // 2, _EPOCH_LAGS) + 1):
+        common, pairs = np.zeros((m + 1, m + 1), dtype=np.int64), 0
+        for t in range(epochs - lag):
+            if (t // lag) % 2:
+                continue
+            np.add.at(common, (places[t], places[t + lag]), 1)
+            pairs += 1
+        inner = common[:m, :m].ravel()
+        trials = np.full(len(inner), pairs * drawn.size)
+        p = _hoeffding(inner, trials, np.full(len(inner), drawn.size / n))
+        at = int(p.argmin())
+        what = (
+            f"batches {at // m + 1} and {at % m + 1} {who} of epochs {lag} apart have {inner[at]} "
+            f"records in common where {pairs * drawn.size**2 / n:.4g} are expected"
+        )
+        found.note(float(p[at]), tests=len(inner), what=what)
+
+
+def _test_agents(
+    found: Finding, drawn: Sequence[Drawing], members: Sequence[Bools], call: int
+) -> None:
+    """Two agents do not draw the same positions."""
+    # Of epochs the first batch alone: those of one order are not independent.
+    steps = [d.epoch if d.scheme.in_epochs else 1 for d in drawn]
+    near = max(1, _MOST_PAIRS // max(len(members), 1))  # of very many agents those that are close
+    for i, j in itertools.combinations(range(len(members)), 2):
+        if j - i > near:
+            continue
+        wide, narrow = (i, j) if members[i].shape[1] >= members[j].shape[1] else (j, i)
+        if steps[i] == steps[j]:
+            at = np.arange(0, len(members[i]), steps[i])
+        elif 1 in (steps[i], steps[j]):
+            continue
+        else:
+            at = np.array([0])  # epochs of other lengths begin together only once
+        a, b = members[wide][at], members[narrow][at]
+        n = b.shape[1]
+        common = int((a[:, :n] & b).sum())
+        sizes = b.sum(axis=1).astype(np.int64)
+        expected = float((a.sum(axis=1) * sizes).sum()) / a.shape[1]
+        trials = int(sizes.sum())
+        p = _hoeffding(
+            np.array([common]), np.array([trials]), np.array([expected / max(trials, 1)])
+        )
+        what = f"agents {i} and {j} (call {call}) drew {common} equal positions"
+        found.note(float(p[0]), tests=1, what=f"{what} where {expected:.4g} are expected")

@@ -1,0 +1,46 @@
+"""How batches are drawn, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .drawing import Drawing, Scheme
+
+__all__ = ["counts_words", "drawn_words"]
+
+
+def drawn_words(drawn: Sequence[Drawing], sampling_rate: float) -> str:
+    """The sentence, without its full stop.
+
+    >>> drawn_words([Drawing(Scheme.CYCLIC, 25, 10, 25)], 0.4)
+    'Each agent takes 10 of its records a round in one fixed order, leaves out 5 at most at the end'
+    """
+    size = drawn[0].size
+    left = max(one.records % size for one in drawn)
+    rest = f", leaves out {left} at most at the end" if left else ""
+    match drawn[0].scheme:
+        case Scheme.FIXED:
+            return f"Each agent draws {size} of its records without replacement, anew each round"
+        case Scheme.SHUFFLED:
+            return (
+                f"Each agent shuffles its records, takes {size} a round in that order{rest}, and "
+                "shuffles them anew"
+            )
+        case Scheme.CYCLIC:
+            return f"Each agent takes {size} of its records a round in one fixed order{rest}"
+        case _:
+            return (
+                f"Each agent draws each of its records with probability {sampling_rate:.6g} a "
+                f"round, and of more than {size} keeps {size} by chance"
+            )
+
+
+def counts_words(drawn: Sequence[Drawing]) -> str:
+    """That numbers of records are public, without a full stop.
+
+    >>> counts_words([Drawing(Scheme.FIXED, 25, 10, 25), Drawing(Scheme.FIXED, 30, 10, 30)])
+    'How many records each agent holds (25 to 30) counts as public'
+    """
+    least, most = min(one.records for one in drawn), max(one.most for one in drawn)
+    held = f"{least}" if least == most else f"{least} to {most}"
+    return f"How many records each agent holds ({held}) counts as public"

@@ -1,0 +1,127 @@
+"""Draws batches of fixed size, of shuffled or of one order, and Poisson batches that are cut.
+
+    fixed       b positions of n, uniform, from the secret stream of its round and agent
+    truncated   a Poisson batch; of more than B positions a uniform B
+    shuffled    positions i b to (i + 1) b of an order of its agent and epoch
+    cyclic      the same of 0, 1, ..., n - 1
+
+The order of an epoch follows from a public seed, the agent and the epoch alone. It counts as public
+in every figure, so a run that goes on, on whatever ranks, goes on with the batches that it would
+have drawn, and a round that is released again holds the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.batches.drawing import Drawing, Scheme
+from ...privacy.batches.words import counts_words, drawn_words
+from ...privacy.errors import InputError
+from ..data.partition import poisson_batch
+
+__all__ = ["Sampler"]
+
+Indices = NDArray[np.int64]
+_ORDERS = 0x6F72646572  # beside the seed in the key, so that no other stream is met
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampler:
+    """How all agents draw.
+
+    Attributes:
+        drawn: of each agent.
+        order_seed: of the orders of shuffled epochs, in [0, 2^64).
+    """
+
+    drawn: tuple[Drawing, ...]
+    order_seed: int
+
+    @property
+    def scheme(self) -> Scheme:
+        """How batches are drawn, on every agent alike."""
+        return self.drawn[0].scheme
+
+    def check_records(self, held: Sequence[int]) -> None:
+        """Refuse agents that hold another number of records than batches are drawn of.
+
+        Raises:
+            ValueError: with the first that does.
+        """
+        drawn = [one.records for one in self.drawn]
+        if list(held) == drawn:
+            return
+        if len(held) != len(drawn):
+            raise InputError(f"the sampler is of {len(drawn)} agents, and there are {len(held)}")
+        agent = next(i for i, (a, b) in enumerate(zip(held, drawn, strict=True)) if a != b)
+        raise InputError(
+            f"agent {agent} holds {held[agent]} records, and its batches are drawn of "
+            f"{drawn[agent]}: by that number they are accounted for; make a sampler of the records "
+            "that are held"
+        )
+
+    def words(self, sampling_rate: float) -> str:
+        """How batches are drawn, and what counts as public, in sentences."""
+        return f"{drawn_words(self.drawn, sampling_rate)}. {counts_words(self.drawn)}."
+
+    def draw(
+        self, *, agent: int, round: int, call: int, rate: float, generator: np.random.Generator
+    ) -> Indices:
+        """Positions of one batch in the agent's records.
+
+        Args:
+            agent: whose batch.
+            round: its number.
+            call: of `draw` in the round.
+            rate: of Poisson batches.
+            generator: secret, of this round, call and agent alone.
+
+        Returns:
+            (B,) ascending.
+
+        Raises:
+            ValueError: a batch that no epoch has room for.
+
+        >>> of = Sampler(drawn=(Drawing(Scheme.CYCLIC, 7, 3, 7),), order_seed=0)
+        >>> secret = np.random.default_rng(0)
+        >>> [of.draw(agent=0, round=t, call=0, rate=1.0, generator=secret).tolist()
+        ...     for t in (1, 2, 3)]
+        [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+        """
+        of = self.drawn[agent]
+        if of.scheme is Scheme.TRUNCATED:
+            chosen = poisson_batch(of.records, rate, generator=generator)
+            if chosen.size > of.size:
+                chosen = np.sort(generator.choice(chosen, of.size, replace=False))
+            return chosen
+        if of.scheme is Scheme.FIXED:
+            taken = generator.choice(of.records, of.size, replace=False, shuffle=False)
+            return np.sort(taken).astype(np.int64)
+        if round < 1 or call:
+            raise InputError(
+                f"batch {call} of round {round} has no place in an epoch of "
+                f"batches='{of.scheme}', which has one for each round from 1 on"
+            )
+        epoch, place = divmod(round - 1, of.epoch)
+        order = self.order(agent, epoch)
+        return np.sort(order[place * of.size : (place + 1) * of.size])
+
+    def order(self, agent: int, epoch: int) -> Indices:
+        """(n,) the order of an agent's records in an epoch, counted from 0.
+
+        >>> of = Sampler(drawn=(Drawing(Scheme.SHUFFLED, 5, 2, 5),), order_seed=0)
+        >>> of.order(0, 0).tolist(), of.order(0, 1).tolist()
+        ([2, 1, 0, 3, 4], [1, 2, 3, 4, 0])
+        """
+        of = self.drawn[agent]
+        if of.scheme is Scheme.CYCLIC:
+            return np.arange(of.records, dtype=np.int64)
+        key = np.array([self.order_seed, _ORDERS], dtype=np.uint64)
+        at = np.array([0, agent, epoch, 0], dtype=np.uint64)
+        # Sorted by raw words, which no version of the library draws otherwise.
+        words = np.random.Philox(key=key, counter=at).random_raw(of.records)
+        return np.argsort(words, kind="stable").astype(np.int64)
