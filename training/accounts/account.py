@@ -54,7 +54,7 @@ def account(  # every number that a figure depends on has a name here
     learning_rate: float = 0.01,
     batch_size: float | None = None,
     records: float | None = None,
-    batches: str = "poisson",
+    sampling: str = "poisson",
     largest_batch: int | str | None = None,
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
@@ -89,7 +89,7 @@ def account(  # every number that a figure depends on has a name here
             costs does not depend on it, but `Account.bound` needs it.
         records: public number of records of an average agent, where the start draws a batch; of
             each agent, where batches are not Poisson or are cut.
-        batches: "poisson", "fixed", "shuffled" or "cyclic"; all but the first have batch_size
+        sampling: "poisson", "fixed", "shuffled" or "cyclic"; all but the first have batch_size
             records of `records`, and sampling_rate is the quotient of the two.
         largest_batch: at which Poisson batches are cut, or "auto" where nearly none is.
         form: "repaired", or "published" where the algorithm has both.
@@ -152,7 +152,7 @@ def account(  # every number that a figure depends on has a name here
         batch_size=batch_size,
         records=records,
         drawn=_drawn(
-            batches,
+            sampling,
             agents=topology.agents,
             records=records,
             batch_size=batch_size,
@@ -179,7 +179,7 @@ def account(  # every number that a figure depends on has a name here
 
 
 def _drawn(
-    batches: str,
+    sampling: str,
     *,
     agents: int,
     records: float | None,
@@ -188,7 +188,7 @@ def _drawn(
     largest: int | str | None,
 ) -> tuple[Drawing, ...] | None:
     """How agents of equally many records draw their batches."""
-    if batches == Scheme.POISSON and largest is None:
+    if sampling == Scheme.POISSON and largest is None:
         return None
     check_real("sampling_rate", rate)
     for name, value in (("records", records), ("batch_size", batch_size)):
@@ -197,21 +197,21 @@ def _drawn(
     if records is None or not math.isfinite(records) or records != int(records) or records < 1:
         raise InputError(
             f"records={records} must be the public number of records of each agent, an integer, "
-            f"with {'largest_batch' if batches == Scheme.POISSON else f'batches={batches!r}'}"
+            f"with {'largest_batch' if sampling == Scheme.POISSON else f'sampling={sampling!r}'}"
         )
     if not 0 < rate <= 1:
         raise InputError(f"sampling_rate={rate} must lie in (0, 1]; did you mean batch_size?")
     found = drawings(
-        batches,
+        sampling,
         [int(records)] * agents,
         batch_size=batch_size,
         sampling_rate=rate,
         largest_batch=largest,
     )
-    if found and batches != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
+    if found and sampling != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
         raise InputError(
             f"sampling_rate={rate:g} must be batch_size / records = {found[0].rate:.12g} with "
-            f"batches={batches!r}"
+            f"sampling={sampling!r}"
         )
     return found
 

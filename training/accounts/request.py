@@ -20,7 +20,10 @@ __all__ = ["Chosen", "algorithm_of", "graph_of"]
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")
-_OWN_NAMES = ("graph", "rounds", "sampling_rate", "delta", "epsilon", "noise_multiplier")
+_OWN_NAMES = (
+    *("graph", "rounds", "sampling_rate", "delta", "epsilon", "noise_multiplier"),
+    *("sampling", "largest_batch"),
+)
 _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 

@@ -342,7 +342,7 @@ def test_a_mean_that_a_record_is_added_to_is_a_sum_of_its_diameter(accountant):
             Status.PROVEN,
             "a test",
         )
-        for reach in Reach
+        for reach in (Reach.SUM, Reach.BALL)
     )
     asked = {"statement": statement, "noise_multiplier": 3.0}
     assert run_epsilon(means, **asked) == run_epsilon(sums, **asked)
