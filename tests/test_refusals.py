@@ -202,7 +202,9 @@ def guaranteed(**changed: Any) -> Guarantee:
 
 def test_no_statement_can_be_made_about_batches_of_which_nothing_is_known() -> None:
     assert guaranteed().sampling is Sampling.POISSON
-    with pytest.raises(ValueError, match=r"sampling='shuffle' must be 'poisson' or 'full batch'"):
+    with pytest.raises(
+        ValueError, match=r"sampling='shuffle' must be 'poisson', 'full batch', 'fixed'"
+    ):
         guaranteed(sampling="shuffle")
 
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from ...privacy.errors import InputError
 
-__all__ = ["PRIVACY", "TRAINING", "Unprovable", "refuse_unprovable"]
+__all__ = [
+    "PRIVACY",
+    "TRAINING",
+    "Unprovable",
+    "check_batches",
+    "check_largest",
+    "refuse_unprovable",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,3 +131,33 @@ def refuse_unprovable(values: object, requests: Mapping[str, Unprovable]) -> Non
     for key, request in requests.items():
         if key in values and request.asks(values[key]):
             raise InputError(f"{key}={values[key]!r} {request.reason}")
+
+
+def check_largest(value: object) -> int | str:
+    """An integer of at least 1, or "auto"."""
+    if value == "auto":
+        return "auto"
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**63 - 1:
+        raise InputError(f"largest_batch={value!r:.40} must be an integer of at least 1, or 'auto'")
+    return value
+
+
+def check_batches(batches: str, batch_size: float | None, *, largest: object) -> None:
+    """Refuse batches of one size without that size, or with another one.
+
+    Raises:
+        ValueError: no integer batch_size, or a largest batch besides.
+    """
+    if batches == "poisson":
+        return
+    if batch_size is None or batch_size != int(batch_size):
+        given = "sampling_rate" if batch_size is None else f"batch_size={batch_size}"
+        raise InputError(
+            f"batches={batches!r} needs batch_size, an integer: the size of every batch; {given} "
+            "given"
+        )
+    if largest is not None:
+        raise InputError(
+            f"largest_batch={largest!r} has no effect with batches={batches!r}, whose batches are "
+            "all of one size; leave it out"
+        )

@@ -23,7 +23,13 @@ from pydantic import (
 from ...privacy.errors import InputError
 from .device_name import check_rounds_device
 from .problems import did_you_mean
-from .refusals import TRAINING, Unprovable, refuse_unprovable
+from .refusals import (
+    TRAINING,
+    Unprovable,
+    check_batches,
+    check_largest,
+    refuse_unprovable,
+)
 
 __all__ = [
     "AlgorithmTable",
@@ -63,20 +69,9 @@ DeviceName = Annotated[
     ),
 ]
 MODEL_NAMES = ("linear", "mlp", "lenet", "sigmoid-lenet", "cnn", "conv4", "resnet18")
-
-
-def _check_largest(value: object) -> int | str:
-    """An integer of at least 1, or "auto"."""
-    if value == "auto":
-        return "auto"
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**63 - 1:
-        raise InputError(f"largest_batch={value!r:.40} must be an integer of at least 1, or 'auto'")
-    return value
-
-
 LargestBatch = Annotated[
     int | str,
-    PlainValidator(_check_largest),
+    PlainValidator(check_largest),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto"]}]}),
 ]
 Count = Annotated[int, Field(ge=1)]
@@ -297,22 +292,7 @@ class TrainingTable(Table):
             raise InputError(
                 f"give sampling_rate or batch_size, exactly one of them; {found} given"
             )
-        if self.batches != "poisson":
-            if self.batch_size is None or self.batch_size != int(self.batch_size):
-                given = (
-                    f"sampling_rate={self.sampling_rate}"
-                    if self.batch_size is None
-                    else f"batch_size={self.batch_size}"
-                )
-                raise InputError(
-                    f"batches={self.batches!r} needs batch_size, an integer: the size of every "
-                    f"batch; {given} given"
-                )
-            if self.largest_batch is not None:
-                raise InputError(
-                    f"largest_batch={self.largest_batch!r} has no effect with "
-                    f"batches={self.batches!r}, whose batches are all of one size; leave it out"
-                )
+        check_batches(self.batches, self.batch_size, largest=self.largest_batch)
         often = max(1, self.rounds // 20)
         every = {k: getattr(self, k) or often for k in ("evaluate_every", "checkpoint_every")}
         return self.model_copy(update=every)

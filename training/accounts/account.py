@@ -53,7 +53,7 @@ def account(  # every number that a figure depends on has a name here
     learning_rate: float = 0.01,
     batch_size: float | None = None,
     records: float | None = None,
-    batches: str = "poisson",
+    sampling: str = "poisson",
     largest_batch: int | str | None = None,
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
@@ -93,7 +93,7 @@ def account(  # every number that a figure depends on has a name here
             costs does not depend on it, but `Account.bound` needs it.
         records: public number of records of an average agent, where the start draws a batch; of
             each agent, where batches are not Poisson or are cut.
-        batches: "poisson", "fixed", "shuffled" or "cyclic"; all but the first have batch_size
+        sampling: "poisson", "fixed", "shuffled" or "cyclic"; all but the first have batch_size
             records of `records`, and sampling_rate is the quotient of the two.
         largest_batch: at which Poisson batches are cut, or "auto" where nearly none is.
         form: "repaired", or "published" where the algorithm has both.
@@ -156,7 +156,7 @@ def account(  # every number that a figure depends on has a name here
         batch_size=batch_size,
         records=records,
         drawn=drawn_of(
-            batches,
+            sampling,
             agents=topology.agents,
             records=records,
             batch_size=batch_size,

@@ -27,7 +27,10 @@ __all__ = ["Chosen", "algorithm_of", "check_drawn", "drawn_of", "goal_of", "grap
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")
-_OWN_NAMES = ("graph", "rounds", "sampling_rate", "delta", "epsilon", "noise_multiplier")
+_OWN_NAMES = (
+    *("graph", "rounds", "sampling_rate", "delta", "epsilon", "noise_multiplier"),
+    *("sampling", "largest_batch"),
+)
 _NAMED = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
@@ -270,7 +273,7 @@ def goal_of(
 
 
 def drawn_of(
-    batches: str,
+    sampling: str,
     *,
     agents: int,
     records: float | None,
@@ -279,7 +282,7 @@ def drawn_of(
     largest: int | str | None,
 ) -> tuple[Drawing, ...] | None:
     """How agents of equally many records draw their batches."""
-    if batches == Scheme.POISSON and largest is None:
+    if sampling == Scheme.POISSON and largest is None:
         return None
     check_real("sampling_rate", rate)
     for name, value in (("records", records), ("batch_size", batch_size)):
@@ -288,21 +291,21 @@ def drawn_of(
     if records is None or not math.isfinite(records) or records != int(records) or records < 1:
         raise InputError(
             f"records={records} must be the public number of records of each agent, an integer, "
-            f"with {'largest_batch' if batches == Scheme.POISSON else f'batches={batches!r}'}"
+            f"with {'largest_batch' if sampling == Scheme.POISSON else f'sampling={sampling!r}'}"
         )
     if not 0 < rate <= 1:
         raise InputError(f"sampling_rate={rate} must lie in (0, 1]; did you mean batch_size?")
     found = drawings(
-        batches,
+        sampling,
         [int(records)] * agents,
         batch_size=batch_size,
         sampling_rate=rate,
         largest_batch=largest,
     )
-    if found and batches != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
+    if found and sampling != Scheme.POISSON and not math.isclose(found[0].rate, rate, rel_tol=1e-9):
         raise InputError(
             f"sampling_rate={rate:g} must be batch_size / records = {found[0].rate:.12g} with "
-            f"batches={batches!r}"
+            f"sampling={sampling!r}"
         )
     return found
 
@@ -314,8 +317,8 @@ def check_drawn(subject: Subject, statement: Statement) -> None:
     scheme = subject.drawn[0].scheme
     if statement.holders:
         raise InputError(
-            f"holders has no bound with batches='{scheme}': how the batches of several holders go "
-            "together is known of Poisson ones alone; leave holders out, or use batches='poisson'"
+            f"holders has no bound with batches drawn '{scheme}': how batches of several holders go "
+            "together is known of Poisson ones alone; leave holders out, or draw Poisson ones"
         )
     check_scheme(scheme, statement.adjacency, records=statement.records_per_person)
     if statement.accountant is not Accountant.PLD:

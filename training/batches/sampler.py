@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..data.partition import poisson_batch
 
-__all__ = ["Sampler"]
+__all__ = ["Place", "Sampler", "check_records", "drawn_positions"]
 
 Indices = NDArray[np.int64]
 _ORDERS = 0x6F72646572  # beside the seed in the key, so that no other stream is met
@@ -45,24 +46,6 @@ class Sampler:
     def scheme(self) -> Scheme:
         """How batches are drawn, on every agent alike."""
         return self.drawn[0].scheme
-
-    def check_records(self, held: Sequence[int]) -> None:
-        """Refuse agents that hold another number of records than batches are drawn of.
-
-        Raises:
-            ValueError: with the first that does.
-        """
-        drawn = [one.records for one in self.drawn]
-        if list(held) == drawn:
-            return
-        if len(held) != len(drawn):
-            raise InputError(f"the sampler is of {len(drawn)} agents, and there are {len(held)}")
-        agent = next(i for i, (a, b) in enumerate(zip(held, drawn, strict=True)) if a != b)
-        raise InputError(
-            f"agent {agent} holds {held[agent]} records, and its batches are drawn of "
-            f"{drawn[agent]}: by that number they are accounted for; make a sampler of the records "
-            "that are held"
-        )
 
     def words(self, sampling_rate: float) -> str:
         """How batches are drawn, and what counts as public, in sentences."""
@@ -125,3 +108,78 @@ class Sampler:
         # Sorted by raw words, which no version of the library draws otherwise.
         words = np.random.Philox(key=key, counter=at).random_raw(of.records)
         return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def check_records(sampler: Sampler | None, held: Sequence[int]) -> None:
+    """Refuse agents that hold another number of records than batches are drawn of.
+
+    Args:
+        sampler: of the run; none is refused without one.
+        held: by agent how many records it holds.
+
+    Raises:
+        ValueError: with the first that does.
+    """
+    drawn = list(held) if sampler is None else [one.records for one in sampler.drawn]
+    if list(held) == drawn:
+        return
+    if len(held) != len(drawn):
+        raise InputError(f"the sampler is of {len(drawn)} agents, and there are {len(held)}")
+    agent = next(i for i, (a, b) in enumerate(zip(held, drawn, strict=True)) if a != b)
+    raise InputError(
+        f"agent {agent} holds {held[agent]} records, and its batches are drawn of "
+        f"{drawn[agent]}: by that number they are accounted for; make a sampler of the records "
+        "that are held"
+    )
+
+
+class Place(NamedTuple):
+    """Which batch is drawn.
+
+    Attributes:
+        round, call, agent: the number of the round, of `draw` within it, and whose records.
+        rate: that the step gives; None is the run's.
+    """
+
+    round: int
+    call: int
+    agent: int
+    rate: float | None
+
+
+def drawn_positions(
+    sampler: Sampler | None,
+    *,
+    records: int,
+    sampling_rate: float,
+    at: Place,
+    generator: np.random.Generator,
+) -> Indices:
+    """Positions of one batch, each record on its own where there is no sampler.
+
+    Args:
+        sampler: of the run.
+        records: of the agent.
+        sampling_rate: of the run.
+        at: which batch.
+        generator: secret, of this batch alone.
+
+    Raises:
+        ValueError: a rate of its own of a batch that is not Poisson.
+
+    >>> where = Place(round=1, call=0, agent=0, rate=None)
+    >>> secret = np.random.default_rng(0)
+    >>> drawn_positions(None, records=9, sampling_rate=0.5, at=where, generator=secret).tolist()
+    [1, 2, 3]
+    """
+    rate = sampling_rate if at.rate is None else at.rate
+    if sampler is None:
+        return poisson_batch(records, rate, generator=generator)
+    if rate != sampling_rate:
+        raise InputError(
+            f"rate={rate} of a batch is not that of batches='{sampler.scheme}'; use round.draw() "
+            "without a rate"
+        )
+    return sampler.draw(
+        agent=at.agent, round=at.round, call=at.call, rate=rate, generator=generator
+    )

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound, check_blocks, check_weights
-from ..batches.sampler import Sampler
+from ..batches.sampler import Place, Sampler, check_records, drawn_positions
 from ..data.dataset import Examples
-from ..data.partition import poisson_batch
 from ..data.store import Held, moved, placed
 from ..device.copies import together_on_device
 from ..device.numbers import check_numbers
@@ -157,32 +155,22 @@ class Engine:
         return SecretRandomness(share_root(self.ranks, device=self.setting.device))
 
     def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
-        """Positions in an agent's shard of the records of one batch, drawn as the run draws them.
+        """(B,) ascending positions of one batch in an agent's shard, as the run draws it; on host.
 
         Args:
             round: the number of the round.
             call: the number of the call of `draw` within the round.
             agent: whose shard.
             rate: the sampling rate; None is the run's.
-
-        Returns:
-            (B,) ascending, on the host.
         """
-        stream = self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent)
-        of_run = self.setting.sampling_rate if rate is None else rate
-        sampler = self.setting.sampler
-        if sampler is None:
-            chosen = poisson_batch(self.setting.shards[agent].size, of_run, generator=stream)
-        elif rate not in (None, self.setting.sampling_rate):
-            raise InputError(
-                f"rate={rate} of a batch is not that of batches='{sampler.scheme}'; use "
-                "round.draw() without a rate"
-            )
-        else:
-            chosen = sampler.draw(
-                agent=agent, round=round, call=call, rate=of_run, generator=stream
-            )
-        return torch.from_numpy(np.asarray(chosen, dtype=np.int64))
+        chosen = drawn_positions(
+            self.setting.sampler,
+            records=self.setting.shards[agent].size,
+            sampling_rate=self.setting.sampling_rate,
+            at=Place(round, call, agent, rate),
+            generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
+        )
+        return torch.from_numpy(chosen)
 
     def _make_round(
         self,
@@ -402,8 +390,7 @@ def gradients_of(setting: Setting) -> ClippedSums:
 def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
     """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
     check_weights(setting.graph, bound.weights)
-    if setting.sampler is not None:
-        setting.sampler.check_records([held.size for held in setting.shards])
+    check_records(setting.sampler, [held.size for held in setting.shards])
     check_blocks(bound, len(setting.task.dimensions) if setting.task else 1)
     if ranks is not None and ranks.agents != setting.graph.agents:
         raise InputError(

@@ -24,11 +24,11 @@ from ...privacy.accounting.request import Accountant, check_multiplier, orders_o
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
 from ...privacy.view.view import UnsupportedView
-from .draws import at_least
 from .sensitivity import (
     JointSensitivity,
     Release,
     UnsupportedMechanism,
+    at_least,
     counted,
     spent_releases,
 )
