@@ -317,8 +317,8 @@ def check_drawn(subject: Subject, statement: Statement) -> None:
     scheme = subject.drawn[0].scheme
     if statement.holders:
         raise InputError(
-            f"holders has no bound with batches drawn '{scheme}': how batches of several holders go "
-            "together is known of Poisson ones alone; leave holders out, or draw Poisson ones"
+            f"holders has no bound with batches drawn '{scheme}': how batches of several holders "
+            "go together is known of Poisson ones alone; leave holders out, or draw Poisson ones"
         )
     check_scheme(scheme, statement.adjacency, records=statement.records_per_person)
     if statement.accountant is not Accountant.PLD:
