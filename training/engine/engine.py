@@ -20,7 +20,7 @@ from ..device.copies import together_on_device
 from ..device.numbers import check_numbers
 from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
-from ..graphs.graph import Topology
+from ..graphs.graph import Graph, Topology
 from ..models.parameters import flatten
 from ..models.tasks import Task
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
@@ -38,6 +38,8 @@ from .tensor_round import TensorRound
 from .transcript import Tap
 
 __all__ = ["Engine", "Setting"]
+
+_MOST_LINKS = 64  # graphs whose links are kept as tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,10 +134,7 @@ class Engine:
         self._randomness = randomness or self._fresh_randomness()
 
         # What every round needs and none changes: links, gradients, the initial model, records.
-        self._links = {
-            graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
-            for graph in setting.graph.graphs
-        }
+        self._links = dict[Graph, Links]()
         self._gradients = gradients or gradients_of(setting)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
@@ -186,18 +185,23 @@ class Engine:
             )
         randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
+        graph = self.setting.graph.at(index)
+        nothing = torch.zeros(0, dtype=torch.int64)
+        links, task = self._links_of(graph), self.setting.task
+
         def draw(call: int, rate: float | None) -> list[Examples]:
             drawn = {
-                agent: self.draw_batch(round=index, call=call, agent=agent, rate=rate)
+                agent: nothing
+                if agent in graph.absent
+                else self.draw_batch(round=index, call=call, agent=agent, rate=rate)
                 for agent in self._mine
-                if agent not in planted
+                if agent in graph.absent or agent not in planted
             }
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
             at = self._where_records_are(drawn)
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
-        links, task = self._links[self.setting.graph.at(index)], self.setting.task
         sizes = task.dimensions if task else (len(self._initial),)
         made = TensorRound(
             links,
@@ -216,16 +220,28 @@ class Engine:
             return made
         return Recording(made, recorded=recorded, links=links, sizes=sizes)
 
+    def _links_of(self, graph: Graph) -> Links:
+        """The links of one of the run's graphs; those of the latest are kept."""
+        found = self._links.pop(graph, None)
+        if found is None:
+            setting = self.setting
+            found = Links(graph, device=setting.device, dtype=setting.dtype, ranks=self.ranks)
+        self._links[graph] = found
+        if len(self._links) > _MOST_LINKS:
+            del self._links[next(iter(self._links))]
+        return found
+
     def _noise_of_round(self, index: int) -> RoundNoise | None:
         """Who tests the noise of a round, where it is tested."""
         if self._noise_tests is None:
             return None
-        return self._noise_tests.of_round(index, self._links[self.setting.graph.at(index)].places)
+        links = self._links_of(self.setting.graph.at(index))
+        return self._noise_tests.of_round(index, links.places, active=links.active_rows)
 
     def _batch(
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
     ) -> Examples:
-        if agent not in planted:
+        if agent in at:  # what an absent agent is given is drawn by nobody
             return self._on_device(self._shards[agent].take(at[agent]))
         return self._on_device(planted[agent])
 

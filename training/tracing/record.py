@@ -159,8 +159,12 @@ class Recorder:
         self.closure.append((why, rows.matrix))
         self._closed_residues.append(rows.residue)
 
-    def bounds_of_secret(self, value: Agents, operation: str) -> SecretBounds:
+    def bounds_of_secret(
+        self, value: Agents, operation: str, *, absent: bool = False
+    ) -> SecretBounds:
         """The bounds and the batch of a value that is made of clipped sums alone.
+
+        Where some agents are `absent` all of its rows may hold nothing.
 
         Raises:
             UndeclaredOperation: it holds noise, messages, known values, several batches, or data
@@ -193,6 +197,8 @@ class Recorder:
                 batches.add((g.batch, g.sampling_rate))
                 reaches.add(g.reach)
         # An entry that was not counted is noise, a message or a known value.
+        if absent and not rows.nnz:  # nobody whose data could be in it takes part
+            return SecretBounds(bounds, 0, None, Reach.SUM)
         if (explained != np.diff(rows.indptr)).any() or len(batches) != 1:
             raise UndeclaredOperation(
                 f"the secret of {operation} must be made of clipped sums of one batch alone, "
