@@ -188,6 +188,8 @@ def _show_plan(
     if target.get("epsilon") is not None:
         aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
         say(console, f"Target: {aim} against {target['adversary']}")
+    if (taking := found.get("participation")) is not None:
+        say(console, f"Participation: {taking['words']}")
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.
     words = " ".join(one.words for one in advice)

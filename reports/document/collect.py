@@ -28,7 +28,7 @@ from ...runs.plan.plan import Plan
 from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built
 from ...training.exposure.guarantees import accounted, run_epsilon
-from ...training.exposure.sensitivity import JointSensitivity, Release
+from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import Released, Report, Reproduce, Run, Tool
 from ..total.total import total_of_runs
@@ -215,12 +215,12 @@ def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, flo
     last = len(ends)
     points = sorted({1, *(max(1, round(last * k / _POINTS)) for k in range(1, _POINTS + 1))})
     points *= bool(last)
-    known: dict[tuple[tuple[Release, ...], int], float] = {}
+    known: dict[object, float] = {}
     found: dict[str, list[tuple[int, float]]] = {}
     for name, exposure in plan.exposures.items():
         line = []
         for at in points:
-            key = (exposure.releases, at)  # equal releases cost the same
+            key = (exposure.releases, exposure.each, at)  # equal releases cost the same
             if key not in known:
                 known[key] = _epsilon(plan, exposure, rounds=spent.numbers[: ends[at - 1]])
             line.append((at, known[key]))

@@ -28,8 +28,7 @@ from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_che
 from ...training.exposure.guarantees import accounted, run_epsilon
 from ..numbers import bound, small
 from ..plan.plan import Plan
-from ..run_file.run_file import RunFile
-from ..run_file.same_run import check_same
+from ..run_file.run_file import RunFile, check_same
 from ..stop import Stop
 from . import folder as run_folder
 from .ranks import Group
@@ -276,6 +275,12 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
         raise InputError(
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "
             "accounted for; use the version that wrote it, or start a new run"
+        )
+    list_now = None if plan.participation is None else plan.participation.digest
+    if header.participation != list_now:
+        raise InputError(
+            "the list of who takes part in which round is not the one that the run was begun with; "
+            "put it back, or start a new run in another folder"
         )
     for name in {**planned, **held}:
         begun, now = _costs(held.get(name)), _costs(planned.get(name))

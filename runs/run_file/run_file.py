@@ -6,6 +6,7 @@
     [algorithm] how, with its own hyper-parameters
     [privacy]   the target, the adversary whose epsilon must meet it, the units of the statement
     [training]  rounds, batches, seeds
+    [participation] who takes part in which round, where not everybody does in all
     [intercept] what of the traffic is kept
     [attack]    what is tried on it
     [audit]     how epsilon is measured
@@ -36,6 +37,7 @@ from .cross_checks import (
 )
 from .data_table import DataTable
 from .hyper_parameters import settings_schema
+from .participation_table import ParticipationTable
 from .problems import sentences
 from .tables import (
     AlgorithmTable,
@@ -50,7 +52,7 @@ from .tables import (
 )
 from .toml import merge_overrides, read_toml, write_toml
 
-__all__ = ["RunFile", "load_run_file", "read_tables", "run_file_schema"]
+__all__ = ["RunFile", "check_same", "load_run_file", "read_tables", "run_file_schema"]
 
 
 class RunFile(Table):
@@ -74,6 +76,7 @@ class RunFile(Table):
     algorithm: AlgorithmTable
     privacy: PrivacyTable | None = None
     training: TrainingTable
+    participation: ParticipationTable | None = None
     intercept: InterceptTable = InterceptTable()
     attack: AttackTable = AttackTable()
     audit: AuditTable = AuditTable()
@@ -97,6 +100,12 @@ class RunFile(Table):
         )
         problems += of_model + of_intercept + of_attack
         problems += audit_problems(self.audit, rounds=rounds)
+        taking = self.participation
+        if taking is not None and (taking.agents_per_round or 0) > agents:
+            problems.append(
+                f"[participation] agents_per_round={taking.agents_per_round} must be at most the "
+                f"{agents} agents of [data]"
+            )
         if problems:
             raise InputError("\n".join(problems))
         resolved: dict[str, Table | None] = {
@@ -217,3 +226,33 @@ def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:
     if algorithms:
         schema["$defs"]["AlgorithmTable"] |= settings_schema()
     return schema
+
+
+def check_same(config: RunFile, path: Path) -> None:
+    """The run file must be that of the run; the first key that differs is named.
+
+    What a round costs does not depend on where it is computed.
+
+    Args:
+        config: with which it is to go on.
+        path: the run file that it was begun with.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    kept = load_run_file(path, of_folder=True)
+    where = config.training.model_copy(update={"device": kept.training.device})
+    config = config.model_copy(update={"training": where})
+    if config == kept:
+        return
+    for table in type(config).model_fields:
+        mine, theirs = (getattr(run, table) for run in (config, kept))
+        given, held = ({} if t is None else t.entries() for t in (mine, theirs))
+        for key in [*given, *(k for k in held if k not in given)]:
+            if given.get(key) != held.get(key):
+                raise InputError(
+                    f"[{table}] {key}={given.get(key)!r} differs from {held.get(key)!r} in "
+                    f"{path}; a run is continued as it was begun, so give that file, or choose "
+                    "another folder for a new run"
+                )
+    raise InputError(f"the run file differs from {path}; give that file")

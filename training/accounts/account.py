@@ -21,7 +21,7 @@ from ..graphs.graph import Topology
 from ..tracing.trace import check_noise
 from .figures import Asked, adversaries_of, figures_of
 from .price import price_of
-from .request import algorithm_of, graph_of
+from .request import algorithm_of, topology_of
 from .result import Account
 from .subject import Subject
 from .warnings import warnings_of
@@ -46,6 +46,7 @@ def account(  # every number that a figure depends on has a name here
     adversaries: Sequence[str] = (),
     victim: int | None = None,
     links: str = "clear",
+    active: object = None,
     clip_norm: float | None = 1.0,
     learning_rate: float = 0.01,
     batch_size: float | None = None,
@@ -77,6 +78,8 @@ def account(  # every number that a figure depends on has a name here
         adversaries: those to account for besides; by default outsiders and the worst neighbour.
         victim: the agent whose record is at risk; None searches the worst one.
         links: "clear", or "encrypted" where nobody on a link can read what crosses it.
+        active: (T, A) public list of who takes part in which round: 1, or 0 for an agent that is
+            absent; None where everybody takes part in all. The figure holds for this list.
         clip_norm: bound on the L2 norm of one example's gradient; None or infinite does not clip.
         learning_rate: step size.
         batch_size: public normaliser of a batch's sum: the expected size of a batch. What a round
@@ -133,7 +136,7 @@ def account(  # every number that a figure depends on has a name here
         algorithm=chosen.algorithm,
         settings=chosen.settings,
         form=Form(form),
-        graph=graph_of(graph),
+        graph=topology_of(graph, active, rounds=rounds),
         rounds=rounds,
         sampling_rate=sampling_rate,
         clip_norm=None if clip_norm is None or clip_norm == float("inf") else clip_norm,

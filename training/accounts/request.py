@@ -10,13 +10,15 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ...privacy.accounting.request import check_count
 from ...privacy.errors import InputError, InputTypeError
 from ..algorithms.algorithm import Algorithm, choices
-from ..graphs.graph import Graph, GraphSequence, Topology
+from ..graphs.graph import Graph, GraphSequence, ScheduledGraph, Topology
+from ..graphs.participation import check_active, scheduled
 from ..graphs.topologies import build_graph
 from ..own.algorithms import algorithm_named
 
-__all__ = ["Chosen", "algorithm_of", "graph_of"]
+__all__ = ["Chosen", "algorithm_of", "graph_of", "topology_of"]
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")
@@ -71,6 +73,25 @@ def algorithm_of(
     )
 
 
+def topology_of(graph: object, active: object, *, rounds: object) -> Topology:
+    """The topology, with a list of who takes part where there is one.
+
+    Args:
+        graph: as for `graph_of`.
+        active: (T, A) of 1 and 0; None where everybody takes part in every round.
+        rounds: T.
+
+    Raises:
+        ValueError: a list of other rounds or agents.
+    """
+    found = graph_of(graph)
+    if active is None:
+        return found
+    count = check_count(rounds)
+    table = check_active(active, agents=found.agents, rounds=count)
+    return scheduled(found, table, told="public list")
+
+
 def graph_of(graph: object) -> Topology:
     """A topology as it is, or by name and number of agents: "ring:10".
 
@@ -78,7 +99,7 @@ def graph_of(graph: object) -> Topology:
         ValueError: an unknown name, or no number of agents.
         TypeError: neither a topology nor a name.
     """
-    if isinstance(graph, Graph | GraphSequence):
+    if isinstance(graph, Graph | GraphSequence | ScheduledGraph):
         return graph
     if not isinstance(graph, str):
         raise InputTypeError(

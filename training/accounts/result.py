@@ -13,6 +13,7 @@ from ...privacy.guarantee import Guarantee, Statement
 from ..algorithms.algorithm import Bound
 from ..exposure.guarantees import run_epsilon
 from ..exposure.sensitivity import JointSensitivity
+from ..graphs.participation import participation_words
 from ..presentation.explanation import Explanation, explain
 from ..presentation.html import as_html
 from ..presentation.paragraph import as_paragraph
@@ -119,6 +120,7 @@ class Account:
             dict(self.joint_sensitivities),
             sampling_rate=self.sampling_rate,
             encrypted=self.encrypted,
+            participation=participation_words(self.subject.graph),
         )
         return {
             name: epsilon_by_agent(

@@ -19,6 +19,7 @@ N_i     ``Graph.neighbours(i)``, includes i                         n_i = |N_i|
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 
@@ -318,6 +319,14 @@ class ScheduledGraph:
     def active(self) -> NDArray[np.bool_]:
         """(T, A) which agents take part in which round."""
         return np.stack([graph.active for graph in self.graphs])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the list."""
+        active = self.active
+        return hashlib.sha256(
+            f"{active.shape}".encode() + np.packbits(active).tobytes()
+        ).hexdigest()
 
     def at(self, round: int) -> Graph:
         """The graph of a round; rounds count from 1, and in the start, 0, everybody takes part."""

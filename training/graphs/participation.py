@@ -263,6 +263,8 @@ def participation_words(topology: Topology, *, agent: int | None = None) -> str 
     """
     if not isinstance(topology, ScheduledGraph):
         return None
+    if not any(graph.absent for graph in topology.graphs):
+        return f"every round ({topology.told})"
     counts = topology.active.sum(axis=0)
     low, high = (counts.min(), counts.max()) if agent is None else (counts[agent],) * 2
     rounds = len(topology.graphs)

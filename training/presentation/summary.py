@@ -30,6 +30,7 @@ class Summary:
         guarantees: worst first.
         warnings: sentences.
         encrypted: whether nobody on a link can read it.
+        participation: in how many rounds agents take part; None where everybody does in all.
     """
 
     algorithm: str
@@ -46,14 +47,22 @@ class Summary:
     guarantees: Sequence[Guarantee]
     warnings: Sequence[str]
     encrypted: bool
+    participation: str | None = None
 
     @property
     def title(self) -> str:
         """What runs, in a line."""
         return (
             f"{self.algorithm}: {_of(self.rounds, 'round')} on {self.graph} of "
-            f"{_of(self.agents, 'agent')}, sampling rate {self.sampling_rate:.12g}"
+            f"{_of(self.agents, 'agent')}, sampling rate {self.sampling_rate:.12g}{self._taking}"
         )
+
+    @property
+    def _taking(self) -> str:
+        """In how many rounds agents take part, where that is said."""
+        if self.participation is None:
+            return ""
+        return f", an agent takes part in {self.participation}"
 
     @property
     def noise(self) -> str:

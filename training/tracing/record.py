@@ -36,6 +36,7 @@ class RoundRecord:
         given: what operations were given that counts as seen or is sent, and the secrets and fixed
             arguments of `bounded`, in the order of the step: rows, or the numbers of what is
             public, each as `Value.base` has it.
+        absent: the agents that take no part in it.
     """
 
     groups: Sequence[Group]
@@ -48,6 +49,7 @@ class RoundRecord:
     residues: Sequence[csr_array | None] = ()
     units: np.ndarray = field(default_factory=lambda: np.zeros(0))
     given: Sequence[csr_array | Tensor] = ()
+    absent: frozenset[int] = frozenset()
 
     def vectors(self) -> np.ndarray:
         """For each contribution the number of the clipped vector that it is a part of."""
@@ -209,7 +211,9 @@ class Recorder:
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
         return SecretBounds(bounds, batch, rate, reach)
 
-    def finish(self, state: Any, *, agents: int) -> RoundRecord:
+    def finish(
+        self, state: Any, *, agents: int, absent: frozenset[int] = frozenset()
+    ) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
         if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
             raise UndeclaredOperation(
@@ -240,4 +244,5 @@ class Recorder:
             residues=residues,
             units=self.columns.units,
             given=self.given,
+            absent=absent,
         )

@@ -140,12 +140,12 @@ def _first_turns(graph: Topology, rounds: int) -> dict[Graph, int]:
 
 
 def _last_turns(graph: Topology, rounds: int) -> dict[Graph, int]:
-    """Of every graph the last round in which it is used, in the order of the first."""
-    period = len(graph.graphs)
-    found = dict.fromkeys(_first_turns(graph, rounds), 0)
+    """Of every graph that is used more than once the last round, in the order of the first."""
+    period, first = len(graph.graphs), _first_turns(graph, rounds)
+    found = dict.fromkeys(first, 0)
     for index in range(max(1, rounds - period + 1), rounds + 1):
         found[graph.at(index)] = index
-    return found
+    return {of: last for of, last in found.items() if last > first[of]}
 
 
 def check_noise(noise_multiplier: float | None, *functions: Step) -> None:

@@ -366,7 +366,7 @@ class TracedRound(Operations):
 
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
-        return self._record.finish(state, agents=self.agents)
+        return self._record.finish(state, agents=self.agents, absent=self._graph.absent)
 
 
 def _of_active(here: np.ndarray, rows: LinearForms) -> LinearForms:
