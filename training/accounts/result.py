@@ -120,7 +120,6 @@ class Account:
             dict(self.joint_sensitivities),
             sampling_rate=self.sampling_rate,
             encrypted=self.encrypted,
-            participation=participation_words(self.subject.graph),
         )
         return {
             name: epsilon_by_agent(
@@ -236,4 +235,5 @@ class Account:
             guarantees=list(self.guarantees.values()),
             warnings=self.warnings,
             encrypted=self.encrypted,
+            participation=participation_words(self.subject.graph),
         )
