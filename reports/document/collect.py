@@ -149,12 +149,13 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         clipped=built.clip_norm is not None,
         encrypted=run.links == "encrypted",
         server=run.server,
-        changing=run.graphs_in_turn > 1,
+        changing=run.graphs_in_turn > 1 and run.participation is None,
         announced=len(spent.entries) + spent.torn,
         tested=spent.tested_rounds,
         numbers=spent.tested_numbers,
         test_rate=header_of(spent).noise_test_rate,
         counted_as_public=built.data.notes,
+        participation=run.participation,
     )
 
 

@@ -73,7 +73,7 @@ def algorithm_of(
     )
 
 
-def topology_of(graph: object, active: object, *, rounds: object) -> Topology:
+def topology_of(graph: object, active: object, *, rounds: int) -> Topology:
     """The topology, with a list of who takes part where there is one.
 
     Args:

@@ -302,7 +302,7 @@ class ScheduledGraph:
 
     @property
     def lasting(self) -> Graph | None:
-        """The one graph of which agents are absent in some rounds; None where several take turns."""
+        """The graph of which agents are absent in some rounds; None where several take turns."""
         return self.base.lasting
 
     @property

@@ -60,7 +60,7 @@ class Operations(ABC):
     @property
     @abstractmethod
     def active_table(self) -> Tensor:
-        """(A, 1) 1 for each agent that takes part and 0 for an absent one, in float64 on the CPU."""
+        """(A, 1) 1 for each agent that takes part, 0 for an absent one; float64 on the CPU."""
 
     @abstractmethod
     def kept(self, old: Agents, new: Agents) -> Agents:

@@ -45,9 +45,7 @@ def test_messages_and_states_with_absent_agents_are_what_the_trace_says(name, fo
 def test_a_list_of_everybody_changes_no_bit(name):
     ring = build_graph("ring", 5)
     whole = _topology(np.ones_like(LIST))
-    plain, listed = (
-        contract._engine(_bound(name, graph), graph) for graph in (ring, whole)
-    )
+    plain, listed = (contract._engine(_bound(name, graph), graph) for graph in (ring, whole))
     for _ in range(3):
         plain.advance()
         listed.advance()

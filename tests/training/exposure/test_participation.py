@@ -95,7 +95,11 @@ def test_a_round_that_is_released_again_counts_for_whoever_takes_part_in_it():
     active = np.array([[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1]])[:, :2]
     active = np.column_stack([active, [0, 0, 0, 0]])
     found = account(
-        "dp-dpsgd", graph="ring:3", active=active, adversaries=["eavesdropper"], **RUN | {"rounds": 4}
+        "dp-dpsgd",
+        graph="ring:3",
+        active=active,
+        adversaries=["eavesdropper"],
+        **RUN | {"rounds": 4},
     )
     of = found.joint_sensitivities["eavesdropper"]
     for again in (1, 2, 3, 4):
@@ -116,7 +120,9 @@ def test_the_bound_of_several_records_is_no_smaller_than_that_of_any():
     for _ in range(20):
         joint = rng.choice([0.0, 1.0, 1.5, 2.0], size=(4, 7))
         each = [tuple(Release(j, 0.1, 1, 1, t + 1) for t, j in enumerate(row)) for row in joint]
-        stated = [JointSensitivity(EAVESDROPPER, v, of, Status.PROVEN, "") for v, of in enumerate(each)]
+        stated = [
+            JointSensitivity(EAVESDROPPER, v, of, Status.PROVEN, "") for v, of in enumerate(each)
+        ]
         bound = worst(stated, absent=True)
         held = np.sort([r.joint_sensitivity for r in bound.releases])
         assert (held >= np.sort(joint, axis=1)).all()

@@ -109,7 +109,8 @@ def test_files_that_are_no_list_are_refused(tmp_path: Path, name, text, said):
 
 
 @pytest.mark.parametrize(
-    "active", [[[1, 0]], [[1, 0, 2]], [[1, 0, np.nan]], "110", None, [[1], [0, 1]], [["1", "0", "1"]]]
+    "active",
+    [[[1, 0]], [[1, 0, 2]], [[1, 0, np.nan]], "110", None, [[1], [0, 1]], [["1", "0", "1"]]],
 )
 def test_tables_that_are_no_list_are_refused(active):
     with pytest.raises(InputError, match="list of who takes part"):
@@ -140,7 +141,7 @@ def test_an_absent_agent_has_no_link():
         Graph(name="pair", weights=np.full((2, 2), 0.5), absent=frozenset({0}))
     with pytest.raises(InputError, match="must lie in"):
         Graph(name="pair", weights=np.full((2, 2), 0.5), absent=frozenset({2}))
+    base = scheduled(build_graph("ring", 3), np.ones((1, 3), dtype=bool), told="a list")
     with pytest.raises(InputError, match="already"):
-        base = scheduled(build_graph("ring", 3), np.ones((1, 3), dtype=bool), told="a list")
         scheduled(base, np.ones((1, 3), dtype=bool), told="another")
     assert isinstance(base, ScheduledGraph)
