@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -20,7 +21,7 @@ from ..device.copies import together_on_device
 from ..device.numbers import check_numbers
 from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
-from ..graphs.graph import Graph, Topology
+from ..graphs.graph import Topology
 from ..models.parameters import flatten
 from ..models.tasks import Task
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
@@ -38,8 +39,6 @@ from .tensor_round import TensorRound
 from .transcript import Tap
 
 __all__ = ["Engine", "Setting"]
-
-_MOST_LINKS = 64  # graphs whose links are kept as tensors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +133,9 @@ class Engine:
         self._randomness = randomness or self._fresh_randomness()
 
         # What every round needs and none changes: links, gradients, the initial model, records.
-        self._links = dict[Graph, Links]()
+        self._links_of = functools.lru_cache(64)(  # of the latest graphs
+            functools.partial(Links, device=setting.device, dtype=setting.dtype, ranks=ranks)
+        )
         self._gradients = gradients or gradients_of(setting)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
@@ -164,11 +165,9 @@ class Engine:
         Returns:
             (B,) ascending, on the host.
         """
-        chosen = poisson_batch(
-            self.setting.shards[agent].size,
-            self.setting.sampling_rate if rate is None else rate,
-            generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
-        )
+        stream = self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent)
+        rate = self.setting.sampling_rate if rate is None else rate
+        chosen = poisson_batch(self.setting.shards[agent].size, rate, generator=stream)
         return torch.from_numpy(np.asarray(chosen, dtype=np.int64))
 
     def _make_round(
@@ -185,9 +184,8 @@ class Engine:
             )
         randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
-        graph = self.setting.graph.at(index)
-        nothing = torch.zeros(0, dtype=torch.int64)
-        links, task = self._links_of(graph), self.setting.task
+        graph, task = self.setting.graph.at(index), self.setting.task
+        links, nothing = self._links_of(graph), torch.zeros(0, dtype=torch.int64)
 
         def draw(call: int, rate: float | None) -> list[Examples]:
             drawn = {
@@ -220,23 +218,12 @@ class Engine:
             return made
         return Recording(made, recorded=recorded, links=links, sizes=sizes)
 
-    def _links_of(self, graph: Graph) -> Links:
-        """The links of one of the run's graphs; those of the latest are kept."""
-        found = self._links.pop(graph, None)
-        if found is None:
-            setting = self.setting
-            found = Links(graph, device=setting.device, dtype=setting.dtype, ranks=self.ranks)
-        self._links[graph] = found
-        if len(self._links) > _MOST_LINKS:
-            del self._links[next(iter(self._links))]
-        return found
-
     def _noise_of_round(self, index: int) -> RoundNoise | None:
         """Who tests the noise of a round, where it is tested."""
         if self._noise_tests is None:
             return None
-        links = self._links_of(self.setting.graph.at(index))
-        return self._noise_tests.of_round(index, links.places, active=links.active_rows)
+        of = self._links_of(self.setting.graph.at(index))
+        return self._noise_tests.of_round(index, of.places, active=of.active_rows)
 
     def _batch(
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]

@@ -43,7 +43,8 @@ def test_weights_of_those_that_take_part_keep_both_sums(name):
     assert found.sums is Sums.BOTH
     for graph, row in zip(found.graphs, active, strict=True):
         W = graph.weights
-        assert np.allclose(W.sum(0), 1) and np.allclose(W.sum(1), 1)
+        assert np.allclose(W.sum(0), 1)
+        assert np.allclose(W.sum(1), 1)
         assert np.array_equal(W[~row], np.eye(9)[~row])
         off = ~np.eye(9, dtype=bool)
         kept = np.outer(row, row) & off
