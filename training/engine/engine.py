@@ -132,7 +132,7 @@ class Engine:
         self._draws_own_root = randomness is None
         self._randomness = randomness or self._fresh_randomness()
 
-        # What every round needs and none changes: links, gradients, the initial model, records.
+        # What rounds need and none changes: links, gradients, the initial model, records.
         self._links_of = functools.lru_cache(64)(  # of the latest graphs
             functools.partial(Links, device=setting.device, dtype=setting.dtype, ranks=ranks)
         )
@@ -167,8 +167,8 @@ class Engine:
         """
         stream = self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent)
         rate = self.setting.sampling_rate if rate is None else rate
-        chosen = poisson_batch(self.setting.shards[agent].size, rate, generator=stream)
-        return torch.from_numpy(np.asarray(chosen, dtype=np.int64))
+        at = poisson_batch(self.setting.shards[agent].size, rate, generator=stream)
+        return torch.from_numpy(np.asarray(at, dtype=np.int64))
 
     def _make_round(
         self,
@@ -189,12 +189,10 @@ class Engine:
 
         def draw(call: int, rate: float | None) -> list[Examples]:
             drawn = {
-                agent: nothing
-                if agent in graph.absent
-                else self.draw_batch(round=index, call=call, agent=agent, rate=rate)
+                agent: self.draw_batch(round=index, call=call, agent=agent, rate=rate)
                 for agent in self._mine
-                if agent in graph.absent or agent not in planted
-            }
+                if agent not in planted and agent not in graph.absent
+            } | {agent: nothing for agent in graph.absent if agent in self._mine}
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
             at = self._where_records_are(drawn)
