@@ -13,8 +13,10 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..privacy.accounting.request import Accountant, Adjacency
+from ..privacy._validate import check_real
+from ..privacy.accounting.request import Accountant, Adjacency, check_multiplier
 from ..privacy.errors import InputError
+from ..privacy.participation import Event, poisson
 from ..runs.numbers import bound, small
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class Budget:
         adjacency: how two neighbouring data sets differ.
         accountant: how rounds are added up.
         target: what the noise was found for, where that is not epsilon, in words.
+        participation: probability of each round to take place for the agent that holds the record,
+            by a lottery that everybody sees; 1 where it takes part in every round.
     """
 
     epsilon: float
@@ -54,6 +58,14 @@ class Budget:
     adjacency: Adjacency
     accountant: Accountant
     target: str = ""
+    participation: float = 1.0
+
+    @property
+    def events(self) -> dict[Event, int]:
+        """The rounds as an accountant sees them."""
+        return _events(
+            self.noise_multiplier, self.sampling_rate, self.rounds, coin=self.participation
+        )
 
     @property
     def risk(self) -> Risk:
@@ -63,8 +75,10 @@ class Budget:
         >>> round(budget(noise_multiplier=1, **of).risk.advantage, 3)
         0.161
         """
-        from ..privacy.accounting.risk import risk
+        from ..privacy.accounting.risk import composed_risk, risk
 
+        if self.participation < 1.0:
+            return composed_risk(self.events, adjacency=self.adjacency)
         return risk(
             noise_multiplier=self.noise_multiplier,
             sampling_rate=self.sampling_rate,
@@ -82,10 +96,18 @@ class Budget:
             "epsilon": f"{bound(self.epsilon, 4)} at delta {self._delta()}, for one record",
             "adjacency": str(self.adjacency),
             "rounds": f"{self.rounds}, each a Poisson batch at rate {self._rate()}",
+            **self._taking,
             "accountant": f"{self.accountant}: {self.accountant.kind}",
             "computed": f"{self.computed.replace('_', ' ')}, {least} for "
             f"{self.target or 'the rest'}",
         }
+
+    @property
+    def _taking(self) -> dict[str, str]:
+        """The line of the lottery, where there is one."""
+        if self.participation == 1.0:
+            return {}
+        return {"participation": f"{self.participation:.12g} a round, by a public lottery"}
 
     def statement(self) -> str:
         """A paragraph to paste: unit, adjacency, sampling, accountant, and what is assumed.
@@ -97,8 +119,17 @@ class Budget:
         rounds = f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
         proven = self.accountant.kind == "upper bound"
         by = f"{self.accountant.kind} by the accountant {self.accountant} of overhear"
+        lottery = (
+            ""
+            if self.participation == 1.0
+            else f"The agent that holds the record takes part in each with probability "
+            f"{self.participation:.12g}, by a lottery that does not depend on the data and that "
+            "everybody sees; the figure is over that lottery, and a list that was drawn may cost "
+            "more. Where it takes part, "
+        )
+        begins = "In each, every" if not lottery else f"{lottery}every"
         return (
-            f"Training takes {rounds}. In each, every record is in the batch with probability "
+            f"Training takes {rounds}. {begins} record is in the batch with probability "
             f"{self._rate()}, independently of all others (Poisson sampling); its gradient is "
             "clipped to norm C; and only the sum of the clipped gradients is released, with "
             f"Gaussian noise of standard deviation {bound(self.noise_multiplier, 5)} C on every "
@@ -141,6 +172,7 @@ def budget(
     noise_multiplier: float | None = None,
     advantage: float | None = None,
     true_positive_rate: tuple[float, float] | None = None,
+    participation: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: Accountant | str = Accountant.PLD,
 ) -> Budget:
@@ -157,6 +189,8 @@ def budget(
         noise_multiplier: noise std on the sum of clipped gradients / clip norm.
         advantage: largest true-positive rate minus false-positive rate that is allowed, in (0, 1).
         true_positive_rate: (largest rate that is allowed, at this false-positive rate).
+        participation: probability of each round to take place for the agent that holds the record,
+            in (0, 1], by a lottery that everybody sees; below 1 epsilon, delta or noise is found.
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: how rounds are added up: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt".
 
@@ -171,7 +205,11 @@ def budget(
     1.4146
     >>> budget(epsilon=2.0, noise_multiplier=1.0, delta=1e-5, sampling_rate=0.01).rounds
     1202
+    >>> round(budget(noise_multiplier=2, delta=1e-5, rounds=1000, sampling_rate=0.02,
+    ...     participation=0.1).epsilon, 4)
+    0.4087
     """
+    _check_participation(participation)
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -182,7 +220,12 @@ def budget(
     missing = [name for name, value in given.items() if value is None]
     if advantage is not None or true_positive_rate is not None:
         return _for_risk(
-            given, advantage, true_positive_rate, adjacency=adjacency, accountant=accountant
+            given,
+            advantage,
+            true_positive_rate,
+            participation=float(participation),
+            adjacency=adjacency,
+            accountant=accountant,
         )
     if len(missing) != 1:
         raise InputError(
@@ -192,6 +235,17 @@ def budget(
     (asked,) = missing
     between, by = Adjacency(adjacency), Accountant(accountant)
     known = {name: value for name, value in given.items() if name != asked}
+    if participation < 1.0:
+        given[asked] = _by_lottery(
+            asked, known, coin=float(participation), adjacency=between, accountant=by
+        )
+        return Budget(
+            **given,
+            computed=asked,
+            adjacency=between,
+            accountant=by,
+            participation=float(participation),
+        )
     given[asked] = _answers()[asked](**known, adjacency=between, accountant=by)
     return Budget(**given, computed=asked, adjacency=between, accountant=by)
 
@@ -201,11 +255,12 @@ def _for_risk(
     advantage: float | None,
     rates: tuple[float, float] | None,
     *,
+    participation: float,
     adjacency: str,
     accountant: str,
 ) -> Budget:
     """The least noise for a target of membership inference, and its epsilon at delta."""
-    from ..privacy.accounting.accountant import epsilon
+    from ..privacy.accounting.accountant import composed_epsilon, epsilon
     from ..privacy.accounting.request import check_pld, check_setting
     from ..privacy.accounting.risk import scale_for_risk
 
@@ -221,7 +276,7 @@ def _for_risk(
     known = {name: given[name] for name in ("delta", "rounds", "sampling_rate")}
     check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
     found = scale_for_risk(
-        {(1.0, known["sampling_rate"]): known["rounds"]},
+        _events(1.0, known["sampling_rate"], known["rounds"], coin=participation),
         advantage=advantage,
         true_positive_rate=rates,
         adjacency=adjacency,
@@ -231,15 +286,70 @@ def _for_risk(
         if rates is None
         else f"TPR {rates[0]:g} at FPR {rates[1]:g} of membership inference"
     )
+    if participation < 1.0:
+        events = _events(found, known["sampling_rate"], known["rounds"], coin=participation)
+        spent = composed_epsilon(events, delta=known["delta"], adjacency=adjacency)
+    else:
+        spent = epsilon(noise_multiplier=found, adjacency=adjacency, **known)
     return Budget(
-        epsilon=epsilon(noise_multiplier=found, adjacency=adjacency, **known),
+        epsilon=spent,
         noise_multiplier=found,
         computed="noise_multiplier",
         adjacency=Adjacency(adjacency),
         accountant=Accountant(accountant),
         target=words,
+        participation=participation,
         **known,
     )
+
+
+def _events(multiplier: float, rate: float, rounds: int, *, coin: float) -> dict[Event, int]:
+    """Equal rounds, each of which takes place with a probability."""
+    return {Event(float(multiplier), poisson(rate), coin=coin): rounds}
+
+
+def _check_participation(value: float) -> None:
+    check_real("participation", value)
+    if not 0.0 < value <= 1.0:
+        raise InputError(
+            f"participation={value} must lie in (0, 1]; it is the probability of an agent to take "
+            "part in a round, and 1 is every round"
+        )
+
+
+def _by_lottery(
+    asked: str,
+    known: Mapping[str, Any],
+    *,
+    coin: float,
+    adjacency: Adjacency,
+    accountant: Accountant,
+) -> float:
+    """Epsilon, delta or noise of rounds that take place by a public lottery."""
+    from ..privacy.accounting import accountant as accounting
+    from ..privacy.accounting.limits import scale_for
+    from ..privacy.accounting.request import check_pld, check_setting
+
+    if asked not in ("epsilon", "delta", "noise_multiplier"):
+        raise InputError(
+            f"with participation={coin:g} epsilon, delta or the noise multiplier is found, not "
+            f"{asked}; give rounds and sampling_rate"
+        )
+    check_pld(accountant)
+    rounds, _ = check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
+    rate = known["sampling_rate"]
+    if asked == "noise_multiplier":
+        return scale_for(
+            _events(1.0, rate, rounds, coin=coin),
+            epsilon=known["epsilon"],
+            delta=known["delta"],
+            adjacency=adjacency,
+        )
+    check_multiplier(known["noise_multiplier"])
+    events = _events(known["noise_multiplier"], rate, rounds, coin=coin)
+    if asked == "delta":
+        return accounting.composed_delta(events, epsilon=known["epsilon"], adjacency=adjacency)
+    return accounting.composed_epsilon(events, delta=known["delta"], adjacency=adjacency)
 
 
 def _answers() -> Mapping[str, Callable[..., Any]]:

@@ -74,6 +74,8 @@ class Run(Described):
     """(from, to) of the pairs that are joined one way alone."""
     graphs_in_turn: Count
     """More than 1: the graph changes from round to round."""
+    participation: str | None = None
+    """In how many rounds agents take part, where a public list says who does in which."""
     server: bool
     """Whether a server takes part."""
     links_used: bool

@@ -228,6 +228,9 @@ def _check_contributions(bound: Bound, graph: Topology) -> None:
             squared[vector] = squared.get(vector, 0.0) + norm
             bounds[vector] = most
     for vector, norm in squared.items():
+        if not bounds[vector]:
+            _demand(norm == 0, f"contribution {vector} is that of an absent agent, and not 0")
+            continue
         share = math.sqrt(norm) / bounds[vector]
         _demand(share <= 1 + 1e-9, f"contribution {vector} of a record is {share:.3g} its bound")
 

@@ -31,7 +31,7 @@ from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...training.exposure.guarantees import check_traced_at
-from ...training.exposure.sensitivity import JointSensitivity, counted
+from ...training.exposure.sensitivity import JointSensitivity, bound_of, counted
 from ..bounds.evidence import (
     LINKS,
     Evidence,
@@ -325,12 +325,16 @@ def claim_of(
         UnsupportedView: a noise multiplier at which the sensitivity was not looked at.
     """
     check_traced_at(sensitivity, noise_multiplier)
-    inside = [
-        r._replace(rounds=min(r.rounds, rounds - r.first + 1) if r.first else 1)
-        for r in sensitivity.releases
-        if r.joint_sensitivity > 0 and r.sampling_rate > 0
+    every = [
+        tuple(
+            r._replace(rounds=min(r.rounds, rounds - r.first + 1) if r.first else 1)
+            for r in releases
+            if not r.first or r.first <= rounds
+        )
+        for releases in sensitivity.each or (sensitivity.releases,)
     ]
-    inside = [r for r in inside if r.rounds > 0]
+    of_rounds = bound_of(every) if sensitivity.each else every[0]
+    inside = [r for r in of_rounds if r.joint_sensitivity > 0 and r.sampling_rate > 0]
     if not inside:  # nothing is released
         return Claim(rounds={(math.inf, 1.0): 1}, adjacency=statement.adjacency)
     counts = counted(inside, noise_multiplier, statement.adjacency)

@@ -139,9 +139,14 @@ def _positions(run: WatchedRun, *, round: int, call: int, agent: int, rate: floa
 def _test_recorded(found: Finding, run: WatchedRun) -> None:
     """The batches that ran are those that the engine draws, and their sizes binomial."""
     for watched in run.rounds:
+        absent = run.setting.graph.at(watched.number).absent
         for call, rate in _rates(run, watched).items():
             for agent, at in enumerate(watched.recorded.batches[call]):
                 if at is None:
+                    continue
+                if agent in absent:  # exact: who takes no part draws nothing
+                    what = f"absent agent {agent} drew {len(at)} records in round {watched.number}"
+                    found.note(0.0 if len(at) else 1.0, tests=1, what=what)
                     continue
                 where = f"batch {call} of agent {agent} in round {watched.number}"
                 again = _positions(run, round=watched.number, call=call, agent=agent, rate=rate)

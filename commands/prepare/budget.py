@@ -52,6 +52,12 @@ def budget(
             metavar="TPR@FPR", help="In place of epsilon: largest TPR at an FPR, such as .2@.01."
         ),
     ] = None,
+    participation: Annotated[
+        float,
+        typer.Option(
+            help="Probability of an agent to take part in a round, by a public lottery; in (0, 1]."
+        ),
+    ] = 1.0,
     accountant: Annotated[
         AccountantName, typer.Option(help="How rounds are added up.")
     ] = AccountantName.PLD,
@@ -98,6 +104,7 @@ def budget(
         sampling_rate=sampling_rate,
         advantage=target_advantage,
         true_positive_rate=rates,
+        participation=participation,
         adjacency=adjacency.value,
         accountant=accountant.value,
     )
@@ -107,7 +114,7 @@ def budget(
         from ...runs.plan.second_opinions import described
 
         other = second_opinion(
-            {(found.noise_multiplier, found.sampling_rate): found.rounds},
+            found.events,
             ours=found.epsilon,
             delta=delta,
             adjacency=adjacency.value,
@@ -118,7 +125,9 @@ def budget(
         how = {"adjacency": adjacency.value, "accountant": accountant.value}
         asked_too = {} if opinion is None else {"second_opinion": opinion.dump()}
         kind = found.accountant.kind
-        aim = {"target": found.target} if found.target else {}
+        aim: dict[str, object] = {"target": found.target} if found.target else {}
+        if found.participation < 1.0:
+            aim["participation"] = found.participation
         print_json({**figures, **how, "computed": found.computed, "kind": kind, **aim, **asked_too})
         return
     if statement:

@@ -190,6 +190,8 @@ def _show_plan(
         say(console, f"Target: {aim} against {target['adversary']}")
     elif (reached := target.get("reached")) is not None:
         say(console, f"Target: {_risk_words(target, bound(reached, 4))}")
+    if (taking := found.get("participation")) is not None:
+        say(console, f"Participation: {taking['words']}")
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.
     words = " ".join(one.words for one in advice)

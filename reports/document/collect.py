@@ -28,7 +28,7 @@ from ...runs.plan.plan import Plan
 from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built
 from ...training.exposure.guarantees import accounted, run_epsilon
-from ...training.exposure.sensitivity import JointSensitivity, Release
+from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import Released, Report, Reproduce, Run, Tool
 from ..total.total import total_of_runs
@@ -150,13 +150,14 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         clipped=built.clip_norm is not None,
         encrypted=run.links == "encrypted",
         server=run.server,
-        changing=run.graphs_in_turn > 1,
+        changing=run.graphs_in_turn > 1 and run.participation is None,
         announced=len(spent.entries) + spent.torn,
         tested=spent.tested_rounds,
         numbers=spent.tested_numbers,
         test_rate=header_of(spent).noise_test_rate,
         counted_as_public=built.data.notes,
         batches=None if sampler is None else sampler.words(run.sampling_rate),
+        participation=run.participation,
     )
 
 
@@ -218,12 +219,12 @@ def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, flo
     last = len(ends)
     points = sorted({1, *(max(1, round(last * k / _POINTS)) for k in range(1, _POINTS + 1))})
     points *= bool(last)
-    known: dict[tuple[tuple[Release, ...], int], float] = {}
+    known: dict[object, float] = {}
     found: dict[str, list[tuple[int, float]]] = {}
     for name, exposure in plan.exposures.items():
         line = []
         for at in points:
-            key = (exposure.releases, at)  # equal releases cost the same
+            key = (exposure.releases, exposure.each, at)  # equal releases cost the same
             if key not in known:
                 known[key] = _epsilon(plan, exposure, rounds=spent.numbers[: ends[at - 1]])
             line.append((at, known[key]))

@@ -108,7 +108,7 @@ def run_facts(
     target = plan.target.adversary
     at_risk = plan.guarantee(target) if target else plan.guarantees[0]
     links = _links(graph, victim=at_risk.victim)
-    return Run(
+    found = Run(
         name=f"{config.algorithm.name}-{graph.name}-{config.data.name}",
         algorithm=config.algorithm.name,
         form=config.algorithm.form,
@@ -117,7 +117,7 @@ def run_facts(
         edges=links.shown,
         edges_in_all=links.in_all,
         one_way=links.one_way,
-        graphs_in_turn=len(graph.graphs),
+        graphs_in_turn=len(set(graph.graphs)) if plan.participation else len(graph.graphs),
         server=sent.server,
         links_used=sent.links,
         links=config.graph.links,
@@ -136,6 +136,9 @@ def run_facts(
         evaluation_noise_seed=config.training.evaluation_noise_seed,
         device=device,
     )
+    if plan.participation is None:
+        return found
+    return found.model_copy(update={"participation": plan.participation.words})
 
 
 class _Links(NamedTuple):

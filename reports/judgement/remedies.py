@@ -24,7 +24,7 @@ from ...training.exposure.guarantees import (
     calibrated_multiplier,
     run_epsilon,
 )
-from ...training.exposure.sensitivity import JointSensitivity, Release
+from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix
 from ..schema import RoundsWithin
@@ -57,16 +57,17 @@ def rounds_within(plan: Plan, spent: Spent, *, limit: float) -> dict[str, Rounds
     released = [number for number in spent.numbers if number > 0]
     numbers = released + [n for n in range(1, plan.rounds + 1) if n > len(released)]
     starts = [0] * spent.numbers.count(0)  # a start that was released twice costs twice
-    known: dict[tuple[Release, ...], RoundsWithin | None] = {}  # equal releases cost the same
+    known: dict[object, RoundsWithin | None] = {}  # equal releases cost the same
     found = {}
     for name, exposure in plan.exposures.items():
-        if exposure.releases not in known:
+        key = (exposure.releases, exposure.each)
+        if key not in known:
 
             def cost(rounds: int, exposure: JointSensitivity = exposure) -> float:
                 return _epsilon(plan, exposure, rounds=[*starts, *numbers[:rounds]])
 
-            known[exposure.releases] = _last_within(cost, len(numbers), limit)
-        if (entry := known[exposure.releases]) is not None:
+            known[key] = _last_within(cost, len(numbers), limit)
+        if (entry := known[key]) is not None:
             found[name] = entry
     return found
 

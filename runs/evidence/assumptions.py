@@ -62,6 +62,7 @@ class Facts:
         test_rate: their false-alarm rate each time that the run went on; None without tests.
         counted_as_public: what was read off the records and is counted as public, in words.
         batches: how they are drawn, in sentences, where they are not Poisson.
+        participation: in how many rounds agents take part, where a public list says so.
     """
 
     planned: int
@@ -81,6 +82,7 @@ class Facts:
     test_rate: float | None = None
     counted_as_public: tuple[str, ...] = ()
     batches: str | None = None
+    participation: str | None = None
 
 
 # Verified by checks of the audit, else assumed.
@@ -334,4 +336,21 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         )
         for words in facts.counted_as_public
     ]
-    return [entropy, *read_off, *(_entry(of, of.status, of.how) for there, of in cases if there)]
+    listed = []
+    if facts.participation is not None:
+        listed.append(
+            Assumption(
+                name="participation",
+                text="Who takes part in which round was fixed beforehand, is public and does not "
+                "depend on the data; nobody is absent whom the list has.",
+                status="assumed",
+                how=f"an agent takes part in {facts.participation}; the ledger's header holds the "
+                "digest of the list, for which alone the figures are",
+            )
+        )
+    return [
+        entropy,
+        *read_off,
+        *listed,
+        *(_entry(of, of.status, of.how) for there, of in cases if there),
+    ]

@@ -149,6 +149,8 @@ class LedgerHeader(Described):
     exposures: dict[str, ExposureFacts] | None = None
     """By adversary. The run file names the graph and the data, but does not hold them; what they
     cost is here."""
+    participation: str | None = None
+    """SHA-256 of the list of who takes part in which round; None where everybody does in all."""
 
 
 class MetricsLine(Described):

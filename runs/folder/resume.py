@@ -281,6 +281,12 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "
             "accounted for; use the version that wrote it, or start a new run"
         )
+    list_now = None if plan.participation is None else plan.participation.digest
+    if header.participation != list_now:
+        raise InputError(
+            "the list of who takes part in which round is not the one that the run was begun with; "
+            "put it back, or start a new run in another folder"
+        )
     for name in {**planned, **held}:
         begun, now = _costs(held.get(name)), _costs(planned.get(name))
         for what in {**begun, **now}:

@@ -192,6 +192,8 @@ def first_session(session: Session) -> TrainSummary:
         noise_test_rate=noise_test_rate(plan),
         exposures={name: ExposureFacts.of(one) for name, one in plan.exposures.items()},
     )
+    if plan.participation is not None:
+        header = header.model_copy(update={"participation": plan.participation.digest})
     if (sources := out / SOURCES).is_file():
         header = header.model_copy(update={"sources": run_folder.digest(sources)})
     ledger = Ledger(out / run_folder.LEDGER, header.dump())

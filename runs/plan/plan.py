@@ -19,7 +19,8 @@ from ...training.accounts.warnings import warnings_of
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.exposure.sensitivity import JointSensitivity
-from ...training.graphs.graph import Topology
+from ...training.graphs.graph import ScheduledGraph, Topology
+from ...training.graphs.participation import participation_words
 from ...training.own.algorithms import algorithm_named
 from ...training.presentation.html import page_part
 from ...training.presentation.paragraph import as_paragraph
@@ -40,7 +41,7 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Planned, PlannedAdversary, PublishedBound, Target
+from .schema import Participation, Planned, PlannedAdversary, PublishedBound, Target
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -65,6 +66,7 @@ class Plan:
         victims: by adversary epsilon of every agent, None for members of it; where asked for.
         published_bound: what the algorithm's paper claims at this noise multiplier.
         summary: what the paragraph to paste starts from.
+        participation: who takes part in which round; None where everybody does in all.
     """
 
     statement: Statement
@@ -80,6 +82,7 @@ class Plan:
     published_bound: PublishedClaim | None = None
     victims: Mapping[str, Sequence[float | None]] | None = None
     summary: Summary | None = None
+    participation: Participation | None = None
 
     def guarantee(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
@@ -107,6 +110,8 @@ class Plan:
             else _claimed(self.published_bound),
             warnings=list(self.warnings),
         )
+        if self.participation is not None:
+            found = found.model_copy(update={"participation": self.participation})
         if self.victims is None:
             return found
         every = {name: list(of) for name, of in self.victims.items()}
@@ -134,6 +139,7 @@ class Plan:
             f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} at sampling rate "
             f"{self.sampling_rate:g}, noise multiplier {rounded_up(self.noise_multiplier, 6)}",
             f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}",
+            *([] if self.participation is None else [f"participation: {self.participation.words}"]),
         ]
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -237,6 +243,21 @@ def make_plan(
         ),
         victims=found.epsilon_by_agent() if every_agent else None,
         summary=replace(found.summary, guarantees=every),
+        participation=participation_of(graph),
+    )
+
+
+def participation_of(graph: Topology) -> Participation | None:
+    """What a plan says of who takes part; None where there is no list."""
+    if not isinstance(graph, ScheduledGraph):
+        return None
+    return Participation(
+        told=graph.told,
+        rounds=len(graph.graphs),
+        by_agent=graph.active.sum(axis=0).tolist(),
+        patterns=len(set(graph.graphs)),
+        digest=graph.digest,
+        words=participation_words(graph) or "every round",
     )
 
 
@@ -295,7 +316,10 @@ def _published_bound(
 ) -> PublishedClaim | None:
     """What the algorithm's own paper claims, of Poisson batches."""
     bound = algorithm_named(config.algorithm.name).published_bound
-    if bound is None or config.privacy is None or draws_otherwise(config):
+    # What papers claim is about agents that take part in every round.
+    if bound is None or config.privacy is None or config.participation is not None:
+        return None
+    if draws_otherwise(config):
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     run = PlannedRun(

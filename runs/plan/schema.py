@@ -10,7 +10,14 @@ from pydantic import Field, model_validator
 from ...privacy import guarantee
 from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Status
 
-__all__ = ["Planned", "PlannedAdversary", "PublishedBound", "SecondOpinion", "Target"]
+__all__ = [
+    "Participation",
+    "Planned",
+    "PlannedAdversary",
+    "PublishedBound",
+    "SecondOpinion",
+    "Target",
+]
 
 
 class Target(Described):
@@ -122,6 +129,21 @@ class PublishedBound(Described):
     caveats: list[str]
 
 
+class Participation(Described):
+    """Who takes part in which round, by a list that is public and fixed before the run."""
+
+    told: str
+    """Where the list is from."""
+    rounds: Count
+    by_agent: list[Count]
+    """In how many rounds each agent takes part."""
+    patterns: Count
+    """How many different sets of agents take part in a round."""
+    digest: str
+    """SHA-256 of the list, for which alone the figures hold."""
+    words: str
+
+
 class Planned(Described):
     """The object of `overhear plan --json`."""
 
@@ -136,3 +158,5 @@ class Planned(Described):
     """By adversary; where asked for."""
     victims: dict[str, list[NotNegative | None]] | None = None
     """By adversary epsilon of every agent's records, null for members of it; where asked for."""
+    participation: Participation | None = None
+    """Where the run file has a list of who takes part; else everybody does, in every round."""

@@ -29,6 +29,7 @@ from ...training.data.tables.load import table_dataset
 from ...training.engine.engine import Setting
 from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
+from ...training.graphs.participation import drawn_list, read_active_file, scheduled
 from ...training.graphs.topologies import build_graph
 from ...training.models.losses import NetworkLoss, loss_named
 from ...training.models.parameters import build_model, sizes_of, validate_model
@@ -44,9 +45,9 @@ _LEAST_COPIES = 3  # of all models at once: the models, their gradients, and noi
 
 
 def graph_of(config: RunFile) -> Topology:
-    """The graph of a run file."""
+    """The graph of a run file, with its list of who takes part where there is one."""
     g = config.graph
-    return build_graph(
+    graph = build_graph(
         g.name,
         config.data.agents,
         weights=g.weights,
@@ -55,6 +56,26 @@ def graph_of(config: RunFile) -> Topology:
         seed=g.seed,
         path=g.path,
     )
+    p = config.participation
+    if p is None:
+        return graph
+    agents, rounds = graph.agents, config.training.rounds
+    if p.path is None:
+        active = drawn_list(
+            agents,
+            rounds,
+            probability=p.probability,
+            agents_per_round=p.agents_per_round,
+            seed=p.seed,
+        )
+        return scheduled(graph, active, told=f"public list, seed {p.seed}")
+    active = read_active_file(Path(p.path).expanduser(), agents=agents)
+    if len(active) < rounds:
+        raise InputError(
+            f"[participation] path={p.path!r} says who takes part in {len(active)} rounds, but "
+            f"rounds={rounds}; give a row for each round"
+        )
+    return scheduled(graph, active[:rounds], told="public list of a file")
 
 
 def data_of(config: RunFile) -> Dataset:

@@ -6,6 +6,7 @@
     [algorithm] how, with its own hyper-parameters
     [privacy]   the target, the adversary whose epsilon must meet it, the units of the statement
     [training]  rounds, batches, seeds
+    [participation] who takes part in which round, where not everybody does in all
     [intercept] what of the traffic is kept
     [attack]    what is tried on it
     [audit]     how epsilon is measured
@@ -37,6 +38,7 @@ from .cross_checks import (
 )
 from .data_table import DataTable
 from .hyper_parameters import settings_schema
+from .participation_table import ParticipationTable
 from .privacy_table import PrivacyTable
 from .problems import sentences
 from .tables import (
@@ -75,6 +77,7 @@ class RunFile(Table):
     algorithm: AlgorithmTable
     privacy: PrivacyTable | None = None
     training: TrainingTable
+    participation: ParticipationTable | None = None
     intercept: InterceptTable = InterceptTable()
     attack: AttackTable = AttackTable()
     audit: AuditTable = AuditTable()
@@ -99,6 +102,12 @@ class RunFile(Table):
         problems += cap_problems(privacy) if self.data.user is not None else []
         problems += of_model + of_intercept + of_attack
         problems += audit_problems(self.audit, rounds=rounds)
+        taking = self.participation
+        if taking is not None and (taking.agents_per_round or 0) > agents:
+            problems.append(
+                f"[participation] agents_per_round={taking.agents_per_round} must be at most the "
+                f"{agents} agents of [data]"
+            )
         if problems:
             raise InputError("\n".join(problems))
         resolved: dict[str, Table | None] = {
@@ -201,6 +210,27 @@ def read_tables(
     return _validated(named, where=where)
 
 
+def _validated(values: Mapping[str, object], *, where: str) -> RunFile:
+    try:
+        return RunFile.model_validate(values)
+    except ValidationError as error:
+        found, more = sentences(error, run_file_schema(algorithms=False))
+        if len(found) == 1:
+            raise InputError(f"{where}: {found[0]}") from None
+        lines = "".join(f"\n  {sentence}" for sentence in found)
+        lines += f"\n  and {more} more" if more else ""
+        raise InputError(f"{where} has {len(found) + more} problems:{lines}") from None
+
+
+def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:
+    """JSON schema of the run file, by default with the hyper-parameters of every algorithm."""
+    schema = RunFile.model_json_schema()
+    schema["description"] = "What one run of overhear does."
+    if algorithms:
+        schema["$defs"]["AlgorithmTable"] |= settings_schema()
+    return schema
+
+
 def check_same(config: RunFile, path: Path) -> None:
     """The run file must be that of the run; the first key that differs is named.
 
@@ -229,24 +259,3 @@ def check_same(config: RunFile, path: Path) -> None:
                     "another folder for a new run"
                 )
     raise InputError(f"the run file differs from {path}; give that file")
-
-
-def _validated(values: Mapping[str, object], *, where: str) -> RunFile:
-    try:
-        return RunFile.model_validate(values)
-    except ValidationError as error:
-        found, more = sentences(error, run_file_schema(algorithms=False))
-        if len(found) == 1:
-            raise InputError(f"{where}: {found[0]}") from None
-        lines = "".join(f"\n  {sentence}" for sentence in found)
-        lines += f"\n  and {more} more" if more else ""
-        raise InputError(f"{where} has {len(found) + more} problems:{lines}") from None
-
-
-def run_file_schema(*, algorithms: bool = True) -> JsonSchemaValue:
-    """JSON schema of the run file, by default with the hyper-parameters of every algorithm."""
-    schema = RunFile.model_json_schema()
-    schema["description"] = "What one run of overhear does."
-    if algorithms:
-        schema["$defs"]["AlgorithmTable"] |= settings_schema()
-    return schema

@@ -21,7 +21,7 @@ from ..graphs.graph import Topology
 from ..tracing.trace import check_noise
 from .figures import Asked, adversaries_of, figures_of
 from .price import price_of
-from .request import algorithm_of, check_drawn, drawn_of, goal_of, graph_of, held_by
+from .request import algorithm_of, check_drawn, drawn_of, goal_of, held_by, topology_of
 from .result import Account
 from .subject import Subject
 from .warnings import warnings_of
@@ -49,6 +49,7 @@ def account(  # every number that a figure depends on has a name here
     adversaries: Sequence[str] = (),
     victim: int | None = None,
     links: str = "clear",
+    active: object = None,
     clip_norm: float | None = 1.0,
     learning_rate: float = 0.01,
     batch_size: float | None = None,
@@ -87,6 +88,8 @@ def account(  # every number that a figure depends on has a name here
         adversaries: those to account for besides; by default outsiders and the worst neighbour.
         victim: the agent whose record is at risk; None searches the worst one.
         links: "clear", or "encrypted" where nobody on a link can read what crosses it.
+        active: (T, A) public list of who takes part in which round: 1, or 0 for an agent that is
+            absent; None where everybody takes part in all. The figure holds for this list.
         clip_norm: bound on the L2 norm of one example's gradient; None or infinite does not clip.
         learning_rate: step size.
         batch_size: public normaliser of a batch's sum: the expected size of a batch. What a round
@@ -143,7 +146,7 @@ def account(  # every number that a figure depends on has a name here
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
     if Unit(unit) is not Unit.RECORD:
         raise InputError(f"unit={unit!r:.40} must be 'record': {NOT_A_CLIENT}")
-    topology = graph_of(graph)
+    topology = topology_of(graph, active, rounds=rounds)
     subject = Subject(
         algorithm=chosen.algorithm,
         settings=chosen.settings,

@@ -133,12 +133,12 @@ def price_of(subject: Subject) -> Price:
     pairs = zip(call.before, call.after, strict=True)
     alike = all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
     if alike and not one.record.reads_index:
-        apart = min(subject.rounds, len(graph.graphs))
+        apart = len({id(of) for of in graph.graphs[: subject.rounds]})
     else:
         apart = subject.rounds
     batches = max(1, sum(entry.operation == "draw" for entry in call.script))
     links = max(of.receivers.size for of in graph.graphs)
-    by_agent = _BY_AGENT * (_CHANGING if len(graph.graphs) > 1 else 1.0)
+    by_agent = _BY_AGENT * (_CHANGING if len(set(graph.graphs)) > 1 else 1.0)
     by_agent += _BY_BATCH * math.pow(batches - 1, _POWER)
     held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
     return Price(

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 
 from ...privacy.view.view import UnsupportedView
-from ..exposure.sensitivity import JointSensitivity, Release
+from ..exposure.sensitivity import JointSensitivity, Release, bound_of
 
 __all__ = ["proportional", "without_noise"]
 
@@ -42,15 +42,24 @@ def proportional(
     for name, one in first.items():
         other = second[name]
         same = (one.whole_run, one.status) == (other.whole_run, other.status)
-        if not same or len(one.releases) != len(other.releases):
+        # Where agents are absent the releases of each record are compared, which bound all.
+        lists = list(zip(one.each, other.each, strict=False)) or [(one.releases, other.releases)]
+        same = same and len(one.each) == len(other.each)
+        if not same or any(len(a) != len(b) for a, b in lists):
             raise UnsupportedView(
                 f"the step does something else at noise_multiplier={noise_multiplier:g} than at "
                 f"other noise: what {name} sees of it differs in kind; let noise_std scale the "
                 "noise and decide nothing"
             )
-        pairs = zip(one.releases, other.releases, strict=True)
-        releases = tuple(_agreed(name, a, b, noise_multiplier) for a, b in pairs)
-        found[name] = one._replace(releases=releases, noise_multiplier=None)
+        agreed = tuple(
+            tuple(_agreed(name, a, b, noise_multiplier) for a, b in zip(*pair, strict=True))
+            for pair in lists
+        )
+        found[name] = one._replace(
+            releases=bound_of(agreed, like=one.releases) if one.each else agreed[0],
+            each=agreed if one.each else (),
+            noise_multiplier=None,
+        )
     return found
 
 

@@ -12,18 +12,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...privacy._validate import check_real
-from ...privacy.accounting.request import Accountant
+from ...privacy.accounting.request import Accountant, check_count
 from ...privacy.batches.drawing import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Goal, Statement
 from ..algorithms.algorithm import Algorithm, choices
 from ..exposure.sensitivity import check_scheme
-from ..graphs.graph import Graph, GraphSequence, Topology
+from ..graphs.graph import Graph, GraphSequence, ScheduledGraph, Topology
+from ..graphs.participation import check_active, scheduled
 from ..graphs.topologies import build_graph
 from ..own.algorithms import algorithm_named
 from .subject import Subject
 
-__all__ = ["Chosen", "algorithm_of", "check_drawn", "drawn_of", "goal_of", "graph_of", "held_by"]
+__all__ = [
+    "Chosen",
+    "algorithm_of",
+    "check_drawn",
+    "drawn_of",
+    "goal_of",
+    "graph_of",
+    "held_by",
+    "topology_of",
+]
 
 # What `account` gives a start and a step by name, and nothing else may.
 _GIVEN = ("form", "learning_rate", "clip_norm", "noise_std", "batch_size", "records")
@@ -81,6 +91,25 @@ def algorithm_of(
     )
 
 
+def topology_of(graph: object, active: object, *, rounds: int) -> Topology:
+    """The topology, with a list of who takes part where there is one.
+
+    Args:
+        graph: as for `graph_of`.
+        active: (T, A) of 1 and 0; None where everybody takes part in every round.
+        rounds: T.
+
+    Raises:
+        ValueError: a list of other rounds or agents.
+    """
+    found = graph_of(graph)
+    if active is None:
+        return found
+    count = check_count(rounds)
+    table = check_active(active, agents=found.agents, rounds=count)
+    return scheduled(found, table, told="public list")
+
+
 def graph_of(graph: object) -> Topology:
     """A topology as it is, or by name and number of agents: "ring:10".
 
@@ -88,7 +117,7 @@ def graph_of(graph: object) -> Topology:
         ValueError: an unknown name, or no number of agents.
         TypeError: neither a topology nor a name.
     """
-    if isinstance(graph, Graph | GraphSequence):
+    if isinstance(graph, Graph | GraphSequence | ScheduledGraph):
         return graph
     if not isinstance(graph, str):
         raise InputTypeError(
@@ -319,6 +348,12 @@ def check_drawn(subject: Subject, statement: Statement) -> None:
         raise InputError(
             f"holders has no bound with batches drawn '{scheme}': how batches of several holders "
             "go together is known of Poisson ones alone; leave holders out, or draw Poisson ones"
+        )
+    if scheme.in_epochs and isinstance(subject.graph, ScheduledGraph):
+        raise InputError(
+            f"batches drawn '{scheme}' have no bound where agents are absent from rounds, since "
+            "which rounds make an epoch then differs from agent to agent; draw Poisson batches, "
+            "or leave participation out"
         )
     check_scheme(scheme, statement.adjacency, records=statement.records_per_person)
     if statement.accountant is not Accountant.PLD:

@@ -13,6 +13,7 @@ from ...privacy.guarantee import Goal, Guarantee, Statement
 from ..algorithms.algorithm import Bound
 from ..exposure.guarantees import run_epsilon
 from ..exposure.sensitivity import JointSensitivity
+from ..graphs.participation import participation_words
 from ..presentation.explanation import Explanation, explain
 from ..presentation.html import as_html
 from ..presentation.paragraph import as_paragraph
@@ -264,4 +265,5 @@ class Account:
             warnings=self.warnings,
             encrypted=self.encrypted,
             batches=self.subject.batches,
+            participation=participation_words(self.subject.graph),
         )

@@ -119,19 +119,23 @@ def prepare(*, graph: Topology, gossip_steps: int) -> dict[str, object]:
     Raises:
         ValueError: the graph changes from round to round, or its weights are not symmetric.
     """
-    if len(graph.graphs) > 1:
+    lasting = graph.lasting
+    if lasting is None:
         raise InputError(
             f"graph {graph.name!r} changes from round to round: accelerated gossip needs one graph "
             "with symmetric weights, such as ring or erdos-renyi"
         )
-    gap = spectral_gap(graph.at(1))
+    gap = spectral_gap(lasting)
     steps = gossip_steps or default_gossip_steps(gap, agents=graph.agents)
     momentum = acceleration(gap)
     return {
         "mixtures": steps,
         "gossip_momentum": momentum,
         "followed": steps <= _MOST_FOLLOWED
-        and _remembers(np.linalg.eigvalsh(graph.at(1).weights), steps=steps, momentum=momentum),
+        and all(
+            _remembers(np.linalg.eigvalsh(of.weights), steps=steps, momentum=momentum)
+            for of in dict.fromkeys(graph.graphs)
+        ),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -132,11 +133,10 @@ class Engine:
         self._draws_own_root = randomness is None
         self._randomness = randomness or self._fresh_randomness()
 
-        # What every round needs and none changes: links, gradients, the initial model, records.
-        self._links = {
-            graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
-            for graph in setting.graph.graphs
-        }
+        # What rounds need and none changes: links, gradients, the initial model, records.
+        self._links_of = functools.lru_cache(64)(  # of the latest graphs
+            functools.partial(Links, device=setting.device, dtype=setting.dtype, ranks=ranks)
+        )
         self._gradients = gradients or gradients_of(setting)
         initial = setting.task.initial() if setting.task else flatten(setting.model)
         self._initial = initial.detach().to(setting.device, setting.dtype)
@@ -186,18 +186,20 @@ class Engine:
             )
         randomness = self._randomness if recorded is None else KeptNoise(self._randomness, recorded)
 
+        graph, task = self.setting.graph.at(index), self.setting.task
+        links, nothing = self._links_of(graph), torch.zeros(0, dtype=torch.int64)
+
         def draw(call: int, rate: float | None) -> list[Examples]:
             drawn = {
                 agent: self.draw_batch(round=index, call=call, agent=agent, rate=rate)
                 for agent in self._mine
-                if agent not in planted
-            }
+                if agent not in planted and agent not in graph.absent
+            } | {agent: nothing for agent in graph.absent if agent in self._mine}
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
             at = self._where_records_are(drawn)
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
-        links, task = self._links[self.setting.graph.at(index)], self.setting.task
         sizes = task.dimensions if task else (len(self._initial),)
         made = TensorRound(
             links,
@@ -220,12 +222,13 @@ class Engine:
         """Who tests the noise of a round, where it is tested."""
         if self._noise_tests is None:
             return None
-        return self._noise_tests.of_round(index, self._links[self.setting.graph.at(index)].places)
+        of = self._links_of(self.setting.graph.at(index))
+        return self._noise_tests.of_round(index, of.places, active=of.active_rows)
 
     def _batch(
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
     ) -> Examples:
-        if agent not in planted:
+        if agent in at:  # what an absent agent is given is drawn by nobody
             return self._on_device(self._shards[agent].take(at[agent]))
         return self._on_device(planted[agent])
 

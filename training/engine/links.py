@@ -79,6 +79,8 @@ class Links:
         receivers, senders: (E,) the agents of each edge that is here, by their number in the graph.
         receivers_here: (E,) each receiver's position among the agents that are here.
         weights: (E, 1) mixing weights.
+        active: (A,) which agents take part; `active_here` of those that are here, and `everybody`
+            whether nobody is absent.
         self_loops, other_edges: the edges that stay with their agent, and those that do not.
         in_degrees: for each agent that is here the number of its in-edges.
         neighbourhoods: the agents here by their number of in-edges.
@@ -96,6 +98,7 @@ class Links:
         self.graph, self.ranks, self._device = graph, ranks, device
         self._host: dict[int, list[int]] = {}
         self.agents = graph.agents
+        self.everybody = not graph.absent
 
         # Which agents are here, and with them the edges that end there: both are slices.
         shares = [range(self.agents)] if ranks is None else [*map(ranks.share, range(ranks.size))]
@@ -112,6 +115,9 @@ class Links:
             self._keep(receivers - self.mine.start) if self.mine.start else self.receivers
         )
         self.weights = torch.from_numpy(graph.edge_weights[here]).to(device, dtype)[:, None]
+        self.active = torch.from_numpy(graph.active.copy()).to(device)
+        here_active = graph.active[self.mine.start : self.mine.stop]
+        self.active_here = torch.from_numpy(here_active.copy()).to(device)
         self.self_loops = self._keep(np.flatnonzero(receivers == senders))
         self.other_edges = self._keep(np.flatnonzero(receivers != senders))
         self.in_degrees = graph.degrees[self.mine.start : self.mine.stop].tolist()
@@ -139,6 +145,21 @@ class Links:
             "Agents": Place(self.mine.start, self.agents),
             "Edges": Place(self.edges.start, self.edge_shares[-1].stop),
             "Server": Place(0, 1),
+        }
+
+    @property
+    def active_rows(self) -> dict[str, NDArray[np.bool_]] | None:
+        """By kind of value which of the rows of all agents are of agents that take part.
+
+        None where nobody is absent.
+        """
+        if self.everybody:
+            return None
+        active = self.graph.active
+        return {
+            "Agents": active,
+            "Edges": active[self.graph.receivers],
+            "Server": np.ones(1, dtype=bool),
         }
 
     def _keep(self, positions: NDArray[np.int64]) -> Tensor:
@@ -181,12 +202,16 @@ class Links:
         crossing = np.flatnonzero(self.graph.receivers != self.graph.senders)
         crosses = torch.from_numpy(crossing).to(self._device)
         every = torch.arange(self.agents, device=self._device)
-        server = torch.full_like(every, SERVER)
+        active = every[self.active]
+        server = torch.full_like(active, SERVER)
         return Routes(
             broadcast=Route(every, torch.stack([senders[crosses], receivers[crosses]], dim=1)),
             reply=Route(receivers, torch.stack([crosses, senders[crosses]], dim=1)),
-            upload=Route(every, torch.stack([every, server], dim=1)),
-            download=Route(server[:1], torch.stack([torch.zeros_like(every), every], dim=1)),
+            upload=Route(every, torch.stack([active, server], dim=1)),
+            download=Route(
+                torch.full_like(every[:1], SERVER),
+                torch.stack([torch.zeros_like(active), active], dim=1),
+            ),
         )
 
     def rows_by_receiver(self, value: Edges) -> list[Tensor]:

@@ -55,11 +55,13 @@ class AddedNoise(NamedTuple):
         rows: (rows, D) the noise as the step adds it.
         std: standard deviation of a source.
         factor: (rows, sources) how much of each source enters each row; None is one source a row.
+        active: (rows,) whose holder takes part, and makes noise; None where every one does.
     """
 
     rows: Tensor
     std: float
     factor: Tensor | None
+    active: Tensor | None = None
 
 
 @dataclass
@@ -243,7 +245,10 @@ class Recording(Delegated):
         """See `Round.noise`; its rows are kept where they are made."""
         self._recorded.makers.append(makers(self._holders(like), factor))
         made = super().noise(like, std=std, factor=factor, **how)
-        self._recorded.added.append(AddedNoise(made.rows.clone(), std, factor))
+        active = None
+        if not self._links.everybody and not isinstance(like, Server):
+            active = self._links.active[self._holders(like)]
+        self._recorded.added.append(AddedNoise(made.rows.clone(), std, factor, active))
         return made
 
 

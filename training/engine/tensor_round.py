@@ -92,6 +92,7 @@ class TensorRound(Operations):
         self._records: list[Sequence[Examples]] = []
         self.agents = links.agents
         self.weights = Edges(links.weights.double())  # public numbers keep float64
+        self.active = Agents(links.active_here.double()[:, None])
 
     @property
     def index(self) -> int:
@@ -125,6 +126,24 @@ class TensorRound(Operations):
         """(E, 1) the mixing weights of all edges."""
         return torch.from_numpy(self._links.graph.edge_weights.copy())[:, None]
 
+    @property
+    def active_table(self) -> Tensor:
+        """(A, 1) 1 for each agent that takes part."""
+        return torch.from_numpy(self._links.graph.active.copy()).double()[:, None]
+
+    def kept(self, old: Agents, new: Agents) -> Agents:
+        """See `Operations.kept`."""
+        return Agents(torch.where(self._links.active_here[:, None], new.rows, old.rows))
+
+    def _of_active(self, value: V) -> V:
+        """Rows of which those that an absent agent holds are 0; the server is always there."""
+        if self._links.everybody or isinstance(value, Server):
+            return value
+        here, on_links = self._links.active_here, isinstance(value, Edges)
+        held = here[self._links.receivers_here] if on_links else here
+        rows: Tensor = value.rows
+        return type(value)(torch.where(held[:, None], rows, torch.zeros_like(rows)))
+
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
         batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
@@ -143,7 +162,7 @@ class TensorRound(Operations):
         kind = type(points[0][0])
         sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
         parts = sums.split(self._sizes, dim=1)
-        return tuple(kind(part) for part in parts)
+        return tuple(self._of_active(kind(part)) for part in parts)
 
     def _rows_in_all(self, value: Value) -> int:
         """How many rows there are of all agents."""
@@ -180,7 +199,7 @@ class TensorRound(Operations):
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
         sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=None)
-        return type(point)(clipped_rows(sums / batch_size, clip_norm))
+        return self._of_active(type(point)(clipped_rows(sums / batch_size, clip_norm)))
 
     def noise(
         self,
@@ -209,8 +228,9 @@ class TensorRound(Operations):
             # In float64, because correlated noise cancels; and whole on every rank, because a
             # product of fewer rows rounds otherwise.
             mixed = on_device(factor, z.device, torch.float64) @ z.double()
-            return type(like)((mixed[here.start : here.stop] * std).to(z.dtype))
-        return type(like)(z.mul_(std))
+            made = type(like)((mixed[here.start : here.stop] * std).to(z.dtype))
+            return self._of_active(made)
+        return self._of_active(type(like)(z.mul_(std)))
 
     def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> Message:
         message = Message(
@@ -279,6 +299,9 @@ class TensorRound(Operations):
         """The mean over all agents, of the same rows in the same order on every rank."""
         ranks, shares = self._links.ranks, self._links.agent_shares
         every = rows if ranks is None else gather(rows, shares=shares, ranks=ranks)
+        if not self._links.everybody:
+            present = every[self._links.active]
+            return Server(present.sum(dim=0, keepdim=True) / max(1, len(present)))
         return Server(every.contiguous().mean(dim=0, keepdim=True))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
@@ -321,7 +344,7 @@ class TensorRound(Operations):
             *(Argument(self._as_given(value), others=True) for value in released),
             *(Argument(self._as_given(value)) for value in private),
         ]
-        return called(
+        made = called(
             self._called,
             fn,
             given,
@@ -329,6 +352,7 @@ class TensorRound(Operations):
             operation="bounded",
             width=secret.base.shape[1],
         )
+        return self._of_active(made)
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`."""

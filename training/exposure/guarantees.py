@@ -29,6 +29,7 @@ from .sensitivity import (
     Release,
     UnsupportedMechanism,
     at_least,
+    bound_of,
     counted,
     spent_releases,
 )
@@ -101,8 +102,18 @@ def asked_releases(
     _check_rounds(rounds)
     if rounds is not None and not isinstance(rounds, int):
         _check_replays(sensitivity, rounds)
-    releases = sensitivity.releases if rounds is None else _released(sensitivity.releases, rounds)
-    return spent_releases(releases)
+    return spent_releases(_of_rounds(sensitivity, rounds))
+
+
+def _of_rounds(
+    sensitivity: JointSensitivity, rounds: int | Sequence[int] | None
+) -> tuple[Release, ...]:
+    """The releases of some rounds, or what bounds those of each record."""
+    if rounds is None:
+        return sensitivity.releases
+    if sensitivity.each:
+        return bound_of([_released(of, rounds) for of in sensitivity.each])
+    return _released(sensitivity.releases, rounds)
 
 
 def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
@@ -205,14 +216,22 @@ def accounted(
         UnsupportedView: a round was released again where all rounds are one release.
     """
     _check_replays(sensitivity, entries, torn=torn)
+    if not sensitivity.each:
+        return sensitivity._replace(releases=_accounted(sensitivity.releases, entries, torn=torn))
+    each = tuple(_accounted(of, entries, torn=torn) for of in sensitivity.each)
+    if each == sensitivity.each:
+        return sensitivity
+    return sensitivity._replace(releases=bound_of(each), each=each)
+
+
+def _accounted(
+    releases: Sequence[Release], entries: Sequence[int], *, torn: bool
+) -> tuple[Release, ...]:
     counted = dict[Release, Release]()
-    for r in _replayed(sensitivity.releases, Counter(entries)):
-        origin = next(
-            o for o in sensitivity.releases if o._replace(rounds=r.rounds, replays=r.replays) == r
-        )
+    for r in _replayed(releases, Counter(entries)):
+        origin = next(o for o in releases if o._replace(rounds=r.rounds, replays=r.replays) == r)
         counted[origin] = r
-    spent = (_spent(r, counted.get(r), more=int(torn)) for r in sensitivity.releases)
-    return sensitivity._replace(releases=tuple(spent))
+    return tuple(_spent(r, counted.get(r), more=int(torn)) for r in releases)
 
 
 def _spent(planned: Release, counted: Release | None, *, more: int) -> Release:

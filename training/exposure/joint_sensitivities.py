@@ -66,7 +66,7 @@ def joint_sensitivities(
         every = run.sensitivities(candidates(traces, name, victim))
         top = max(range(len(every)), key=lambda i: cost(every[i]))
         every[top] = run.named(every[top])
-        found.append((name, worst(every)))
+        found.append((name, worst(every, absent=run.absent)))
     return found
 
 
@@ -110,7 +110,7 @@ def joint_sensitivities_by_victim(
         by_victim: dict[int, list[JointSensitivity]] = {}
         for sensitivity in run.sensitivities(candidates(traces, name)):
             by_victim.setdefault(sensitivity.victim, []).append(sensitivity)
-        of_each = [worst(by_victim[victim]) for victim in sorted(by_victim)]
+        of_each = [worst(by_victim[v], absent=run.absent) for v in sorted(by_victim)]
         found.append((name, [run.named(sensitivity) for sensitivity in of_each]))
     return found
 
@@ -136,6 +136,11 @@ class _Run:
         different = {id(part.trace): part.trace for part in self._parts}
         self._residues = [Residues(one) for one in different.values()]
         self._last: tuple[Adversary, list[View]] | None = None
+
+    @property
+    def absent(self) -> bool:
+        """Whether some agent takes no part in some round."""
+        return any(part.trace.record.absent for part in self._parts)
 
     @cached_property
     def _local_views(self) -> list[LocalViews]:

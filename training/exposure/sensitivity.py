@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Adversary
 from ...privacy.batches.at_least import least_epsilon_of_shuffled
@@ -23,6 +25,7 @@ __all__ = [
     "Release",
     "UnsupportedMechanism",
     "at_least",
+    "bound_of",
     "check_draws",
     "check_scheme",
     "cost",
@@ -76,6 +79,9 @@ class JointSensitivity(NamedTuple):
         whole_run: whether the only release is that of all rounds together, whoever was sampled.
         noise_multiplier: of the trace, the only one at which the figures were looked at; None where
             the step's noise was checked to keep its proportion, so that they hold at any.
+        each: where agents are absent from rounds, the releases of every record at risk, which are
+            then spread differently over the rounds; `releases` bounds them all, of all rounds
+            together. Of some rounds `bound_of` finds the bound anew.
     """
 
     adversary: Adversary
@@ -85,6 +91,7 @@ class JointSensitivity(NamedTuple):
     because: str
     whole_run: bool = False
     noise_multiplier: float | None = None
+    each: tuple[tuple[Release, ...], ...] = ()
 
     @property
     def largest(self) -> float:
@@ -106,8 +113,14 @@ def rounded(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
-    """The one that costs most; where none is worst in every round, the worst of each round."""
+def worst(every: Sequence[JointSensitivity], *, absent: bool = False) -> JointSensitivity:
+    """The one that costs most; where none is worst in every round, the worst of each round.
+
+    Args:
+        every: of each pair of adversary and victim.
+        absent: whether agents are absent from rounds. Then a record is at risk in the rounds of
+            its agent alone, and releases are compared in the order of what they cost.
+    """
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
     every = _drawn_as_worst(every)
     top = max(every, key=cost)
@@ -122,11 +135,14 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
     if all(rounded(r.joint_sensitivity) >= w for r, w in zip(top.releases, worst, strict=True)):
         counted = zip(top.releases, most, strict=True)
         return top._replace(releases=tuple(r._replace(contributions=n) for r, n in counted))
+    if absent:
+        of_victims: dict[int, list[JointSensitivity]] = {}
+        for one in every:
+            of_victims.setdefault(one.victim, []).append(one)
+        each = tuple(_of_worst_rounds(of_victims[victim]) for victim in sorted(of_victims))
+        return top._replace(releases=bound_of(each, like=top.releases), each=each)
     # No victim is worst in every round: none loses more than this composition of worst rounds.
-    joint = tuple(
-        same[0]._replace(joint_sensitivity=max(r.joint_sensitivity for r in same), contributions=n)
-        for same, n in zip(rounds, most, strict=True)
-    )
+    joint = _of_worst_rounds(every)
     return top._replace(releases=joint, because=f"{top.because}; of every round the worst victim")
 
 
@@ -157,6 +173,53 @@ def _drawn_as_worst(every: Sequence[JointSensitivity]) -> Sequence[JointSensitiv
         return r._replace(drawn=joint, sampling_rate=rate)
 
     return [e._replace(releases=tuple(map(drawn, e.releases))) for e in every]
+
+
+def _of_worst_rounds(every: Sequence[JointSensitivity]) -> tuple[Release, ...]:
+    """Of every round the largest joint sensitivity."""
+    return tuple(
+        same[0]._replace(
+            joint_sensitivity=max(r.joint_sensitivity for r in same),
+            contributions=max(r.contributions for r in same),
+        )
+        for same in zip(*(one.releases for one in every), strict=True)
+    )
+
+
+def bound_of(
+    each: Sequence[tuple[Release, ...]], *, like: tuple[Release, ...] | None = None
+) -> tuple[Release, ...]:
+    """Releases that cost at least what those of each record cost.
+
+    What independent rounds release does not depend on their order. So of rounds that are drawn
+    alike the k-th largest joint sensitivity of any record, for every k, costs no less than each.
+
+    Args:
+        each: of every record, of the same rounds.
+        like: whose order the result has; by default that of the record that costs most.
+
+    >>> rounds = [[(1.0, 1), (0.0, 2), (2.0, 3)], [(1.0, 1), (1.0, 2), (1.0, 3)]]
+    >>> each = [tuple(Release(j, 0.1, 1, 1, t) for j, t in of) for of in rounds]
+    >>> [r.joint_sensitivity for r in bound_of(each)]
+    [1.0, 1.0, 2.0]
+    """
+    if not each or not each[0]:
+        return ()
+    if like is None:
+        like = max(each, key=lambda of: sum(r.rounds * r.joint_sensitivity**2 for r in of))
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for at, r in enumerate(like):
+        kind = r._replace(joint_sensitivity=0.0, contributions=0, first=min(r.first, 1))
+        kinds.setdefault(kind, []).append(at)
+    found = list(like)
+    for places in kinds.values():
+        sizes = np.array([[of[at].joint_sensitivity for at in places] for of in each])
+        most = (-np.sort(-sizes, axis=1)).max(axis=0)  # largest first
+        order = sorted(places, key=lambda at: -like[at].joint_sensitivity)
+        for at, joint in zip(order, most.tolist(), strict=True):
+            count = max(of[at].contributions for of in each)
+            found[at] = like[at]._replace(joint_sensitivity=joint, contributions=count)
+    return tuple(found)
 
 
 def cost(one: JointSensitivity) -> tuple[float, bool]:

@@ -4,7 +4,8 @@ A graph is its matrix W: ``weights[i, j]`` is the weight that agent i gives to t
 j, and a link j -> i exists exactly where it is not zero. Every agent keeps a share of its own
 value, so each has a self-loop.
 
-The topologies by name are in `topologies`, the weights themselves in `mixing`.
+The topologies by name are in `topologies`, the weights themselves in `mixing`, and public lists of
+who takes part in which round in `participation`.
 
 ======  ==========================================================  ============
 Symbol  Meaning                                                     Shape
@@ -18,6 +19,7 @@ N_i     ``Graph.neighbours(i)``, includes i                         n_i = |N_i|
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 from ...privacy.errors import InputError
 from .mixing import Sums, check_mixing, name_pieces, pieces
 
-__all__ = ["Graph", "GraphSequence", "Topology", "spectral_gap"]
+__all__ = ["Graph", "GraphSequence", "ScheduledGraph", "Topology", "spectral_gap"]
 
 _SYMMETRIC = 1e-9
 
@@ -42,6 +44,8 @@ class Graph:
             read-only afterwards.
         connected: Whether every agent must hear every other in the end; False for one of several
             graphs that a `GraphSequence` takes in turn.
+        absent: Agents that take no part in the round: they compute, make noise, send and receive
+            nothing, and keep their state. Each has its self-loop alone.
 
     Attributes:
         receivers: (E,) int64, the receiving agent of each directed edge.
@@ -63,6 +67,7 @@ class Graph:
     name: str
     weights: NDArray[np.float64]
     connected: bool = True
+    absent: frozenset[int] = frozenset()
     receivers: NDArray[np.int64] = field(init=False, repr=False)
     senders: NDArray[np.int64] = field(init=False, repr=False)
     sums: Sums = field(init=False)
@@ -79,11 +84,32 @@ class Graph:
         for attribute, value in derived.items():
             value.setflags(write=False)
             object.__setattr__(self, attribute, value)
+        object.__setattr__(self, "absent", frozenset(self.absent))
+        for agent in sorted(self.absent):
+            self._check_agent(agent)
+            ends = (self.receivers == agent) | (self.senders == agent)
+            if np.count_nonzero(ends) > 1:
+                raise InputError(
+                    f"agent {agent} of {self.name!r} is absent and has links; an absent agent "
+                    "neither sends nor receives"
+                )
 
     @property
     def agents(self) -> int:
         """A, the number of agents."""
         return int(self.weights.shape[0])
+
+    @property
+    def active(self) -> NDArray[np.bool_]:
+        """(A,) which agents take part."""
+        mask = np.ones(self.agents, dtype=bool)
+        mask[list(self.absent)] = False
+        return mask
+
+    @property
+    def lasting(self) -> Graph | None:
+        """The one graph behind all rounds: itself."""
+        return self
 
     @property
     def edge_weights(self) -> NDArray[np.float64]:
@@ -190,6 +216,11 @@ class GraphSequence:
         return self.graphs[0].agents
 
     @property
+    def lasting(self) -> Graph | None:
+        """The one graph behind all rounds: none, where several take turns."""
+        return self.graphs[0] if len(self.graphs) == 1 else None
+
+    @property
     def symmetric(self) -> bool:
         """Whether every link is used in both directions, in every round."""
         return all(graph.symmetric for graph in self.graphs)
@@ -215,7 +246,105 @@ class GraphSequence:
         return reduce(np.logical_or, [graph.weights != 0 for graph in self.graphs])  # (A, A)
 
 
-Topology = Graph | GraphSequence
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ScheduledGraph:
+    """A topology of whose agents some are absent in some rounds, by a public list.
+
+    Everybody takes part in the start, round 0. `participation.scheduled` makes one.
+
+    Args:
+        base: Who talks to whom where everybody takes part.
+        graphs: The graph of every round of the list, in order; equal patterns are one object.
+        told: Where the list is from, in words: "public list, seed 4".
+
+    Attributes:
+        name: That of the base.
+        sums: Which sums are 1 in every graph.
+
+    Raises:
+        ValueError: If there is no round, if a round has other agents than the base, or if neither
+            rows nor columns sum to 1 in all of them.
+
+    Examples:
+        >>> pair = Graph(name="pair", weights=np.array([[0.5, 0.5], [0.5, 0.5]]))
+        >>> apart = Graph(name="pair", weights=np.eye(2), connected=False, absent=frozenset({1}))
+        >>> run = ScheduledGraph(base=pair, graphs=(pair, apart, pair), told="public list")
+        >>> [run.at(number).active.tolist() for number in (0, 1, 2)]
+        [[True, True], [True, True], [True, False]]
+    """
+
+    base: Graph | GraphSequence
+    graphs: tuple[Graph, ...]
+    told: str
+    name: str = field(init=False)
+    sums: Sums = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "graphs", tuple(self.graphs))
+        object.__setattr__(self, "name", self.base.name)
+        if not self.graphs:
+            raise InputError(f"the list of who takes part in {self.name!r} has no round")
+        if any(graph.agents != self.base.agents for graph in self.graphs):
+            raise InputError(f"rounds of {self.name!r} must have its {self.base.agents} agents")
+        distinct = (self.base, *dict.fromkeys(self.graphs))
+        shared = [s for s in Sums if all(graph.sums.serve(s) for graph in distinct)]
+        if not shared:
+            raise InputError(
+                f"with agents absent, in some rounds of {self.name!r} only rows of the weights "
+                "sum to 1, in others only columns; give all of them the same"
+            )
+        object.__setattr__(self, "sums", shared[0])
+
+    @property
+    def agents(self) -> int:
+        """A, the number of agents, absent ones among them."""
+        return self.base.agents
+
+    @property
+    def lasting(self) -> Graph | None:
+        """The graph of which agents are absent in some rounds; None where several take turns."""
+        return self.base.lasting
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether every link is used in both directions, in every round."""
+        return all(graph.symmetric for graph in (self.base, *dict.fromkeys(self.graphs)))
+
+    @property
+    def links(self) -> tuple[tuple[int, int], ...]:
+        """Every (sender, receiver) of the base."""
+        return self.base.links
+
+    @property
+    def active(self) -> NDArray[np.bool_]:
+        """(T, A) which agents take part in which round."""
+        return np.stack([graph.active for graph in self.graphs])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the list."""
+        active = self.active
+        return hashlib.sha256(
+            f"{active.shape}".encode() + np.packbits(active).tobytes()
+        ).hexdigest()
+
+    def at(self, round: int) -> Graph:
+        """The graph of a round; rounds count from 1, and in the start, 0, everybody takes part."""
+        if round < 0:
+            raise InputError(f"round={round} must be at least 0; rounds count from 1")
+        if round > len(self.graphs):
+            raise InputError(
+                f"round {round} is beyond the list of who takes part, which has "
+                f"{len(self.graphs)} rounds; give a list of every round"
+            )
+        return self.graphs[round - 1] if round else self.base.at(0)
+
+    def neighbours(self, agent: int) -> tuple[int, ...]:
+        """The agents that an agent hears in the base, itself included, ascending."""
+        return self.base.neighbours(agent)
+
+
+Topology = Graph | GraphSequence | ScheduledGraph
 
 
 @lru_cache(maxsize=16)

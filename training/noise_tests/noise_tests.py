@@ -130,14 +130,22 @@ class NoiseTests:
         self._spectra: dict[Any, tuple[NDArray[np.float64], ...]] = {}
         self.rounds = self.numbers = 0
 
-    def of_round(self, number: int, places: Mapping[str, Place]) -> RoundNoise:
+    def of_round(
+        self,
+        number: int,
+        places: Mapping[str, Place],
+        *,
+        active: Mapping[str, NDArray[np.bool_]] | None = None,
+    ) -> RoundNoise:
         """Who looks at the noise of one round.
 
         Args:
             number: of the round.
             places: by kind of value where the rows that are here are among those of all agents.
+            active: by kind of value which of the rows of all agents have noise at all, being of
+                agents that take part; None where every agent does.
         """
-        return RoundNoise(self, number, places)
+        return RoundNoise(self, number, places, active)
 
     def decide(self, number: int, noted: Sequence[_Noise]) -> None:
         """Test what was noted.
@@ -271,18 +279,19 @@ class NoiseTests:
         call: int,
         std: float,
         factor: Tensor | None,
+        active: NDArray[np.bool_] | None = None,
     ) -> _Noise | None:
         """Measure what an operation gave; None where there is nothing to test."""
         rows: Tensor = value.rows.detach()
         count, width = rows.shape
-        mixing, known = None, place.of if std > 0 else 0
-        scales = np.full((count, 1), float(std))
+        here = slice(place.first, place.first + count)
+        mixing, norms = None, np.full(place.of, float(std))
         if factor is not None:
             table = factor.detach().cpu().double().numpy() * std
-            norms = np.linalg.norm(table, axis=1)
-            known = int((norms > 0).sum())
-            mixing = table[place.first : place.first + count]
-            scales = norms[place.first : place.first + count, None]
+            norms, mixing = np.linalg.norm(table, axis=1), table[here]
+        if active is not None:
+            norms = np.where(active, norms, 0.0)
+        known, scales = int((norms > 0).sum()), norms[here, None]
         self.numbers += known * width
         if not scales.all():  # what has no noise is not tested
             kept = np.flatnonzero(scales[:, 0])
@@ -312,15 +321,29 @@ class NoiseTests:
 class RoundNoise:
     """Looks at the noise of one round; a `NoiseWatch`."""
 
-    def __init__(self, tests: NoiseTests, number: int, places: Mapping[str, Place]) -> None:
+    def __init__(
+        self,
+        tests: NoiseTests,
+        number: int,
+        places: Mapping[str, Place],
+        active: Mapping[str, NDArray[np.bool_]] | None = None,
+    ) -> None:
         self._tests, self._number, self._places = tests, number, places
+        self._active = active or {}
         self._noted: list[_Noise] = []
         self._calls = 0
 
     def note(self, value: Value, *, std: float, factor: Tensor | None) -> None:
         """See `NoiseWatch.note`."""
-        place = self._places[type(value).__name__]
-        noted = self._tests.noise_of(place, value, call=self._calls, std=std, factor=factor)
+        kind = type(value).__name__
+        noted = self._tests.noise_of(
+            self._places[kind],
+            value,
+            call=self._calls,
+            std=std,
+            factor=factor,
+            active=self._active.get(kind),
+        )
         self._calls += 1
         if noted is not None:
             self._noted.append(noted)

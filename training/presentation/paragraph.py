@@ -47,6 +47,11 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
     ]
     if summary.batches is not None:
         said.append(summary.batches)
+    if summary.participation is not None:
+        said.append(
+            f"An agent takes part in {summary.participation}; the list is fixed beforehand and "
+            "does not depend on the data, and each figure holds for it alone."
+        )
     alike: dict[tuple[object, ...], list[Guarantee]] = {}
     for stated in summary.guarantees:
         if stated.adversary != SINGLE_MESSAGE.name:

@@ -32,6 +32,7 @@ class Summary:
         warnings: sentences.
         batches: how they are drawn, in a sentence, where they are not Poisson.
         encrypted: whether nobody on a link can read it.
+        participation: in how many rounds agents take part; None where everybody does in all.
     """
 
     algorithm: str
@@ -50,14 +51,22 @@ class Summary:
     warnings: Sequence[str]
     encrypted: bool
     batches: str | None = None
+    participation: str | None = None
 
     @property
     def title(self) -> str:
         """What runs, in a line."""
         return (
             f"{self.algorithm}: {_of(self.rounds, 'round')} on {self.graph} of "
-            f"{_of(self.agents, 'agent')}, sampling rate {self.sampling_rate:.12g}"
+            f"{_of(self.agents, 'agent')}, sampling rate {self.sampling_rate:.12g}{self._taking}"
         )
+
+    @property
+    def _taking(self) -> str:
+        """In how many rounds agents take part, where that is said."""
+        if self.participation is None:
+            return ""
+        return f", an agent takes part in {self.participation}"
 
     @property
     def noise(self) -> str:

@@ -26,7 +26,7 @@ class Delegated(Operations):
     def __init__(self, inner: Operations) -> None:
         self._inner = inner
         self._drawn: list[Batch] = []
-        self.agents, self.weights = inner.agents, inner.weights
+        self.agents, self.weights, self.active = inner.agents, inner.weights, inner.active
 
     def _seen(self, value: _Of) -> _Of:
         """What an operation is given that is sent, or counts as seen."""
@@ -45,6 +45,15 @@ class Delegated(Operations):
     def weight_table(self) -> Tensor:
         """See `Operations.weight_table`."""
         return self._inner.weight_table
+
+    @property
+    def active_table(self) -> Tensor:
+        """See `Operations.active_table`."""
+        return self._inner.active_table
+
+    def kept(self, old: Agents, new: Agents) -> Agents:
+        """See `Operations.kept`."""
+        return self._inner.kept(old, new)
 
     def initial(self, *, block: int = 0) -> Agents:
         """See `Round.initial`."""

@@ -67,7 +67,8 @@ class Handle:
         if table is None:
             self._refuse(
                 "public",
-                ".public(): only round.weights and what round.of_agents or round.of_edges made "
+                ".public(): only round.weights, round.active and what round.of_agents or "
+                "round.of_edges made "
                 "show their numbers; compute with tables and give the result to round.of_edges",
             )
         return table.clone()

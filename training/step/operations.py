@@ -32,6 +32,7 @@ class Operations(ABC):
 
     agents: int
     weights: Edges  # (E, 1) mixing weights, public
+    active: Agents  # (A, 1) 1 for each agent that takes part, 0 for an absent one; public
     _drawn: list[Batch]
 
     @property
@@ -55,6 +56,15 @@ class Operations(ABC):
     @abstractmethod
     def weight_table(self) -> Tensor:
         """(E, 1) the mixing weights of all edges, in float64 on the CPU."""
+
+    @property
+    @abstractmethod
+    def active_table(self) -> Tensor:
+        """(A, 1) 1 for each agent that takes part, 0 for an absent one; float64 on the CPU."""
+
+    @abstractmethod
+    def kept(self, old: Agents, new: Agents) -> Agents:
+        """What agents hold after the round: an absent one what it held before."""
 
     @abstractmethod
     def draw(self, sampling_rate: float | None = None) -> Batch:

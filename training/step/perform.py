@@ -79,7 +79,7 @@ def perform(
             f"the algorithm's {'init' if state is None else 'step'} raised "
             f"{told(error)}{line_of(error)}; mend it"
         ) from error
-    end = _closed(returned, script, state)
+    end = _with_absent(operations, state, _closed(returned, script, state))
     entries = script.finished()
     if watch is not None:
         watch.settle(at_end=True)
@@ -135,6 +135,18 @@ def _closed(returned: Any, script: Script, before: Any) -> Any:
     kind: Any = type(returned)
     held_by_the_run = _held_by_the_run(kind)
     return held_by_the_run(**{name: held for name, (held, _) in fields.items()})
+
+
+def _with_absent(operations: Operations, before: Any, end: Any) -> Any:
+    """The state after a round: absent agents keep what they held, in every field."""
+    if before is None or bool(operations.active_table.all()):
+        return end
+    fields = {
+        name: operations.kept(getattr(before, name), held)
+        for name, held in end._asdict().items()
+        if isinstance(held, values.Agents)
+    }
+    return end._replace(**fields)
 
 
 def _check_same_fields(before: Any, fields: Iterable[str]) -> None:

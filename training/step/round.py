@@ -35,7 +35,7 @@ P = TypeVar("P", Agents, Edges)
 class Round:
     """One round, as a step sees it. Everything but the values is public."""
 
-    __slots__ = ("_operations", "_script", "_watch", "_weights")
+    __slots__ = ("_active", "_operations", "_script", "_watch", "_weights")
 
     def __init__(
         self, operations: Operations, script: Script, watch: NoiseWatch | None = None
@@ -45,6 +45,8 @@ class Round:
         _SCRIPT.__set__(self, script)
         table = operations.weight_table
         _WEIGHTS.__set__(self, handle(operations.weights, script, "weights", table))
+        present = operations.active_table
+        _ACTIVE.__set__(self, handle(operations.active, script, "active", present))
 
     @property
     def agents(self) -> int:
@@ -55,6 +57,15 @@ class Round:
     def weights(self) -> Edges:
         """(E, 1) the mixing weights; `round.weights.public()` is their table."""
         return _WEIGHTS.__get__(self)
+
+    @property
+    def active(self) -> Agents:
+        """(A, 1) 1 for each agent that takes part in the round and 0 for an absent one; public.
+
+        An absent agent draws, computes and sends nothing, makes no noise, and keeps its state
+        whatever the step returns. `round.active.public()` is the table.
+        """
+        return _ACTIVE.__get__(self)
 
     @property
     def index(self) -> int:
@@ -187,7 +198,7 @@ class Round:
         return _do(self, "mix", value, kind=_named(self, kind))
 
     def upload(self, value: Agents, *, kind: str) -> Server:
-        """Send every agent's row to the server, which takes their mean."""
+        """Send every agent's row to the server, which takes the mean of those that take part."""
         return _do(self, "upload", value, kind=_named(self, kind))
 
     def download(self, value: Server, *, kind: str) -> Agents:
@@ -195,7 +206,7 @@ class Round:
         return _do(self, "download", value, kind=_named(self, kind))
 
     def average(self, value: Agents) -> Server:
-        """The mean of the agents' rows by a trusted sum: nobody sees the rows.
+        """The mean of the rows of those that take part, by a trusted sum: nobody sees the rows.
 
         What the server does with the mean is seen by nobody either, until it is downloaded.
         """
@@ -285,6 +296,7 @@ class Round:
 
 
 # The slots are taken off the class, so that no attribute of a round leads to what it works with.
+_ACTIVE = Round.__dict__["_active"]
 _OPERATIONS = Round.__dict__["_operations"]
 _SCRIPT = Round.__dict__["_script"]
 _WATCH = Round.__dict__["_watch"]

@@ -309,6 +309,24 @@ class LinearForms:
                     "or be 0; choose other units"
                 )
 
+    def only(self, mask: np.ndarray) -> LinearForms:
+        """The rows of a mask as they are; the others hold nothing."""
+        from scipy.sparse import csr_array
+
+        at = np.flatnonzero(mask)
+        shape = (len(mask), len(mask))
+        pick = csr_array((np.ones(len(at)), (at, at)), shape=shape)
+        residue = self.residue
+        return self._with(pick @ self.matrix, None if residue is None else pick @ residue)
+
+    def beside(self, other: LinearForms) -> LinearForms:
+        """Rows of two forms of one trace of which no row is in both, so that none cancels."""
+        width = max(self.matrix.shape[1], other.matrix.shape[1])
+        matrix = widened(self.matrix, width) + widened(other.matrix, width)
+        forms = self._with(matrix, _added(self.residue, other.residue, 1.0))
+        forms.history = self.history.plus(other.history)
+        return forms
+
     def __getitem__(self, index: Any) -> LinearForms:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
         return self._with(self.matrix[pick], None if self.residue is None else self.residue[pick])

@@ -36,6 +36,7 @@ class RoundRecord:
         given: what operations were given that counts as seen or is sent, and the secrets and fixed
             arguments of `bounded`, in the order of the step: rows, or the numbers of what is
             public, each as `Value.base` has it.
+        absent: the agents that take no part in it.
     """
 
     groups: Sequence[Group]
@@ -48,6 +49,7 @@ class RoundRecord:
     residues: Sequence[csr_array | None] = ()
     units: np.ndarray = field(default_factory=lambda: np.zeros(0))
     given: Sequence[csr_array | Tensor] = ()
+    absent: frozenset[int] = frozenset()
 
     def vectors(self) -> np.ndarray:
         """For each contribution the number of the clipped vector that it is a part of."""
@@ -159,8 +161,12 @@ class Recorder:
         self.closure.append((why, rows.matrix))
         self._closed_residues.append(rows.residue)
 
-    def bounds_of_secret(self, value: Agents, operation: str) -> SecretBounds:
+    def bounds_of_secret(
+        self, value: Agents, operation: str, *, absent: bool = False
+    ) -> SecretBounds:
         """The bounds and the batch of a value that is made of clipped sums alone.
+
+        Where some agents are `absent` all of its rows may hold nothing.
 
         Raises:
             UndeclaredOperation: it holds noise, messages, known values, several batches, or data
@@ -193,6 +199,8 @@ class Recorder:
                 batches.add((g.batch, g.sampling_rate))
                 reaches.add(g.reach)
         # An entry that was not counted is noise, a message or a known value.
+        if absent and not rows.nnz:  # nobody whose data could be in it takes part
+            return SecretBounds(bounds, 0, None, Reach.SUM)
         if (explained != np.diff(rows.indptr)).any() or len(batches) != 1:
             raise UndeclaredOperation(
                 f"the secret of {operation} must be made of clipped sums of one batch alone, "
@@ -203,7 +211,9 @@ class Recorder:
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
         return SecretBounds(bounds, batch, rate, reach)
 
-    def finish(self, state: Any, *, agents: int) -> RoundRecord:
+    def finish(
+        self, state: Any, *, agents: int, absent: frozenset[int] = frozenset()
+    ) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
         if not isinstance(state, tuple) or not hasattr(state, "_asdict"):
             raise UndeclaredOperation(
@@ -234,4 +244,5 @@ class Recorder:
             residues=residues,
             units=self.columns.units,
             given=self.given,
+            absent=absent,
         )

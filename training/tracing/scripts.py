@@ -233,11 +233,14 @@ def check_repeats(
 
 
 def _same_links(one: Topology, other: Topology) -> bool:
-    """Whether two topologies have the same weights in every round."""
-    pairs = zip(one.graphs, other.graphs, strict=False)
-    return len(one.graphs) == len(other.graphs) and all(
-        a is b or (a.agents == b.agents and np.array_equal(a.weights, b.weights)) for a, b in pairs
-    )
+    """Whether two topologies have the same weights and agents in every round."""
+    pairs = {(one.at(0), other.at(0)), *zip(one.graphs, other.graphs, strict=False)}
+
+    def same(a: Graph, b: Graph) -> bool:
+        alike = a.agents == b.agents and a.absent == b.absent
+        return a is b or (alike and np.array_equal(a.weights, b.weights))
+
+    return len(one.graphs) == len(other.graphs) and all(same(a, b) for a, b in pairs)
 
 
 def with_copies(function: Step) -> Step:

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...privacy._validate import check_real
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
-from ..graphs.graph import Topology
+from ..graphs.graph import Graph, Topology
 from ..step.perform import Performed, perform
 from .equivalent_rounds import EarlierRounds, repeats
 from .round_trace import RoundTrace
@@ -100,39 +100,52 @@ def trace(
 
     # Each graph twice, if there are so many rounds. A step that reads the round's number, or
     # carries public tensors that change, has no two rounds alike, and every round is traced.
-    period, turns, after = len(graph.graphs), list[RoundTrace](), state
-    calls = list[TracedCall]()
-    for index in range(1, 2 * period + 1):
-        if (index - 1) % period >= rounds:
-            continue
-        # A graph's second turn is traced as its last: a step that counts rounds in secret shows it.
-        number = index if index <= period else rounds - (rounds - index) % period
+    # A graph's second turn is traced as its last: a step that counts rounds in secret shows it.
+    turns, calls, after = dict[Graph, RoundTrace](), dict[Graph, TracedCall](), state
+    every, first_turn = list[TracedCall](), _first_turns(graph, rounds)
+    for of, number in (*first_turn.items(), *_last_turns(graph, rounds).items()):
         before = after
-        one, call = trace_round(own, before, graph=graph.at(index), index=number)
+        one, call = trace_round(own, before, graph=of, index=number)
         after = call.after
         if one.record.reads_index or not _same_public(before, after):
-            every, scripts = _every_round(init, step, begun, graph=graph, rounds=rounds)
-            return AlgorithmTrace(start, every, noise_multiplier, scripts)
-        calls.append(call)
-        if index > period and not (
-            repeats(turns[index - period - 1].record, one.record)
-            and calls[index - period - 1].does_as(call)
-        ):
+            apart, scripts = _every_round(init, step, begun, graph=graph, rounds=rounds)
+            return AlgorithmTrace(start, apart, noise_multiplier, scripts)
+        every.append(call)
+        if of in turns and not (repeats(turns[of].record, one.record) and calls[of].does_as(call)):
             raise UnsupportedView(
                 "the step differs between rounds without reading round.index: keep what changes in "
                 "the state, as a public tensor, or read round.index"
             )
-        turns.append(one)
-    check_repeats(init, step, begun.script, calls, graph=graph)
-    scripts = PlannedScripts(
-        begun.script, [call.script for call in calls[:period]], last=rounds, graph=graph
-    )
+        turns.setdefault(of, one)
+        calls.setdefault(of, call)
+    check_repeats(init, step, begun.script, every, graph=graph)
+    period = min(rounds, len(graph.graphs))
+    by_turn = [calls[graph.at(index)].script for index in range(1, period + 1)]
+    scripts = PlannedScripts(begun.script, by_turn, last=rounds, graph=graph)
 
     # The same round again and again, or the graphs in turn.
-    if period == 1:
-        return AlgorithmTrace(start, [(turns[0], rounds)], noise_multiplier, scripts)
-    in_turn = [(turns[index % period], 1) for index in range(rounds)]
+    if len(graph.graphs) == 1:
+        (only,) = turns.values()
+        return AlgorithmTrace(start, [(only, rounds)], noise_multiplier, scripts)
+    in_turn = [(turns[graph.at(index)], 1) for index in range(1, rounds + 1)]
     return AlgorithmTrace(start, in_turn, noise_multiplier, scripts)
+
+
+def _first_turns(graph: Topology, rounds: int) -> dict[Graph, int]:
+    """Of every graph the first round in which it is used."""
+    found: dict[Graph, int] = {}
+    for index in range(1, min(rounds, len(graph.graphs)) + 1):
+        found.setdefault(graph.at(index), index)
+    return found
+
+
+def _last_turns(graph: Topology, rounds: int) -> dict[Graph, int]:
+    """Of every graph that is used more than once the last round, in the order of the first."""
+    period, first = len(graph.graphs), _first_turns(graph, rounds)
+    found = dict.fromkeys(first, 0)
+    for index in range(max(1, rounds - period + 1), rounds + 1):
+        found[graph.at(index)] = index
+    return {of: last for of, last in found.items() if last > first[of]}
 
 
 def check_noise(noise_multiplier: float | None, *functions: Step) -> None:

@@ -44,7 +44,7 @@ class TracedRound(Operations):
         self._graph, self._index = graph, index
         self._receivers, self._senders = graph.receivers, graph.senders
         self.agents = graph.agents
-        self.weights = Edges(self.weight_table)
+        self.weights, self.active = Edges(self.weight_table), Agents(self.active_table)
         self._record = Recorder()
         self._drawn: list[Batch] = []
 
@@ -87,6 +87,16 @@ class TracedRound(Operations):
         """(E, 1) the mixing weights of all edges."""
         return torch.from_numpy(self._graph.edge_weights.copy())[:, None]
 
+    @property
+    def active_table(self) -> Tensor:
+        """(A, 1) 1 for each agent that takes part."""
+        return torch.from_numpy(self._graph.active.astype(np.float64))[:, None]
+
+    def kept(self, old: Agents, new: Agents) -> Agents:
+        """See `Operations.kept`."""
+        active = self._graph.active
+        return Agents(_chosen(active, self._record.rows(new, "state"), old.rows))
+
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
         if sampling_rate is not None:
@@ -119,7 +129,9 @@ class TracedRound(Operations):
         kind, owners = type(points[0][0]), self._holders(points[0][0])
         first = self._record.new_vectors(len(owners))
         bound = checked_clip_norm(clip_norm)
-        bounds = np.full(len(owners), math.inf if bound is None else bound)
+        # An absent agent computes nothing: its rows hold no column, and its columns no record.
+        here = self._graph.active[owners]
+        bounds = np.where(here, math.inf if bound is None else bound, 0.0)
         parts = [
             Contributions(
                 start=self._record.width + i * len(owners),
@@ -133,7 +145,7 @@ class TracedRound(Operations):
             )
             for i, block in enumerate(blocks)
         ]
-        return tuple(kind(self._record.add(part)) for part in parts)
+        return tuple(kind(_of_active(here, self._record.add(part))) for part in parts)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
@@ -198,9 +210,10 @@ class TracedRound(Operations):
         unit = self._record.add(
             NoiseSources(start=start, known_to=list(known_to), block=rows.block)
         )
-        if mixing is None:
-            return type(like)(unit * std)
-        return type(like)(_combined(mixing, unit) * std)
+        # An absent agent makes no noise; the server is always there.
+        here = (holders == SERVER) | self._graph.active[holders]
+        noise = unit if mixing is None else _combined(mixing, unit)
+        return type(like)(_of_active(here, noise) * std)
 
     def _holders(self, value: Value) -> np.ndarray:
         """Who holds each row."""
@@ -247,8 +260,8 @@ class TracedRound(Operations):
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
         check_holder("upload", value, Agents)
-        every = np.arange(self.agents)
-        links = np.c_[every, np.full(self.agents, SERVER)]
+        every, here = np.arange(self.agents), np.flatnonzero(self._graph.active)
+        links = np.c_[here, np.full(len(here), SERVER)]
         rows = self._record.rows(value, "upload")
         self._record.note_given(value)
         return self._mean(self._send(rows, kind=kind, senders=every, links=links))
@@ -256,8 +269,8 @@ class TracedRound(Operations):
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
         check_holder("download", value, Server)
-        every = np.arange(self.agents)
-        links = np.c_[np.zeros_like(every), every]
+        here = np.flatnonzero(self._graph.active)
+        links = np.c_[np.zeros_like(here), here]
         rows = self._record.rows(value, "download")
         self._record.note_given(value)
         sent = self._send(rows, kind=kind, senders=np.array([SERVER]), links=links)
@@ -269,7 +282,8 @@ class TracedRound(Operations):
         return self._mean(self._record.rows(value, "average"))
 
     def _mean(self, rows: LinearForms) -> Server:
-        return Server(_combined(np.full((1, self.agents), 1.0 / self.agents), rows))
+        active = self._graph.active
+        return Server(_combined(active[None, :] / max(1, int(active.sum())), rows))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
@@ -317,23 +331,22 @@ class TracedRound(Operations):
         self._record.note_given(secret, *released, *private)
         remedy = "the bound on how far the function stretches its secret"
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
-        found = self._record.bounds_of_secret(secret, "bounded")
+        found = self._record.bounds_of_secret(secret, "bounded", absent=bool(self._graph.absent))
         self._record.blames.append(blame)
-        return Agents(
-            self._record.add(
-                Contributions(
-                    start=self._record.width,
-                    owners=np.arange(self.agents),
-                    bounds=lipschitz * found.bounds,
-                    batch=found.batch,
-                    sampling_rate=found.sampling_rate,
-                    first_vector=self._record.new_vectors(self.agents),
-                    blame=blame,
-                    block=secret.rows.block,
-                    reach=found.reach,
-                )
+        made = self._record.add(
+            Contributions(
+                start=self._record.width,
+                owners=np.arange(self.agents),
+                bounds=lipschitz * found.bounds,
+                batch=found.batch,
+                sampling_rate=found.sampling_rate,
+                first_vector=self._record.new_vectors(self.agents),
+                blame=blame,
+                block=secret.rows.block,
+                reach=found.reach,
             )
         )
+        return Agents(_of_active(self._graph.active, made))
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`; what the function does matters to a run alone."""
@@ -353,7 +366,17 @@ class TracedRound(Operations):
 
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
-        return self._record.finish(state, agents=self.agents)
+        return self._record.finish(state, agents=self.agents, absent=self._graph.absent)
+
+
+def _of_active(here: np.ndarray, rows: LinearForms) -> LinearForms:
+    """Rows of which those that belong to an absent agent hold nothing."""
+    return rows if here.all() else rows.only(here)
+
+
+def _chosen(here: np.ndarray, new: LinearForms, old: LinearForms) -> LinearForms:
+    """The rows of `new` where agents take part, and those of `old` elsewhere."""
+    return new.only(here).beside(old.only(~here))
 
 
 def _combined(weights: Any, rows: LinearForms) -> LinearForms:

@@ -211,6 +211,8 @@ def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
                 if added.factor is None
                 else added.factor.double().abs() @ sources.abs()
             ) * abs(added.std)
+            if added.active is not None:  # an absent agent makes no noise
+                mixed = mixed * added.active.double()[:, None]
             rows = added.rows.double()
             worst += len(rows)
             if rows.shape != mixed.shape:

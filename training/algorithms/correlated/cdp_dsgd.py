@@ -65,8 +65,9 @@ def step(
 ) -> State:
     """One round; the numbers are the steps above."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
-    mean = round.average(sums)
-    noisy = mean + round.noise(mean, std=noise_std, factor=factor, known_to=known_to)  # 2
+    mean = round.average(sums)  # over those that take part, whose number is public
+    share = factor * (round.agents / max(1.0, float(round.active.public().sum())))
+    noisy = mean + round.noise(mean, std=noise_std, factor=share, known_to=known_to)  # 2
     gradient = round.download(noisy / batch_size, kind="gradient")
     return State(state.x - learning_rate * gradient)
 

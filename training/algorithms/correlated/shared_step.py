@@ -120,17 +120,17 @@ def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]
 
 
 def only_graph(graph: Topology, *, algorithm: str) -> Graph:
-    """The graph of all rounds.
+    """The graph of all rounds, with everybody; in some of them agents may be absent.
 
     Raises:
         ValueError: graphs take turns, for each of which the noise would have to be another.
     """
-    if len(graph.graphs) > 1:
+    if graph.lasting is None:
         raise InputError(
             f"graph {graph.name!r} changes from round to round, but the covariance of "
             f"{algorithm!r} is made for one graph; use a static one, or ldp-dsgd"
         )
-    return graph.at(1)
+    return graph.lasting
 
 
 def objective_rounds(horizon: int, *, rounds: int, graph: Graph) -> int:

@@ -1,0 +1,272 @@
+"""Public lists of who takes part in which round, and the graphs that follow from them.
+
+A list is drawn before the run from a public seed, or read from a file. Whoever reads links sees who
+sends, so the list is taken as known to everybody: it amplifies nothing, and what is proven with it
+is proven for this list.
+
+    .csv    a row a round, a column an agent: 1 takes part, 0 is absent; # starts a comment
+    .json   {"active": [[0, 2], [1], ...]}: of each round the agents that take part
+
+The weights of a round are those of the graph, and what an agent would give to one that is absent it
+keeps. A sender keeps what the absent would have received where the columns of W sum to 1, a
+receiver weighs itself where the rows do; with symmetric weights that is the same, and both sums
+stay 1. An absent agent has weight 1 on itself.
+
+| symbol | name here | shape  | meaning                         |
+|--------|-----------|--------|---------------------------------|
+| A, T   |           | scalar | agents, rounds                  |
+| W      | weights   | (A, A) | weights [receiver, sender]      |
+|        | active    | (T, A) | who takes part in which round   |
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy._validate import check_real
+from ...privacy.bounded import check_size, read_bounded
+from ...privacy.errors import InputError, InputTypeError
+from .graph import Graph, ScheduledGraph, Topology
+from .mixing import Sums
+
+__all__ = [
+    "check_active",
+    "drawn_list",
+    "participation_words",
+    "read_active_file",
+    "scheduled",
+]
+
+_MOST_ENTRIES = 50_000_000  # of a list: rounds times agents
+_MOST_WEIGHTS = 2**27  # over all patterns: 1 GB of weights
+_LARGEST_TEXT = 256 << 20  # bytes
+_SYMMETRIC = 1e-12
+
+
+def drawn_list(
+    agents: int,
+    rounds: int,
+    *,
+    probability: float | None = None,
+    agents_per_round: int | None = None,
+    seed: int = 0,
+) -> NDArray[np.bool_]:
+    """A list that anybody who knows the seed can draw again.
+
+    Args:
+        agents: A.
+        rounds: T.
+        probability: of each agent to take part in each round, independently; in (0, 1].
+        agents_per_round: how many take part in each round, every set being as likely.
+        seed: public; it protects nothing.
+
+    Returns:
+        (T, A) who takes part.
+
+    Raises:
+        ValueError: not exactly one of the two, or a number out of range.
+
+    >>> drawn_list(4, 3, agents_per_round=2, seed=4).sum(axis=1).tolist()
+    [2, 2, 2]
+    >>> round(float(drawn_list(10, 1000, probability=0.5, seed=4).mean()), 3)
+    0.488
+    """
+    if (probability is None) == (agents_per_round is None):
+        raise InputError("give a probability or agents_per_round, exactly one of them")
+    _check_entries(rounds, agents)
+    generator = np.random.Generator(np.random.Philox(seed))
+    if probability is not None:
+        check_real("probability", probability)
+        if not 0 < probability <= 1:
+            raise InputError(
+                f"probability={probability} of taking part must lie in (0, 1]; at 0 nobody trains"
+            )
+        return np.asarray(generator.random((rounds, agents)) < probability)
+    if isinstance(agents_per_round, bool) or not isinstance(agents_per_round, int):
+        raise InputTypeError(f"agents_per_round={agents_per_round!r} must be an integer")
+    if not 1 <= agents_per_round <= agents:
+        raise InputError(f"agents_per_round={agents_per_round} must lie in [1, {agents}]")
+    order = generator.random((rounds, agents)).argsort(axis=1, kind="stable")
+    active = np.zeros((rounds, agents), dtype=bool)
+    np.put_along_axis(active, order[:, :agents_per_round], values=True, axis=1)
+    return active
+
+
+def read_active_file(path: str | Path, *, agents: int) -> NDArray[np.bool_]:
+    """A list from a file; the suffix decides how it is read.
+
+    Returns:
+        (T, A) who takes part.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: contents that are not as the head of the module says.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no list of who takes part at {path.absolute()}")
+    check_size(path, _LARGEST_TEXT)
+    try:
+        text = read_bounded(path, _LARGEST_TEXT).decode("utf-8-sig")
+        if path.suffix == ".json":
+            return _of_json(text, agents)
+        if path.suffix == ".csv":
+            return _of_csv(text, agents)
+        raise InputError(f"its suffix {path.suffix!r} must be .csv or .json")
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"cannot read who takes part from {path}: {error}") from error
+
+
+def _of_csv(text: str, agents: int) -> NDArray[np.bool_]:
+    rows = [line.partition("#")[0].strip() for line in text.splitlines()]
+    rows = [row for row in rows if row]
+    _check_entries(len(rows), agents)
+    active = np.zeros((len(rows), agents), dtype=bool)
+    for number, row in enumerate(rows, start=1):
+        cells = [cell.strip() for cell in row.split(",")]
+        if len(cells) != agents or not set(cells) <= {"0", "1"}:
+            raise InputError(
+                f"round {number} reads {row!r:.60}; it must have {agents} numbers, 1 for an agent "
+                "that takes part and 0 for one that is absent"
+            )
+        active[number - 1] = [cell == "1" for cell in cells]
+    return active
+
+
+def _of_json(text: str, agents: int) -> NDArray[np.bool_]:
+    content = json.loads(text)
+    if not isinstance(content, dict) or set(content) != {"active"}:
+        raise InputError('it must hold "active" alone, a list of agents for each round')
+    rounds = content["active"]
+    if not isinstance(rounds, list) or not all(isinstance(row, list) for row in rounds):
+        raise InputError('"active" must be a list of rounds, each a list of agents')
+    _check_entries(len(rounds), agents)
+    active = np.zeros((len(rounds), agents), dtype=bool)
+    for number, row in enumerate(rounds, start=1):
+        wrong = [a for a in row if type(a) is not int or not 0 <= a < agents]
+        if wrong or len(set(row)) < len(row):
+            shown = wrong[0] if wrong else next(a for a in row if row.count(a) > 1)
+            raise InputError(
+                f"round {number} names agent {shown!r:.40}; it must name agents between 0 and "
+                f"{agents - 1}, each once"
+            )
+        active[number - 1, row] = True
+    return active
+
+
+def _check_entries(rounds: int, agents: int) -> None:
+    if rounds * agents > _MOST_ENTRIES:
+        raise InputError(
+            f"a list of {rounds} rounds of {agents} agents has more than {_MOST_ENTRIES} entries; "
+            "lower rounds or agents"
+        )
+
+
+def check_active(active: object, *, agents: int, rounds: int) -> NDArray[np.bool_]:
+    """A list as a table of its own.
+
+    Args:
+        active: (T, A) of True and False, or of 1 and 0.
+        agents: A.
+        rounds: T.
+
+    Raises:
+        ValueError: another shape, or other entries.
+    """
+    try:
+        table = np.array(active)
+    except ValueError:  # rows of different lengths
+        table = np.array(None)
+    if table.shape != (rounds, agents):
+        raise InputError(
+            f"a list of who takes part of shape {table.shape} must be ({rounds}, {agents}): a row "
+            "for each round, and in it 1 or 0 for each agent"
+        )
+    if table.dtype.kind not in "biuf" or not np.isin(table, (0, 1)).all():
+        raise InputError("a list of who takes part must hold 1 (or True) and 0 (or False) alone")
+    return np.asarray(table.astype(bool))
+
+
+def scheduled(graph: Topology, active: NDArray[np.bool_], *, told: str) -> ScheduledGraph:
+    """The topology with a public list of who takes part in which round.
+
+    Args:
+        graph: who talks to whom where everybody takes part.
+        active: (T, A).
+        told: where the list is from, in words.
+
+    Raises:
+        ValueError: a list of other agents, a topology that has a list already, or patterns whose
+            weights take too much memory.
+
+    >>> from overhear.training import build_graph
+    >>> active = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 0]], dtype=bool)
+    >>> found = scheduled(build_graph("ring", 4), active, told="public list")
+    >>> len(set(found.graphs)), found.at(1).weights.round(3).tolist()[0]
+    (2, [0.667, 0.333, 0.0, 0.0])
+    """
+    if isinstance(graph, ScheduledGraph):
+        raise InputError(f"graph {graph.name!r} has a list of who takes part already; give one")
+    if active.ndim != 2 or active.shape[1] != graph.agents:
+        raise InputError(
+            f"a list of shape {active.shape} must have a column for each of {graph.agents} agents"
+        )
+    made: dict[tuple[Graph, bytes], Graph] = {}
+    graphs = []
+    for number, row in enumerate(active, start=1):
+        whole = graph.at(number)
+        key = (whole, np.packbits(row).tobytes())
+        if key not in made:
+            if (len(made) + 1) * graph.agents**2 > _MOST_WEIGHTS:
+                raise InputError(
+                    f"the list has more than {len(made)} different sets of agents, too many for "
+                    f"agents={graph.agents}: lower rounds or agents, or repeat sets of agents"
+                )
+            made[key] = _without(whole, row)
+        graphs.append(made[key])
+    return ScheduledGraph(base=graph, graphs=tuple(graphs), told=told)
+
+
+def _without(graph: Graph, active: NDArray[np.bool_]) -> Graph:
+    """The graph of those that take part; the others have themselves alone."""
+    if active.all():
+        return graph
+    weights = graph.weights * np.outer(active, active)
+    symmetric = float(np.abs(graph.weights - graph.weights.T).max()) <= _SYMMETRIC
+    # What is lost is kept: of rows what absent senders would have given, of columns what absent
+    # receivers would have got. Where the two differ, columns stay as push-sum needs them.
+    rows = graph.sums is Sums.ROWS or (graph.sums is Sums.BOTH and symmetric)
+    lost = graph.weights.sum(axis=1 if rows else 0) - weights.sum(axis=1 if rows else 0)
+    np.fill_diagonal(weights, weights.diagonal() + np.where(active, lost, 1.0))
+    return Graph(
+        name=graph.name,
+        weights=weights,
+        connected=False,
+        absent=frozenset(np.flatnonzero(~active).tolist()),
+    )
+
+
+def participation_words(topology: Topology, *, agent: int | None = None) -> str | None:
+    """How often an agent takes part, or how many do; None where everybody always does.
+
+    >>> from overhear.training import build_graph
+    >>> active = np.array([[1, 0, 1], [0, 1, 1]], dtype=bool)
+    >>> found = scheduled(build_graph("ring", 3), active, told="public list, seed 4")
+    >>> participation_words(found, agent=0)
+    '1 of 2 rounds (public list, seed 4)'
+    >>> participation_words(found)
+    '1 to 2 of 2 rounds (public list, seed 4)'
+    """
+    if not isinstance(topology, ScheduledGraph):
+        return None
+    if not any(graph.absent for graph in topology.graphs):
+        return f"every round ({topology.told})"
+    counts = topology.active.sum(axis=0)
+    low, high = (counts.min(), counts.max()) if agent is None else (counts[agent],) * 2
+    rounds = len(topology.graphs)
+    number = f"{low}" if low == high else f"{low} to {high}"
+    return f"{number} of {rounds} {'round' if rounds == 1 else 'rounds'} ({topology.told})"
