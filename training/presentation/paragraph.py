@@ -35,7 +35,8 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         summary: of the account.
         sensitivities: by adversary, those behind its figures.
     """
-    settings = ", ".join(f"{name} {value}" for name, value in summary.settings.items())
+    given = {name: value for name, value in summary.settings.items() if value is not None}
+    settings = ", ".join(f"{name} {value}" for name, value in given.items())
     clipped = (
         "without clipping" if summary.clip_norm is None else f"clip norm {summary.clip_norm:g}"
     )

@@ -37,7 +37,7 @@ from ...graphs.graph import Topology
 from ...step.handles import Agents
 from ...step.round import Round
 
-_KEPT, _BITS, _MOST_BITS = 0.1, 8, 16
+_MOST_BITS = 16
 _WORD = 0xFFFFFFFF
 
 
@@ -50,10 +50,10 @@ class Compressor(enum.StrEnum):
     QUANTISED = "quantised"
 
 
-_USED_BY = {
-    "kept": (Compressor.TOP_K, Compressor.RANDOM_K),
-    "bits": (Compressor.QUANTISED,),
-    "mask_seed": (Compressor.RANDOM_K,),
+_DEFAULTS: dict[str, tuple[float, tuple[Compressor, ...]]] = {  # and which compressors use each
+    "kept": (0.1, (Compressor.TOP_K, Compressor.RANDOM_K)),
+    "bits": (8, (Compressor.QUANTISED,)),
+    "mask_seed": (0, (Compressor.RANDOM_K,)),
 }
 
 
@@ -80,7 +80,7 @@ class Settings:
     consensus_step: float = 0.2
 
     def __post_init__(self) -> None:
-        """Check the ranges, and that no number stays without effect."""
+        """Check the ranges, and that no number stays without effect; fill in what is used."""
         if self.kept is not None and not 0 < self.kept <= 1:
             raise InputError(
                 f"kept={self.kept} must lie in (0, 1], the share of entries that is sent"
@@ -97,7 +97,9 @@ class Settings:
                 f"consensus_step={self.consensus_step} must lie in (0, 1]; 1 is plain mixing, for "
                 'compressor = "none"'
             )
-        for name, users in _USED_BY.items():
+        for name, (default, users) in _DEFAULTS.items():
+            if self.compressor in users and getattr(self, name) is None:
+                object.__setattr__(self, name, default)
             if getattr(self, name) is not None and self.compressor not in users:
                 raise InputError(
                     f"{name}={getattr(self, name)} has no effect with compressor = "
@@ -106,7 +108,7 @@ class Settings:
 
 
 class Compression(NamedTuple):
-    """A compressor and its number, as a run uses them."""
+    """A compressor and its numbers, of which it uses some."""
 
     compressor: Compressor
     kept: float
@@ -135,7 +137,7 @@ def prepare(
         ValueError: the graph changes, so that what was sent under other weights is no mixture.
 
     >>> from overhear.training.graphs.topologies import ring
-    >>> numbers = {"kept": None, "bits": None, "mask_seed": None}
+    >>> numbers = {"kept": 0.1, "bits": None, "mask_seed": None}
     >>> prepare(graph=ring(3), compressor=Compressor.TOP_K, **numbers)["compression"].kept
     0.1
     """
@@ -145,7 +147,7 @@ def prepare(
             "neighbours' compressed differences, which is of use under one set of weights alone; "
             "give one graph, such as ring or erdos-renyi"
         )
-    return {"compression": Compression(compressor, kept or _KEPT, bits or _BITS, mask_seed or 0)}
+    return {"compression": Compression(compressor, kept or 1.0, bits or 0, mask_seed or 0)}
 
 
 def first_copies(value: Agents) -> Copies:

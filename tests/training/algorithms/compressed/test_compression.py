@@ -149,3 +149,14 @@ def test_a_graph_that_changes_is_refused():
     with pytest.raises(ValueError, match="changes from round to round"):
         prepare(graph=build_graph("directed-exponential", 8), **numbers)
     assert prepare(graph=full(2), **numbers)
+
+
+def test_settings_say_the_numbers_that_are_used():
+    def said(compressor: Compressor) -> list[object]:
+        settings = Settings(compressor=compressor)
+        return [settings.kept, settings.bits, settings.mask_seed]
+
+    assert said(Compressor.TOP_K) == [0.1, None, None]
+    assert said(Compressor.RANDOM_K) == [0.1, None, 0]
+    assert said(Compressor.QUANTISED) == [None, 8, None]
+    assert said(Compressor.NONE) == [None, None, None]
