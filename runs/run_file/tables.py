@@ -44,6 +44,7 @@ GraphName = Literal[
     "bipartite",
     "grid",
     "star",
+    "server",
     "erdos-renyi",
     "directed-ring",
     "directed-exponential",

@@ -51,7 +51,7 @@ def account(  # every number that a figure depends on has a name here
     batch_size: float | None = None,
     records: float | None = None,
     form: Form | str = Form.REPAIRED,
-    adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: Adjacency | str | None = None,
     records_per_person: int = 1,
     unit: Unit | str = Unit.RECORD,
     accountant: Accountant | str = Accountant.PLD,
@@ -83,9 +83,11 @@ def account(  # every number that a figure depends on has a name here
             costs does not depend on it, but `Account.bound` needs it.
         records: public number of records of an average agent, where the start draws a batch.
         form: "repaired", or "published" where the algorithm has both.
-        adjacency: how two neighbouring data sets differ.
+        adjacency: how two neighbouring data sets differ; by default a record more or less, and
+            at unit="agent" the data of an agent zeroed out.
         records_per_person: states epsilon of so many records of one person besides.
-        unit: whose presence is hidden.
+        unit: whose data are hidden: "record", or "agent" for all data of one agent, whose
+            contributions have to be clipped as whole vectors.
         accountant: how rounds are added up.
         settings: the algorithm's own hyper-parameters by name.
 
@@ -104,6 +106,13 @@ def account(  # every number that a figure depends on has a name here
     >>> round(account("dp-dpsgd", graph="ring:10", rounds=500, sampling_rate=0.01, delta=1e-5,
     ...     epsilon=2).noise_multiplier, 3)
     0.852
+
+    All data of one agent, of which the mean gradient is clipped:
+
+    >>> round(account("whisper", graph="ring:10", rounds=5000, sampling_rate=0.1, delta=1e-5,
+    ...     noise_multiplier=100, clip="batch", unit="agent", adjacency="replace-one",
+    ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 3)
+    6.573
     """
     chosen = algorithm_of(algorithm, step, settings=settings)
     if links not in _LINKS:
@@ -127,8 +136,9 @@ def account(  # every number that a figure depends on has a name here
             raise InputTypeError(f"adversary {name!r:.40} must be a name, such as 'eavesdropper'")
     if victim is not None and (isinstance(victim, bool) or not isinstance(victim, int)):
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
-    if Unit(unit) is not Unit.RECORD:
-        raise InputError(f"unit={unit!r:.40} must be 'record': {NOT_A_CLIENT}")
+    whose = Unit(unit)
+    if whose is Unit.CLIENT:
+        raise InputError(f"unit={unit!r:.40} is not to be had here: {NOT_A_CLIENT}")
     subject = Subject(
         algorithm=chosen.algorithm,
         settings=chosen.settings,
@@ -145,8 +155,8 @@ def account(  # every number that a figure depends on has a name here
         subject,
         statement=Statement(
             delta=delta,
-            adjacency=Adjacency(adjacency),
-            unit=Unit(unit),
+            adjacency=whose.usual_adjacency if adjacency is None else Adjacency(adjacency),
+            unit=whose,
             accountant=Accountant(accountant),
             records_per_person=records_per_person,
         ),
@@ -210,7 +220,7 @@ def account_of(
         notice(price.words)
     figures = figures_of(
         subject,
-        Asked(names, victim, encrypted),
+        Asked(names, victim, encrypted, statement.unit),
         statement=statement,
         noise_multiplier=noise_multiplier,
         epsilon=epsilon,

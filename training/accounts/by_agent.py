@@ -120,4 +120,6 @@ def _release(r: Release) -> tuple[float | str, ...]:
         r.first,
         r.reach,
         r.interleaved,
+        r.cohort,
+        r.several,
     )

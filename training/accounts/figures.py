@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement
+from ...privacy.guarantee import Statement, Unit
 from ...privacy.view.view import UnsupportedView
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.guarantees import calibrated_multiplier
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity
+from ..tracing.agents import at_unit
 from ..tracing.trace import AlgorithmTrace
 from .proportion import proportional, without_noise
 from .subject import Subject
@@ -37,17 +38,20 @@ class Asked(NamedTuple):
         adversaries: by name.
         victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        unit: whose data are hidden.
     """
 
     adversaries: Sequence[str]
     victim: int | None = None
     encrypted: bool = False
+    unit: Unit = Unit.RECORD
 
     def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
 
         Without noise there is nothing that a whole run would hide, so it is not looked at.
         """
+        traces = at_unit(traces, self.unit)
         found = joint_sensitivities(
             traces,
             list(dict.fromkeys(self.adversaries)),

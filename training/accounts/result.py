@@ -20,7 +20,9 @@ from ..presentation.plots import plot
 from ..presentation.rows import as_frame, as_json
 from ..presentation.summary import Summary
 from ..presentation.text import as_rich, as_text
+from ..tracing.agents import at_unit
 from ..tracing.scripts import Scripts
+from ..tracing.trace import AlgorithmTrace
 from .by_agent import epsilon_by_agent, exposures_by_agent
 from .subject import Subject
 
@@ -115,7 +117,7 @@ class Account:
         The run is traced once more for it, at its own noise.
         """
         every = exposures_by_agent(
-            self.subject.trace(self.noise_multiplier),
+            self._traces(),
             dict(self.joint_sensitivities),
             sampling_rate=self.sampling_rate,
             encrypted=self.encrypted,
@@ -129,6 +131,10 @@ class Account:
             )
             for name, of in every.items()
         }
+
+    def _traces(self) -> AlgorithmTrace:
+        """The run at its noise, traced once more."""
+        return at_unit(self.subject.trace(self.noise_multiplier), self.said_of.unit)
 
     def _check_asked(self, adversary: str) -> None:
         if adversary not in self.guarantees:
@@ -162,7 +168,7 @@ class Account:
         """
         stated = self[adversary]
         return explain(
-            self.subject.trace(self.noise_multiplier),
+            self._traces(),
             stated,
             self.joint_sensitivities[adversary],
             encrypted=self.encrypted,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
-from ..algorithms.algorithm import Bound, check_blocks, check_weights
+from ..algorithms.algorithm import Bound
 from ..data.dataset import Examples
 from ..data.partition import poisson_batch
 from ..data.store import Held, moved, placed
@@ -32,7 +32,7 @@ from .exchange import check_same_root, gather, share_root, warm_up
 from .links import Links
 from .messages import Gathered
 from .randomness import Purpose, SecretRandomness
-from .ranks import Ranks
+from .ranks import Ranks, check_fit
 from .recording import KeptNoise, Recorded, Recording
 from .tensor_round import TensorRound
 from .transcript import Tap
@@ -116,7 +116,8 @@ class Engine:
         scripts: Scripts | None = None,
         noise_tests: NoiseTests | None = None,
     ) -> None:
-        _check_fit(setting, bound, ranks)
+        blocks = len(setting.task.dimensions) if setting.task else 1
+        check_fit(bound, setting.graph, blocks=blocks, ranks=ranks)
         if ranks is not None:
             warm_up(ranks, device=setting.device)
 
@@ -197,6 +198,17 @@ class Engine:
             at = self._where_records_are(drawn)
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
+        def take_all() -> list[Examples]:
+            own = {a: self._shards[a].size for a in self._mine if a not in planted}
+            at = self._where_records_are({a: torch.arange(size) for a, size in own.items()})
+            return [self._batch(a, planted=planted, at=at) for a in self._mine]
+
+        def draw_cohort(call: int, rate: float) -> Tensor:
+            taking = self._randomness.coins(round=index, call=call, rows=self._mine, rate=rate)
+            if recorded is not None:
+                recorded.cohorts.append(taking)
+            return taking
+
         links, task = self._links[self.setting.graph.at(index)], self.setting.task
         sizes = task.dimensions if task else (len(self._initial),)
         made = TensorRound(
@@ -205,6 +217,8 @@ class Engine:
             initial=self._initial,
             gradients=self._gradients,
             draw=draw,
+            take_all=take_all,
+            draw_cohort=draw_cohort,
             randomness=randomness,
             sizes=sizes,
             projection=task.project if task else None,
@@ -385,14 +399,3 @@ def gradients_of(setting: Setting) -> ClippedSums:
         agents=setting.graph.agents,
         batch_size=setting.sampling_rate * mean(s.size for s in setting.shards),
     )
-
-
-def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
-    """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
-    check_weights(setting.graph, bound.weights)
-    check_blocks(bound, len(setting.task.dimensions) if setting.task else 1)
-    if ranks is not None and ranks.agents != setting.graph.agents:
-        raise InputError(
-            f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give both the "
-            "same"
-        )

@@ -211,11 +211,11 @@ class _Run:
             status, releases = Status.CANNOT_BE_EXPRESSED, list[Release]()
             for part in self._parts:
                 batches = part.base.of_victim(victim).values()
-                for (columns, bounds, own), reach in zip(
+                for (columns, bounds, draws), reach in zip(
                     batches, part.base.reaches(victim), strict=True
                 ):
-                    rate = self._rate if own is None else own
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
+                    rate = draws.rate(self._rate)
                     releases.append(Release(mu, rate, part.rounds, count, part.first, *reach))
             return JointSensitivity(who, victim, tuple(releases), status, str(reason))
 
@@ -225,12 +225,14 @@ class _Run:
         releases = [
             Release(
                 self._traces.per_multiplier(s.mu * part.factor),
-                self._rate if s.sampling_rate is None else s.sampling_rate,
+                s.draws.rate(self._rate),
                 part.rounds,
                 s.contributions,
                 part.first,
                 s.reach,
                 s.interleaved,
+                s.draws.cohort,
+                s.several,
             )
             for part in self._parts
             for s in found[id(part.base)]
@@ -330,8 +332,12 @@ def single_message(
     for part in _parts(traces):
         alone, kind = part.base.single_message(victim)
         mu = traces.per_multiplier(alone * part.factor)
-        own = [drawn for _, _, drawn in part.base.of_victim(victim).values()]
-        largest = max((rate if r is None else r for r in own), default=rate)
+        own = part.base.of_victim(victim)
+        under = {batch for batch, cohort in own if cohort is not None}
+        drawn = [
+            draws for key, (_, _, draws) in own.items() if key[1] is not None or key[0] not in under
+        ]
+        largest = max((draws.cohort * draws.rate(rate) for draws in drawn), default=rate)
         ball = all(reach is Reach.BALL for reach, _ in part.base.reaches(victim))
         reach = Reach.BALL if ball else Reach.SUM
         releases.append(Release(mu, largest, part.rounds, 1, part.first, reach))

@@ -28,9 +28,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.participation import Draws
 from ...privacy.view.view import UnsupportedView, View
+from ..tracing.batches import Key, Sensitivity, joined, mu_by_batch
 from ..tracing.linear_forms import Messages, NoiseSources
-from ..tracing.round_trace import RoundTrace, Sensitivity, mu_by_batch
+from ..tracing.round_trace import RoundTrace
 from .implied_messages import Relations
 from .shared_view import Pairs, SharedView, entries
 
@@ -38,6 +40,7 @@ _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of t
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it
 
 _Batches = Sequence[tuple[Sequence[int], Sequence[float]]]
+_Batch = tuple[list[int], list[float], Draws]
 
 
 class LocalViews:
@@ -65,7 +68,7 @@ class LocalViews:
         self.problems: dict[Any, _Problem] = {}
         self._relations = Relations(trace.record)
         self._shared: dict[bytes, SharedView] = {}
-        self._batches: dict[int, list[tuple[list[int], list[float], float | None]]] = {}
+        self._batches: dict[int, dict[Key, _Batch]] = {}
         self._seen_by, self._known_to = _seen_by(trace), _known_to(trace)
 
     def of_adversary(self, who: Adversary) -> AdversaryView:
@@ -150,10 +153,10 @@ class LocalViews:
                 self.problems[key] = problem
         return _Local(rows, problem, columns, names)
 
-    def batches(self, victim: int) -> list[tuple[list[int], list[float], float | None]]:
-        """Positions among the contributions, bounds and sampling rate of a victim's batches."""
+    def batches(self, victim: int) -> dict[Key, _Batch]:
+        """As `RoundTrace.of_victim`."""
         if victim not in self._batches:
-            self._batches[victim] = list(self.trace.of_victim(victim).values())
+            self._batches[victim] = self.trace.of_victim(victim)
         return self._batches[victim]
 
 
@@ -198,16 +201,17 @@ class AdversaryView:
         """
         if victim in self._who.agents:
             raise UnsupportedView(f"{self._who.name} contains the victim {victim}; choose another")
-        batches = self._views.batches(victim)
+        by_key = self._views.batches(victim)
+        batches = list(by_key.values())
         local = self._local(np.asarray([c for held, _, _ in batches for c in held], dtype=int))
         mus = local.mus([(held, bounds) for held, bounds, _ in batches])
         trace, found = self._views.trace, []
         reaches = trace.reaches(victim)
-        for mu, (held, bounds, rate), reach in zip(mus, batches, reaches, strict=True):
+        for mu, (held, bounds, draws), reach in zip(mus, batches, reaches, strict=True):
             count = trace.count(held)
-            because = trace.reason(mu, bounds, count=count)
-            found.append(Sensitivity(mu, rate, count, because, *reach))
-        return found
+            because = trace.reason(mu, bounds, count=count, draws=draws)
+            found.append(Sensitivity(mu, draws, count, because, *reach))
+        return joined(found, list(by_key), unit=trace.unit)
 
     @cached_property
     def _masks(self) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Adversary
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
-from ...privacy.participation import Event, Reach, group
+from ...privacy.participation import Event, Reach, cohort, group
 from ...privacy.view.view import UnsupportedView
 
 __all__ = [
@@ -38,6 +38,9 @@ class Release(NamedTuple):
             of what a record that is added changes; "sum" holds always.
         interleaved: whether contributions to another batch of the round come between, or these
             between those; of a whole run, whether records may take part in rounds of their own.
+        cohort: probability that the agent takes part in the rounds, which nobody sees; the sampling
+            rate is that within it.
+        several: how many batches of a cohort have this joint sensitivity each.
     """
 
     joint_sensitivity: float
@@ -47,6 +50,18 @@ class Release(NamedTuple):
     first: int = 1
     reach: Reach = Reach.SUM
     interleaved: bool = False
+    cohort: float = 1.0
+    several: int = 1
+
+    @property
+    def rate(self) -> float:
+        """The probability that a record is in one batch."""
+        return self.cohort * self.sampling_rate
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """All but how much it costs: what victims are compared by."""
+        return self._replace(joint_sensitivity=0.0, contributions=0)
 
 
 class JointSensitivity(NamedTuple):
@@ -95,10 +110,7 @@ def worst(every: Sequence[JointSensitivity]) -> JointSensitivity:
     """The one that costs most; where none is worst in every round, the worst of each round."""
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
     top = max(every, key=cost)
-    shapes = {
-        tuple((r.sampling_rate, r.rounds, r.first, r.reach, r.interleaved) for r in e.releases)
-        for e in every
-    }
+    shapes = {tuple(r.shape for r in e.releases) for e in every}
     if len(shapes) != 1:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
     rounds = list(zip(*(e.releases for e in every), strict=True))
@@ -133,9 +145,10 @@ def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
                 f"joint_sensitivity={release.joint_sensitivity} must be a number >= 0; the "
                 "view's entries overflow or are not numbers"
             )
-        if not 0 <= release.sampling_rate <= 1:
-            raise InputError(f"sampling_rate={release.sampling_rate} must lie in [0, 1]")
-    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
+        for name in ("sampling_rate", "cohort"):
+            if not 0 <= getattr(release, name) <= 1:
+                raise InputError(f"{name}={getattr(release, name)} must lie in [0, 1]")
+    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.rate > 0)
 
 
 def counted(
@@ -156,16 +169,24 @@ def counted(
     counts: Counter[Event] = Counter()
     for r in releases:
         added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
-        if r.reach is Reach.BALL and r.interleaved and not added and r.sampling_rate < 1:
+        if r.reach is Reach.BALL and r.interleaved and not added and r.rate < 1:
             raise UnsupportedMechanism(
                 "clipped means of a batch that interleaves with another batch have no bound under "
                 f"adjacency='{adjacency}'; take all contributions of a batch before those of the "
                 "next, or use round.clipped_sums"
             )
+        if r.several > 1 and records > 1:
+            raise UnsupportedMechanism(
+                f"records_per_person={records} has no bound where {r.several} batches of one "
+                "secret cohort are released; leave it out, or draw one batch a round"
+            )
         # Several records move one ball no further than one does; each may move balls of its own.
-        apart = records > 1 and r.interleaved and r.sampling_rate == 1
+        apart = r.several > 1 or (records > 1 and r.interleaved and r.rate == 1)
         ball = r.reach is Reach.BALL and not apart
-        moves = group(records, r.sampling_rate)
+        if r.several > 1:
+            moves = cohort(r.cohort, r.several, r.sampling_rate)
+        else:
+            moves = group(records, r.sampling_rate, within=r.cohort)
         moves = moves.as_ball if ball else moves
         # A record that is added changes what stays in a ball by twice the radius, as it would a sum
         # of that sensitivity.

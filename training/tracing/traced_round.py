@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.participation import Reach
+from ...privacy.participation import Draws, Reach
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
+from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
     SERVER,
     Agents,
     Batch,
+    Cohort,
     Edges,
     Server,
     UndeclaredOperation,
@@ -26,7 +28,7 @@ from ..step.values import (
     check_table,
 )
 from .arguments import checked_clip_norm, checked_factor, checked_knowers, checked_number
-from .linear_forms import Contributions, Known, LinearForms, Messages, NoiseSources
+from .linear_forms import Contributions, Known, LinearForms, Messages, NoiseSources, combined
 from .record import Recorder, RoundRecord
 
 __all__ = ["RoundRecord", "TracedRound"]
@@ -47,6 +49,7 @@ class TracedRound(Operations):
         self.weights = Edges(self.weight_table)
         self._record = Recorder()
         self._drawn: list[Batch] = []
+        self._cohorts: list[Cohort] = []
 
     @property
     def index(self) -> int:
@@ -108,6 +111,7 @@ class TracedRound(Operations):
         reach: Reach = Reach.SUM,
     ) -> tuple[P, ...]:
         del coefs  # public; the bound is on the combination, whatever they are
+        self._record.take((batch.call,))
         # The models count as seen, so that gradients at them are functions of the batch alone.
         blocks = self._blocks(points)
         for point in points:
@@ -158,6 +162,37 @@ class TracedRound(Operations):
         )
         return mean
 
+    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        # The start counts as seen; from there to the end everything is the agent's own.
+        self._record.take(tuple(batch.call for batch in asked.batches))
+        block = self._record.rows(point, "local_update").block
+        if block:
+            raise UndeclaredOperation("round.local_update of dual variables: it takes parameters")
+        self._record.note_given(point)
+        self._record.count_as_seen(point, "model at which local steps begin")
+        bound = math.inf if asked.clip_norm is None else 2.0 * asked.clip_norm  # the diameter
+        return self._contributed(
+            bounds=np.full(self.agents, bound),
+            batch=asked.call,
+            draws=Draws(tuple(batch.sampling_rate for batch in asked.batches)),
+            reach=Reach.BALL,
+        )
+
+    def _contributed(self, *, bounds: np.ndarray, **how: Any) -> Agents:
+        """A contribution of every agent."""
+        return Agents(
+            self._record.add(
+                Contributions(
+                    start=self._record.width,
+                    owners=np.arange(self.agents),
+                    bounds=bounds,
+                    sampling_rate=None,
+                    first_vector=self._record.new_vectors(self.agents),
+                    **how,
+                )
+            )
+        )
+
     def _blocks(self, points: Sequence[tuple[P, ...]]) -> list[int]:
         """The blocks of a point, the same for every point and each of them once."""
         every = [[self._record.rows(v, "clipped_sums").block for v in point] for point in points]
@@ -200,7 +235,7 @@ class TracedRound(Operations):
         )
         if mixing is None:
             return type(like)(unit * std)
-        return type(like)(_combined(mixing, unit) * std)
+        return type(like)(combined(mixing, unit) * std)
 
     def _holders(self, value: Value) -> np.ndarray:
         """Who holds each row."""
@@ -227,6 +262,11 @@ class TracedRound(Operations):
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         check_holder("broadcast", value, Agents)
+        if not self._graph.has_links:
+            raise UndeclaredOperation(
+                f"round.broadcast on graph {self._graph.name!r}, which has no links between agents: "
+                "choose another graph, or an algorithm with a server"
+            )
         crosses = self._receivers != self._senders
         links = np.c_[self._senders[crosses], self._receivers[crosses]]
         rows = self._record.rows(value, "broadcast")
@@ -263,13 +303,30 @@ class TracedRound(Operations):
         sent = self._send(rows, kind=kind, senders=np.array([SERVER]), links=links)
         return Agents(sent, torch.zeros(self.agents, dtype=torch.int64))
 
-    def average(self, value: Agents) -> Server:
-        """See `Round.average`."""
-        check_holder("average", value, Agents)
+    def _average(self, value: Agents) -> Server:
         return self._mean(self._record.rows(value, "average"))
 
+    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        # Rows that hold nothing but the agent's own data are 0 where it does not take part.
+        found = self._record.bounds_of_secret(value, "an average under a secret cohort")
+        if not found.centred:
+            raise UndeclaredOperation(
+                "round.average of a bounded function under a secret cohort: it need not be 0 "
+                "without data; average clipped contributions"
+            )
+        drawn = self._contributed(
+            bounds=found.bounds,
+            batch=found.batch,
+            draws=Draws(found.draws.rates, cohort.rate),
+            cohort=cohort.call,
+            block=value.rows.block,
+            reach=found.reach,
+        )
+        share = np.full((1, self.agents), 1.0 / (cohort.rate * self.agents))
+        return Server(combined(share, self._record.rows(drawn, "average")))
+
     def _mean(self, rows: LinearForms) -> Server:
-        return Server(_combined(np.full((1, self.agents), 1.0 / self.agents), rows))
+        return Server(combined(np.full((1, self.agents), 1.0 / self.agents), rows))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
@@ -278,7 +335,7 @@ class TracedRound(Operations):
         check_holder("sum_in", value, Edges)
         rows = self._record.rows(value if weights is None else value * weights, "sum_in")
         edges = np.arange(len(self._receivers))
-        return Agents(_combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
+        return Agents(combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
@@ -319,20 +376,13 @@ class TracedRound(Operations):
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
         found = self._record.bounds_of_secret(secret, "bounded")
         self._record.blames.append(blame)
-        return Agents(
-            self._record.add(
-                Contributions(
-                    start=self._record.width,
-                    owners=np.arange(self.agents),
-                    bounds=lipschitz * found.bounds,
-                    batch=found.batch,
-                    sampling_rate=found.sampling_rate,
-                    first_vector=self._record.new_vectors(self.agents),
-                    blame=blame,
-                    block=secret.rows.block,
-                    reach=found.reach,
-                )
-            )
+        return self._contributed(
+            bounds=lipschitz * found.bounds,
+            batch=found.batch,
+            draws=found.draws,
+            blame=blame,
+            block=secret.rows.block,
+            reach=found.reach,
         )
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
@@ -354,18 +404,3 @@ class TracedRound(Operations):
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
         return self._record.finish(state, agents=self.agents)
-
-
-def _combined(weights: Any, rows: LinearForms) -> LinearForms:
-    """Public combinations of rows, weights (combinations, rows)."""
-    from scipy.sparse import csr_array
-
-    public = csr_array(weights)
-    matrix = csr_array(public @ rows.matrix)
-    several = bool((np.diff(public.indptr) > 1).any())
-    return rows.summed(
-        matrix,
-        csr_array(abs(public) @ abs(rows.matrix)),
-        history=rows.history.plus(rows.history) if several else rows.history,
-        residue=None if rows.residue is None else csr_array(public @ rows.residue),
-    )
