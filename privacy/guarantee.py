@@ -61,6 +61,15 @@ class Unit(enum.StrEnum):
         raise InputError(f"unit={value!r} must be 'record' or 'agent'")
 
     @property
+    def words(self) -> str:
+        """What it is one of.
+
+        >>> Unit.AGENT.words
+        'all data of one agent'
+        """
+        return "one record" if self is Unit.RECORD else f"all data of one {self.value}"
+
+    @property
     def usual_adjacency(self) -> Adjacency:
         """How data sets differ where nobody says it.
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Status, Unit
 from ...reports.judgement.phrases import STATUSES, adversary_words
 from ...reports.schema import Total
 from ...reports.total.words import epsilon_words
@@ -52,8 +52,9 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     Args:
         adversaries: as in the "adversaries" of `overhear plan --json`.
     """
+    unit = Unit(adversaries[0]["unit"]) if adversaries else Unit.RECORD
     table = Table(
-        title="Who could learn what about one record", title_justify="left", box=box.SIMPLE_HEAD
+        title=f"Who could learn what about {unit.words}", title_justify="left", box=box.SIMPLE_HEAD
     )
     table.add_column("adversary", style="bold")
     for head in ("victim", "joint\nsens.", "effective\nmultipl.", "epsilon", "delta"):

@@ -198,9 +198,11 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         "adversary": FINAL_MODELS.name,
         "adversaries": (FINAL_MODELS.name,),
         "victim": None,
+        "unit": "record",  # guesses are about records, whatever the run's figures are about
     }
+    of_records = config.model_copy(update={"privacy": p.model_copy(update=asked)})
     plan = make_plan(
-        config.model_copy(update={"privacy": p.model_copy(update=asked)}),
+        of_records,
         graph=built.setting.graph,
         batch_size=built.batch_size,
         begun=True,
@@ -212,7 +214,7 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         return Proof(limit=None, status=status_word(stated.status), because=because)
     claim = claim_of(
         plan.exposures[FINAL_MODELS.name],
-        statement=statement_of(config),
+        statement=statement_of(of_records),
         noise_multiplier=multiplier,
         rounds=plan.rounds,
     )

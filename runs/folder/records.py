@@ -78,6 +78,8 @@ class ExposureFacts(Described):
     """Whether all rounds are one release, in which none may repeat."""
     releases: list[tuple[NotNegative, Fraction, Count, Count, Count, Literal["sum", "ball"]]]
     """Joint sensitivity, sampling rate, rounds, contributions, first round and reach of each."""
+    cohorts: list[tuple[Fraction, Count]] | None = None
+    """Of each the rate of its secret cohort, and how many batches have it, where there is one."""
 
     @classmethod
     def of(cls, exposure: JointSensitivity) -> ExposureFacts:
@@ -95,6 +97,9 @@ class ExposureFacts(Described):
                 )
                 for r in exposure.releases
             ],
+            cohorts=[(r.cohort, r.several) for r in exposure.releases]
+            if any(r.cohort < 1 for r in exposure.releases)
+            else None,
         )
 
     def figures(self) -> dict[str, float]:
@@ -113,6 +118,8 @@ class ExposureFacts(Described):
             names = zip(Release._fields[: len(figures)], figures, strict=True)
             found |= {f"{name} of release {at}": figure for name, figure in names}
             found[f"release {at} stays in a ball"] = Reach(reach) is Reach.BALL
+        for at, (rate, several) in enumerate(self.cohorts or (), start=1):
+            found |= {f"cohort of release {at}": rate, f"batches of release {at}": several}
         return found
 
 

@@ -251,14 +251,31 @@ class PrivacyTable(Table):
     """Those that plan and report name; by default outsiders and the worst one or coalition."""
     victim: Index | None = None
     """Agent whose record is meant; by default the worst one."""
-    unit: Literal["record"] = "record"
-    """Whose presence is hidden."""
+    unit: Literal["record", "agent"] = "record"
+    """Whose data are hidden: one record, or all data of an agent, of which whole vectors are
+    clipped."""
     records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
     """States epsilon of so many records of one person at one agent besides that of one record."""
     adjacency: Literal["add-or-remove-one", "zero-out", "replace-one"] = "add-or-remove-one"
-    """How two neighbouring data sets differ."""
+    """How two neighbouring data sets differ; of unit = "agent" zero-out by default."""
     accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
     """How rounds are added up; each is an upper bound."""
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> Self:
+        from ...privacy.accounting.request import Adjacency
+        from ...privacy.guarantee import Statement, Unit
+
+        unit = Unit(self.unit)
+        said = "adjacency" in self.model_fields_set
+        adjacency = Adjacency(self.adjacency) if said else unit.usual_adjacency
+        Statement(
+            delta=self.delta,
+            adjacency=adjacency,
+            unit=unit,
+            records_per_person=self.records_per_person,
+        )  # refuses what does not go together
+        return self.model_copy(update={"adjacency": str(adjacency)})
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:

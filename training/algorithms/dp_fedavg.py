@@ -38,7 +38,7 @@ from ...privacy.errors import InputError
 from ..step.handles import Agents
 from ..step.local_steps import MOST_STEPS
 from ..step.round import Round
-from ..step.values import ALL
+from ..step.values import ALL, Batch
 from .algorithm import Algorithm
 
 __all__ = ["ALGORITHM", "LocalData", "Settings", "State", "init", "step"]
@@ -103,10 +103,11 @@ def step(
 ) -> State:
     """One round; the numbers are the steps above."""
     cohort = round.cohort(cohort_rate)  # 1
+    batch: Batch | tuple[Batch, ...] = ALL
     if local_data is LocalData.EACH:
         batch = tuple(round.draw() for _ in range(local_steps))
-    else:
-        batch = ALL if local_data is LocalData.ALL else round.draw()
+    elif local_data is LocalData.ONE:
+        batch = round.draw()
     changed = round.local_update(  # 2, 3
         state.x,
         steps=local_steps,

@@ -120,7 +120,6 @@ class Engine:
         check_fit(bound, setting.graph, blocks=blocks, ranks=ranks)
         if ranks is not None:
             warm_up(ranks, device=setting.device)
-
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound, self._noise_tests = ranks, bound, noise_tests
         self.scripts: Scripts = scripts or ScriptsOnDemand(
@@ -132,7 +131,7 @@ class Engine:
         self._draws_own_root = randomness is None
         self._randomness = randomness or self._fresh_randomness()
 
-        # What every round needs and none changes: links, gradients, the initial model, records.
+        # What no round changes: links, gradients, the initial model, records.
         self._links = {
             graph: Links(graph, device=setting.device, dtype=setting.dtype, ranks=ranks)
             for graph in setting.graph.graphs
@@ -195,19 +194,20 @@ class Engine:
             }
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
-            at = self._where_records_are(drawn)
+            return taken(drawn)
+
+        def taken(where: Mapping[int, Tensor]) -> list[Examples]:
+            at = self._where_records_are(where)
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
         def take_all() -> list[Examples]:
-            own = {a: self._shards[a].size for a in self._mine if a not in planted}
-            at = self._where_records_are({a: torch.arange(size) for a, size in own.items()})
-            return [self._batch(a, planted=planted, at=at) for a in self._mine]
+            return taken({a: torch.arange(s.size) for a, s in self._shards.items()})
 
         def draw_cohort(call: int, rate: float) -> Tensor:
-            taking = self._randomness.coins(round=index, call=call, rows=self._mine, rate=rate)
+            found = self._randomness.coins(round=index, call=call, rows=self._mine, rate=rate)
             if recorded is not None:
-                recorded.cohorts.append(taking)
-            return taking
+                recorded.cohorts.append(found)
+            return found
 
         links, task = self._links[self.setting.graph.at(index)], self.setting.task
         sizes = task.dimensions if task else (len(self._initial),)
@@ -266,12 +266,11 @@ class Engine:
     def _start(self, *, recorded: Recorded | None, to_taps: bool) -> None:
         # Started again, a run must not release other values under the same noise.
         if self.state is not None:
-            self._randomness = (
-                self._fresh_randomness() if self._draws_own_root else self._randomness.renewed()
-            )
+            renew = self._fresh_randomness if self._draws_own_root else self._randomness.renewed
+            self._randomness = renew()
         if self.ranks is not None:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
-        # A start that only tells the shapes of the state sums over no records and tells no tap.
+        # A start that only tells shapes sums over no records and tells no tap.
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
         current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
@@ -338,7 +337,7 @@ class Engine:
 
     @property
     def layout(self) -> str:
-        """The gradient layout in use; of gradients of the caller's own "given"."""
+        """The gradient layout in use, or "given" where the caller gave the gradients."""
         return getattr(self._gradients, "layout", "given")
 
     @property

@@ -49,10 +49,8 @@ __all__ = ["DrawBatch", "TensorRound"]
 
 # (call, sampling rate) -> a batch for each agent that is here
 DrawBatch = Callable[[int, float | None], Sequence[Examples]]
-# () -> all records of each agent that is here
-TakeAll = Callable[[], Sequence[Examples]]
-# (call, rate) -> (agents that are here, 1) 1 for those that take part, 0 for others
-DrawCohort = Callable[[int, float], Tensor]
+TakeAll = Callable[[], Sequence[Examples]]  # of each agent that is here
+DrawCohort = Callable[[int, float], Tensor]  # (agents that are here, 1): whether each takes part
 
 
 class TensorRound(Operations):
@@ -311,9 +309,8 @@ class TensorRound(Operations):
         return self._mean(value.rows)
 
     def _average_of(self, value: Agents, cohort: Cohort) -> Server:
-        rows = value.rows
-        mean = self._mean(rows * self._taking_part[cohort.call].to(rows))
-        return mean * (1.0 / cohort.rate)
+        taking = self._taking_part[cohort.call].to(value.rows)
+        return self._mean(value.rows * taking) * (1.0 / cohort.rate)
 
     def _mean(self, rows: Tensor) -> Server:
         """The mean over all agents, of the same rows in the same order on every rank."""

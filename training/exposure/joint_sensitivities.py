@@ -135,7 +135,10 @@ class _Run:
         found: list[JointSensitivity] = []
         local = list[_Seen]()
         spanning = list[Adversary]()
-        every = {v for _, victims in asked for v in victims}
+        every = set[int]()
+        for _, victims in asked:
+            if len(every) < self._traces.start.record.agents:
+                every.update(victims)
         # Single agents of local rows wait until those that fare alike are known, and so do those
         # to whom the graph is one problem; all others are looked at with each of their victims.
         for who, victims in asked:

@@ -245,14 +245,29 @@ class AdversaryView:
 
 
 class _Problem:
-    """A view over columns without names, and the figures that were asked of it."""
+    """A view over columns without names, and the figures that were asked of it.
+
+    Victims whose columns hold the same have the same figures, and are asked about once.
+    """
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._columns = view.contributions.tocsc()  # type: ignore[union-attr] # always sparse here
+        self._columns.sort_indices()
+        self._lengths = np.diff(self._columns.indptr)
+        self._vectors = np.asarray(view.vectors)
         self._found: dict[Any, list[float]] = {}
 
     def mus(self, batches: _Batches) -> list[float]:
-        key = tuple((tuple(columns), tuple(bounds)) for columns, bounds in batches)
+        every = np.asarray([c for columns, _ in batches for c in columns], dtype=int)
+        held = entries(self._columns.indptr, every)
+        key = (
+            self._columns.indices[held].tobytes(),
+            self._columns.data[held].tobytes(),
+            self._lengths[every].tobytes(),
+            _by_appearance(self._vectors[every])[1].tobytes(),
+            tuple(tuple(bounds) for _, bounds in batches),
+        )
         if key not in self._found:
             self._found[key] = mu_by_batch(self._view, batches)
         return self._found[key]

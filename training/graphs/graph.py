@@ -24,7 +24,7 @@ from functools import lru_cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, UndeclaredOperation
 from .mixing import Sums, check_mixing, name_pieces, pieces
 
 __all__ = ["Graph", "GraphSequence", "Topology", "spectral_gap"]
@@ -107,6 +107,18 @@ class Graph:
     def has_links(self) -> bool:
         """Whether some agent hears another one; a single agent has nobody to hear."""
         return self.receivers.size > self.agents or self.agents == 1
+
+    def check_links(self, what: str) -> None:
+        """Refuse what sends along links where there are none.
+
+        Raises:
+            UndeclaredOperation: no agent hears another one.
+        """
+        if not self.has_links:
+            raise UndeclaredOperation(
+                f"{what} on graph {self.name!r}, which has no links between agents: choose another "
+                "graph, or an algorithm with a server"
+            )
 
     @property
     def agents(self) -> int:

@@ -152,7 +152,6 @@ class TracedRound(Operations):
     ) -> P:
         del batch_size
         bound = checked_clip_norm(clip_norm)
-        # Two means of clipped vectors lie in one ball: they differ by its diameter at most.
         (mean,) = self._clipped_sums(
             ((point,),),
             batch=batch,
@@ -238,7 +237,6 @@ class TracedRound(Operations):
         return type(like)(combined(mixing, unit) * std)
 
     def _holders(self, value: Value) -> np.ndarray:
-        """Who holds each row."""
         if isinstance(value, Server):
             return np.array([SERVER])
         return self._receivers if isinstance(value, Edges) else np.arange(self.agents)
@@ -262,11 +260,7 @@ class TracedRound(Operations):
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         check_holder("broadcast", value, Agents)
-        if not self._graph.has_links:
-            raise UndeclaredOperation(
-                f"round.broadcast on graph {self._graph.name!r}, which has no links between agents: "
-                "choose another graph, or an algorithm with a server"
-            )
+        self._graph.check_links("round.broadcast")
         crosses = self._receivers != self._senders
         links = np.c_[self._senders[crosses], self._receivers[crosses]]
         rows = self._record.rows(value, "broadcast")
@@ -370,7 +364,7 @@ class TracedRound(Operations):
             if self._record.is_private(value, "bounded"):
                 self._record.close("released input of bounded", value.rows[others])
 
-        # The result is data of the secret's owner, of the same batch, and heuristic from here on.
+        # Data of the secret's owner, of the same batch, and heuristic from here on.
         self._record.note_given(secret, *released, *private)
         remedy = "the bound on how far the function stretches its secret"
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
