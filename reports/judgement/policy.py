@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
@@ -52,6 +52,17 @@ class Limit(Table):
     """Whose presence is hidden."""
     adjacency: AdjacencyName = "add-or-remove-one"
     """How two neighbouring data sets differ."""
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> Self:
+        if self.unit != "agent" or self.adjacency != "add-or-remove-one":
+            return self
+        if "adjacency" in self.model_fields_set:
+            raise InputError(
+                f"adjacency='{self.adjacency}' means nothing at unit='agent': an agent cannot "
+                "join or leave a fixed graph; use zero-out or replace-one"
+            )
+        return self.model_copy(update={"adjacency": "zero-out"})
 
     @field_validator("adversary")
     @classmethod
