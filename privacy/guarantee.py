@@ -41,28 +41,47 @@ class Status(enum.StrEnum):
 
 
 NOT_A_CLIENT = (
-    "to hide an agent, all that it sends in a round is clipped as one vector and no sampling "
-    "counts, and here single records are clipped; only declared releases can have unit='client'"
+    "only declared releases have unit='client'; use unit='agent', which is all that one agent holds"
 )
 
 
 class Unit(enum.StrEnum):
-    """Whose presence is hidden: a record, or a client with all that it holds.
+    """Whose data are hidden.
 
-    A run of ours clips single records, so its figures are about records; where all that a client
-    sends is clipped as one vector, releases can be declared with the client as their unit.
+    RECORD: one record of one agent.
+    AGENT: all data of one agent of a run. The agent stays in the graph and makes its noise.
+    CLIENT: all data of one client, of declared releases.
     """
 
     RECORD = "record"
+    AGENT = "agent"
     CLIENT = "client"
 
     @classmethod
     def _missing_(cls, value: object) -> Unit:
-        raise InputError(f"unit={value!r} must be 'record': {NOT_A_CLIENT}")
+        raise InputError(f"unit={value!r} must be 'record' or 'agent'")
+
+    @property
+    def words(self) -> str:
+        """What it is one of.
+
+        >>> Unit.AGENT.words
+        'all data of one agent'
+        """
+        return "one record" if self is Unit.RECORD else f"all data of one {self.value}"
+
+    @property
+    def usual_adjacency(self) -> Adjacency:
+        """How data sets differ where nobody says it.
+
+        >>> Unit.AGENT.usual_adjacency
+        <Adjacency.ZERO_OUT: 'zero-out'>
+        """
+        return Adjacency.ZERO_OUT if self is Unit.AGENT else Adjacency.ADD_OR_REMOVE_ONE
 
 
 class Sampling(enum.StrEnum):
-    """How a batch is drawn."""
+    """How a batch is drawn, or whether an agent takes part."""
 
     POISSON = "poisson"
     FULL = "full batch"
@@ -71,6 +90,8 @@ class Sampling(enum.StrEnum):
     CYCLIC = "cyclic"
     TRUNCATED = "truncated"
     ANY = "any: a record may be in every batch"
+    EVERY = "none: an agent takes part in every round"
+    COHORT = "secret cohort"
 
     @classmethod
     def _missing_(cls, value: object) -> Sampling:
@@ -204,7 +225,8 @@ class Statement:
 
     Raises:
         ValueError: a value that is unknown, delta outside (0, 1), holders that repeat or are none,
-            or an accountant that does not cover several records.
+            an accountant that does not cover several records, or an agent that would join or leave
+            a fixed graph.
         TypeError: delta or a count is no number.
 
     >>> Statement(delta=1e-5, adjacency="replace-one").adjacency
@@ -225,6 +247,8 @@ class Statement:
         object.__setattr__(self, "adjacency", Adjacency(self.adjacency))
         object.__setattr__(self, "unit", Unit(self.unit))
         object.__setattr__(self, "accountant", Accountant(self.accountant))
+        if self.unit is Unit.AGENT:
+            self._check_agent()
         if self.records_per_person > 1 and self.accountant is not Accountant.PLD:
             raise InputError(
                 f"records_per_person={self.records_per_person} is added up by accountant='pld' "
@@ -272,10 +296,24 @@ class Statement:
         said = f"{', '.join(first)} and {last}" if first else last
         return f"one person with {said}" if said else ""
 
+    def _check_agent(self) -> None:
+        """Refuse what means nothing where all data of an agent are the unit."""
+        if self.adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+            raise InputError(
+                f"adjacency='{self.adjacency}' means nothing at unit='agent': an agent cannot "
+                "join or leave a fixed graph; use adjacency='zero-out', where its data become "
+                "nothing, or 'replace-one', where they become other data"
+            )
+        if self.records_per_person > 1:
+            raise InputError(
+                f"records_per_person={self.records_per_person} has no effect at unit='agent', "
+                "which hides all records of an agent at once; leave it out"
+            )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarantee:
-    """What one adversary can learn about one record of one victim.
+    """What one adversary can learn about one record of one victim, or about all its data.
 
     Attributes:
         adversary: the name that was asked for.

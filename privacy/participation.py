@@ -32,6 +32,7 @@ from .errors import InputError, InputTypeError
 
 __all__ = [
     "MOST_RECORDS",
+    "Draws",
     "Event",
     "Moves",
     "Reach",
@@ -172,6 +173,34 @@ class Event(NamedTuple):
 Rounds = Sequence[tuple[float, float]] | Mapping[tuple[float, float], int] | Mapping[Event, int]
 
 
+class Draws(NamedTuple):
+    """How a record, or an agent, comes to take part in one contribution.
+
+    Attributes:
+        rates: of each batch that it may be in, each drawn on its own; None is the run's rate, and
+            no batch at all is sure participation.
+        cohort: probability that the agent itself takes part, which nobody sees.
+    """
+
+    rates: tuple[float | None, ...] = (None,)
+    cohort: float = 1.0
+
+    def rate(self, run: float) -> float:
+        """The probability of a record to be in at least one batch, if its agent takes part.
+
+        >>> round(Draws((None, 0.5)).rate(0.1), 6)
+        0.55
+        """
+        if not self.rates:
+            return 1.0
+        rates = [run if own is None else own for own in self.rates]
+        if len(rates) == 1:
+            return rates[0]
+        if max(rates) >= 1.0:
+            return 1.0
+        return -math.expm1(math.fsum(math.log1p(-rate) for rate in rates))
+
+
 def poisson(rate: float) -> Moves:
     """One record that is drawn with probability `rate`.
 
@@ -191,20 +220,23 @@ def always() -> Moves:
     return Moves((1.0,), (1.0,))
 
 
-def group(records: SupportsIndex, rate: float) -> Moves:
+def group(records: SupportsIndex, rate: float, *, within: float = 1.0) -> Moves:
     """Several records of one person, each of which is drawn with probability `rate`.
 
     Args:
         records: from 1 to `MOST_RECORDS`; all of them join or leave together.
         rate: in [0, 1].
+        within: probability of their agent to be in a secret cohort, without which none is drawn.
 
     >>> [round(p, 4) for p in group(2, 0.1).probabilities]
     [0.81, 0.18, 0.01]
+    >>> [round(p, 4) for p in group(2, 0.1, within=0.5).probabilities]
+    [0.905, 0.09, 0.005]
     """
-    count = _count("records_per_person", records)
+    count, drawn = _count("records_per_person", records), poisson(within).rate
     if count == 1:
-        return poisson(rate)
-    return _binomial(count, poisson(rate).rate, root=False, drawn=1.0)
+        return poisson(drawn * poisson(rate).rate)
+    return _binomial(count, poisson(rate).rate, root=False, drawn=drawn)
 
 
 def cohort(rate: float, draws: SupportsIndex = 1, sampling_rate: float = 1.0) -> Moves:

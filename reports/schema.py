@@ -244,7 +244,7 @@ class Total(Described):
     """How many runs."""
     runs: list[TotalRun]
     delta: Delta
-    unit: Literal["record"]
+    unit: Literal["record", "agent"]
     adjacency: Adjacency
     composed: Literal["privacy loss distribution", "as its report"]
     """How; of a single run as its own report does."""

@@ -225,11 +225,11 @@ def test_replacing_a_record_is_not_accounted_by_renyi_divergence(refused: Any) -
 # The unit and the number of rounds
 
 
-def test_hiding_a_whole_agent_is_refused(refused: Any) -> None:
+def test_hiding_a_whole_agent_is_refused_where_single_records_are_clipped(refused: Any) -> None:
     said = refused("privacy.unit=agent")
-    assert "clipped as one vector, and no sampling to count on" in said
-    assert "use unit='record'" in said
-    with pytest.raises(ValueError, match=r"unit='agent' must be 'record': .*clipped as one vector"):
+    assert "use round.clipped_mean or round.local_update" in said
+    assert "or unit='record'" in said
+    with pytest.raises(ValueError, match="an agent cannot join or leave a fixed graph"):
         Statement(delta=1e-5, unit="agent")
 
 

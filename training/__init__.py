@@ -20,12 +20,13 @@ from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, val
 from .models.tasks import ClassWeights, Task
 from .step.handles import Agents, Edges, Server
 from .step.round import Round
-from .step.values import Batch, UndeclaredOperation
+from .step.values import ALL, Batch, Cohort, UndeclaredOperation
 from .tracing.round_trace import RoundTrace
 from .tracing.trace import AlgorithmTrace
 
 __all__ = [
     "ALGORITHMS",
+    "ALL",
     "DATASET_NAMES",
     "GRAPH_NAMES",
     "MODEL_NAMES",
@@ -35,6 +36,7 @@ __all__ = [
     "AlgorithmTrace",
     "Batch",
     "ClassWeights",
+    "Cohort",
     "Dataset",
     "Edges",
     "Engine",

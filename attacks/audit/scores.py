@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...privacy.adversary import Adversary
-from ...training.engine.recording import Recorded
+from ...training.engine.recording import GradientCall, Recorded
 from ...training.engine.transcript import Message
 from ...training.models.tasks import Task
 from ...training.tracing.linear_forms import Contributions
@@ -186,13 +186,13 @@ class Scorer:
         # None of the host's own canaries is known, whichever of its batches they are in.
         every = self._of_agent(happened, host, first)
         noise, left = left, left + rows.adds(every) @ whole[every]
-        for number, (columns, bounds, rate) in enumerate(happened.trace.of_victim(host).values()):
+        for number, (columns, bounds, draws) in enumerate(happened.trace.of_victim(host).values()):
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
             found = rows.filter(mine)
             size = planted.size[mine]
-            q = self._rate if rate is None else rate
+            q = draws.rate(self._rate)
             s = ((found.weights.T @ left) * size).sum(axis=0)
             v = ((found.information @ size) * size).sum(axis=0)
             norms = planted.norms[mine[0]]
@@ -236,13 +236,13 @@ class Scorer:
         energy = rows.noise_energy[:sent]
         batches = happened.trace.of_victim(host).values()
         every = rows.adds(self._of_agent(happened, host, first))[:sent]
-        for columns, bounds, rate in batches:
+        for columns, bounds, draws in batches:
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             own = rows.adds(mine)[:sent]
             # Two batches under one noise are no two messages; the whole view scores them.
             reach_of = np.abs(own).sum(axis=1)
             alone = np.abs(every).sum(axis=1) - reach_of < 1e-12
-            q = self._rate if rate is None else rate
+            q = draws.rate(self._rate)
             for row in np.flatnonzero((energy > 0) & (reach_of > 0) & alone):
                 size = own[row] @ planted.size[mine]
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
@@ -295,7 +295,7 @@ class Scorer:
             done.add(group.first_vector)
             call = next(calls)
             asked = happened.recorded.calls[place]
-            mean_of = None if asked is None else asked.mean_of
+            mean_of = asked.mean_of if isinstance(asked, GradientCall) else None
             clean[here], size[here] = self._amounts(call, mean_of, bound=float(group.bounds[0]))
             part[here] = call.present[call.holders.numpy()]
             norms[here] = call.norms[call.holders.numpy()]

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ...training.data.dataset import Examples
+from ...training.engine.recording import GradientCall
 from ..watching.result import Check
 from ..watching.watched_round import WatchedRound
 from ..watching.watched_run import WatchedRun
@@ -109,7 +110,7 @@ def _work(watched: WatchedRound) -> float:
     total = 0.0
     calls = zip(watched.recorded.contributions, watched.recorded.calls, strict=True)
     for made, call in calls:
-        if call is not None:
+        if isinstance(call, GradientCall):
             sizes = [0 if at is None else len(at) for at in watched.recorded.batches[call.batch]]
             total += made.shape[1] * sum(sizes[holder] for holder in call.holders.tolist())
     return total

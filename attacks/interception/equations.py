@@ -278,7 +278,7 @@ class _Columns:
                 self._system.note_bound(self._column(group, i), float(group.bounds[i]))
             self._system.note(self._column(group, i), value=values[i] if own else None)
             wanted = owner == replay.trial.victim and self._number in replay.attacked
-            if wanted and call is not None and group.block == 0:
+            if wanted and isinstance(call, GradientCall) and group.block == 0:
                 owner = int(call.owners[i])
                 name = f"round {self._number}, batch {group.batch}, at agent {owner}'s model"
                 self._system.targets.append(

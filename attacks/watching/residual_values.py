@@ -179,8 +179,9 @@ class Residuals:
             if isinstance(group, Contributions):
                 made, how = next(calls)
                 unit = torch.finfo(made.dtype).eps
-                value = made if how is None else self._part(watched, how, sums, group.block)
-                if how is not None:
+                value = made
+                if isinstance(how, GradientCall):
+                    value = self._part(watched, how, sums, group.block)
                     more = math.sqrt(unit) * _norms(made, value)
                     more += self._lost(watched, how, group.bounds, unit=unit)
                 size = unit * _norms(made, value)

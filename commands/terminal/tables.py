@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Status, Unit
 from ...reports.judgement.phrases import adversary_words
 from ...reports.schema import PersonTotal, Total
 from ...reports.standing import STATUSES
@@ -55,7 +55,8 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
         adversaries: as in the "adversaries" of `overhear plan --json`.
     """
     several = any(row.get("holders") for row in adversaries)
-    about = "the records of one person" if several else "one record"
+    unit = Unit(adversaries[0]["unit"]) if adversaries else Unit.RECORD
+    about = "the records of one person" if several else unit.words
     table = Table(
         title=f"Who could learn what about {about}", title_justify="left", box=box.SIMPLE_HEAD
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...privacy.guarantee import Unit
 from ...runs.evidence.membership import MembershipRate
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ...runs.plan.second_opinions import bracket_words
@@ -75,8 +76,9 @@ def _adversaries(report: Report) -> Iterator[str]:
                 STATUSES[standing(row.status, float(epsilon))],
             ]
         )
+    unit = Unit(report.plan.adversaries[0].unit) if report.plan.adversaries else Unit.RECORD
     whose = facts_of_report(report).whose
-    yield f"## Who could learn what about {whose or 'one record'}\n"
+    yield f"## Who could learn what about {whose or unit.words}\n"
     yield _table(rows)
     if report.second_opinion:
         yield "".join(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from ...privacy.guarantee import Unit
 from ..cited import Cited
 from ..schema import Report
 from .chart import (
@@ -71,7 +72,8 @@ def epsilon_figure(report: Report, cited: Cited) -> Markup:
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
     x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
     area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1])
-    parts = [axes(area, x_label="training round", y_label="ε spent so far, one record")]
+    unit = Unit(report.plan.adversaries[0].unit) if report.plan.adversaries else Unit.RECORD
+    parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {unit.words}")]
     labels = []
     if limit is not None:
         y = area.y(limit)

@@ -65,8 +65,8 @@ KINDS: Mapping[Kind, str] = {
     ),
     Kind.NOT_ACCOUNTED: "The run does not account for {adversary}, only for {known}.",
     Kind.OTHER_UNIT: (
-        "The figure is for one {unit}, the limit for one {asked_unit}, and nothing here is proven "
-        "for that."
+        "The figure is for one {unit}, the limit for one {asked_unit}, and one says nothing of the "
+        "other."
     ),
     Kind.OTHER_ADJACENCY: "The figure is for {adjacency}, the limit for {asked_adjacency}.",
     Kind.LARGER_DELTA: (

@@ -68,6 +68,17 @@ class Limit(Table):
     adjacency: AdjacencyName = "add-or-remove-one"
     """How two neighbouring data sets differ."""
 
+    @model_validator(mode="after")
+    def _check_unit(self) -> Self:
+        if self.unit != "agent" or self.adjacency != "add-or-remove-one":
+            return self
+        if "adjacency" in self.model_fields_set:
+            raise InputError(
+                f"adjacency='{self.adjacency}' means nothing at unit='agent': an agent cannot "
+                "join or leave a fixed graph; use zero-out or replace-one"
+            )
+        return self.model_copy(update={"adjacency": "zero-out"})
+
     @field_validator("adversary")
     @classmethod
     def _check_adversary(cls, value: str) -> str:

@@ -29,6 +29,13 @@ __all__ = [
 ]
 
 
+_WHAT = {
+    "record": "a given record of agent",
+    "agent": "anything at all of the data of agent",
+    "client": "anything at all of the data of client",
+}
+
+
 def who(claim: Claim, facts: Facts) -> str:
     """An adversary in a sentence."""
     if claim.name == EAVESDROPPER.name and (facts.encrypted or facts.agents == 1):
@@ -217,7 +224,7 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
         words |= {
             "who": name,
             "Who": f"{name[:1].upper()}{name[1:]}",
-            "record": f"{facts.whose or f'a given record of agent {claim.victim}'}{searched}",
+            "record": f"{facts.whose or f'{_WHAT[claim.unit]} {claim.victim}'}{searched}",
             "figure": Figure(kind, claim.epsilon, ("ledger", "epsilon", claim.name) if ran else ()),
             "delta": Figure("small", claim.delta, place if ran else ()),
             "unit": claim.unit,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Status
+from ...privacy.guarantee import Statement, Status, Unit
 from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.folder.same_records import HeldRecords, held_records
@@ -51,6 +51,11 @@ def total_of_runs(
     _check_apart(runs)
     statement = _statement(runs, delta)
     records, holders = _records(runs, assumed=assume_same_records)
+    if statement.unit is Unit.AGENT and holders != "the same":
+        raise InputError(
+            "unit='agent' hides all data of one agent, and which agent holds which records differs "
+            "between the runs, or is not known; give runs of one partition"
+        )
     _check_victims(runs, holders)
     every = [list(run.plan.exposures) for run in runs.values()]
     shared = [name for name in every[0] if all(name in names for names in every)]
@@ -66,7 +71,7 @@ def total_of_runs(
         counted=len(runs),
         runs=[_run(folder, run) for folder, run in runs.items()],
         delta=statement.delta,
-        unit="record",
+        unit="agent" if statement.unit is Unit.AGENT else "record",
         adjacency=statement.adjacency.value,
         composed="as its report" if len(runs) == 1 else "privacy loss distribution",
         records=records,
@@ -128,6 +133,13 @@ def _statement(runs: _Runs, delta: float | None) -> Statement:
         raise InputError(
             f"adjacency differs ({each}), and what neighbouring data sets are must be one for a "
             "total; train with one adjacency, or give the runs of one adjacency"
+        )
+    units = {one.unit.value: folder for folder, one in zip(runs, stated, strict=True)}
+    if len(units) > 1:
+        each = ", ".join(f"{folder}: {name}" for name, folder in units.items())
+        raise InputError(
+            f"unit differs ({each}), and what is hidden must be one for a total; give the runs of "
+            "one unit"
         )
     smallest = min(one.delta for one in stated)
     return replace(stated[0], delta=smallest if delta is None else delta)

@@ -10,6 +10,9 @@ from ...attacks.audit.audit import AGAIN, audit, not_measured
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.checks.checks import engine_checks
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Unit
+from ...training.tracing.linear_forms import Contributions
+from ...training.tracing.trace import trace
 from ..errors import ContradictedProof
 from ..evidence.evidence import read_audit
 from ..evidence.schema import (
@@ -273,6 +276,13 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
             f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
             "audit; attack it instead"
         )
+    if Unit(config.privacy.unit) is Unit.AGENT:
+        raise InputError(
+            "[privacy] unit='agent' cannot be audited: the canaries of an audit are records, and "
+            "no game with all data of an agent is played here; audit a run file with "
+            "unit='record', or rely on the checks of `overhear.testing`"
+        )
+    check_by_records(built, multiplier=multiplier)
     if multiplier == 0:
         raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
     if config.privacy.holders is not None:
@@ -282,6 +292,26 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
             "audit the same run file without holders, which says what one record loses"
         )
     return config.privacy
+
+
+def check_by_records(built: Built, *, multiplier: float) -> None:
+    """Refuse a step whose contributions are not sums or means of records' gradients.
+
+    Raises:
+        ValueError: it takes local steps, or a cohort that nobody sees.
+    """
+    bound = built.bound(multiplier)
+    traced = trace(
+        bound.init, bound.step, graph=built.setting.graph, rounds=1, noise_multiplier=None
+    )
+    parts = [traced.start, *(part for part, _ in traced.rounds)]
+    groups = (g for part in parts for g in part.groups if isinstance(g, Contributions))
+    if any(g.draws is not None and g.blame is None for g in groups):
+        raise InputError(
+            "a step with round.local_update or round.cohort cannot be audited: its contributions "
+            "are no sums of records' gradients, in which canaries could be planted; "
+            "`overhear.testing.check_algorithm` checks that it does what was traced"
+        )
 
 
 def raise_contradiction(found: Audit) -> None:

@@ -200,10 +200,11 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         victim=None,
         holders=None,
         records_held=None,
+        unit="record",  # guesses are about records, whatever the run's figures are about
     )
-    config = config.model_copy(update={"privacy": asked})
+    of_records = config.model_copy(update={"privacy": asked})
     plan = make_plan(
-        config,
+        of_records,
         graph=built.setting.graph,
         batch_size=built.batch_size,
         begun=True,
@@ -215,7 +216,7 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
         return Proof(limit=None, status=status_word(stated.status), because=because)
     claim = claim_of(
         plan.exposures[FINAL_MODELS.name],
-        statement=statement_of(config),
+        statement=statement_of(of_records),
         noise_multiplier=multiplier,
         rounds=plan.rounds,
     )

@@ -80,6 +80,8 @@ class ExposureFacts(Described):
     """Joint sensitivity, sampling rate, rounds, contributions, first round and reach of each."""
     records: list[Count] | None = None
     """Of one person in the batch of each release, where it is not one in all of them."""
+    cohorts: list[tuple[Fraction, Count]] | None = None
+    """Of each the rate of its secret cohort, and how many batches have it, where there is one."""
 
     @classmethod
     def of(cls, exposure: JointSensitivity) -> ExposureFacts:
@@ -100,6 +102,9 @@ class ExposureFacts(Described):
                 )
                 for r in exposure.releases
             ],
+            cohorts=[(r.cohort, r.several) for r in exposure.releases]
+            if any(r.cohort < 1 for r in exposure.releases)
+            else None,
         )
 
     def figures(self) -> dict[str, float]:
@@ -120,6 +125,8 @@ class ExposureFacts(Described):
             found[f"release {at} stays in a ball"] = Reach(reach) is Reach.BALL
         for at, held in enumerate(self.records or [], start=1):
             found[f"records of release {at}"] = held
+        for at, (rate, several) in enumerate(self.cohorts or (), start=1):
+            found |= {f"cohort of release {at}": rate, f"batches of release {at}": several}
         return found
 
 

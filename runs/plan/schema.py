@@ -73,7 +73,7 @@ class PlannedAdversary(Described):
     mu_per_round: NotNegative
     epsilon: NotNegative
     delta: Delta
-    unit: Literal["record"]
+    unit: Literal["record", "agent"]
     adjacency: Adjacency
     sampling: str
     status: Status

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...privacy.accounting.request import Accountant
+from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal
+from ...privacy.guarantee import Goal, Statement, Unit
 from ...privacy.participation import MOST_RECORDS
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table
@@ -44,8 +44,9 @@ class PrivacyTable(Table):
     """Those that plan and report name; by default outsiders and the worst one or coalition."""
     victim: Index | None = None
     """Agent whose record is meant; by default the worst one."""
-    unit: Literal["record"] = "record"
-    """Whose presence is hidden."""
+    unit: Literal["record", "agent"] = "record"
+    """Whose data are hidden: one record, or all data of an agent, of which whole vectors are
+    clipped."""
     records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
     """States epsilon of so many records of one person at one agent besides that of one record."""
     holders: Indices | None = None
@@ -53,9 +54,24 @@ class PrivacyTable(Table):
     records_held: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
     """How many each of `holders` holds; by default one each."""
     adjacency: Literal["add-or-remove-one", "zero-out", "replace-one"] = "add-or-remove-one"
-    """How two neighbouring data sets differ."""
+    """How two neighbouring data sets differ; of unit = "agent" zero-out by default."""
     accountant: Literal["pld", "dp-accounting", "rdp", "prv"] = "pld"
     """How rounds are added up; each is an upper bound."""
+
+    @model_validator(mode="after")
+    def _check_unit(self) -> Self:
+        unit = Unit(self.unit)
+        said = "adjacency" in self.model_fields_set
+        adjacency = Adjacency(self.adjacency) if said else unit.usual_adjacency
+        if unit is Unit.AGENT:
+            Statement(
+                delta=self.delta,
+                adjacency=adjacency,
+                unit=unit,
+                records_per_person=self.records_per_person,
+                holders=tuple((agent, 1) for agent in self.holders or ()),
+            )  # refuses what does not go together
+        return self.model_copy(update={"adjacency": str(adjacency)})
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:

@@ -47,7 +47,7 @@ def _does_not_clip(value: object) -> bool:
 
 
 def _is_agent(value: object) -> bool:
-    return isinstance(value, str) and value in ("agent", "client", "device", "node", "user")
+    return isinstance(value, str) and value in ("client", "device", "node", "user")
 
 
 _NOT_KNOWN = (
@@ -95,11 +95,10 @@ PRIVACY: Mapping[str, Unprovable] = {
     "unit": Unprovable(
         asks=_is_agent,
         reason=(
-            "needs all that an agent sends in a round to be clipped as one vector, and no "
-            "sampling to count on, because an agent takes part in every round; here the gradient "
-            "of each record is clipped: use unit='record'. For a user with several records give "
-            "[data] user, the column that names whose a record is, and records_per_person, the "
-            "public cap"
+            "is not to be had: use unit='agent' for all data of one agent, with an algorithm that "
+            "clips whole vectors, or unit='record', beside which records_per_person states "
+            "epsilon of several records of one person; [data] user is the column that names whose "
+            "a record is"
         ),
     ),
     "clip_norm": Unprovable(
@@ -122,9 +121,9 @@ def refuse_unprovable(values: object, requests: Mapping[str, Unprovable]) -> Non
     Raises:
         ValueError: with key, value, reason and remedy.
 
-    >>> refuse_unprovable({"unit": "agent"}, PRIVACY)  # doctest: +ELLIPSIS
+    >>> refuse_unprovable({"unit": "user"}, PRIVACY)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    overhear...InputError: unit='agent' needs all that an agent sends in ...
+    overhear...InputError: unit='user' is not to be had: use unit='agent' ...
     """
     if not isinstance(values, Mapping):
         return

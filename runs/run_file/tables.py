@@ -48,6 +48,7 @@ GraphName = Literal[
     "bipartite",
     "grid",
     "star",
+    "server",
     "erdos-renyi",
     "directed-ring",
     "directed-exponential",

@@ -47,7 +47,9 @@ def test_delta_outside_the_unit_interval_is_refused(delta):
     [
         ({"adjacency": "zero-one"}, "adjacency='zero-one' must be one of 'add-or-remove-one', 'ze"),
         ({"accountant": "moments"}, "accountant='moments' must be one of 'pld', 'rdp', 'prv'"),
-        ({"unit": "agent"}, "unit='agent' must be 'record'"),
+        ({"unit": "user"}, "unit='user' must be 'record' or 'agent'"),
+        ({"unit": "agent"}, "an agent cannot join or leave a fixed graph"),
+        ({"unit": "agent", "adjacency": "zero-out", "records_per_person": 2}, "has no effect at"),
     ],
 )
 def test_a_statement_about_something_unknown_is_refused(options, message):

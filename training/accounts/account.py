@@ -57,7 +57,7 @@ def account(  # every number that a figure depends on has a name here
     sampling: str = "poisson",
     largest_batch: int | str | None = None,
     form: Form | str = Form.REPAIRED,
-    adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: Adjacency | str | None = None,
     records_per_person: int = 1,
     holders: Mapping[int, int] | Sequence[int] = (),
     unit: Unit | str = Unit.RECORD,
@@ -100,11 +100,13 @@ def account(  # every number that a figure depends on has a name here
             records of `records`, and sampling_rate is the quotient of the two.
         largest_batch: at which Poisson batches are cut, or "auto" where nearly none is.
         form: "repaired", or "published" where the algorithm has both.
-        adjacency: how two neighbouring data sets differ.
+        adjacency: how two neighbouring data sets differ; by default a record more or less, and
+            at unit="agent" the data of an agent zeroed out.
         records_per_person: states epsilon of so many records of one person besides.
         holders: agents that hold records of one person, one each, or by agent how many it holds;
             every figure is then about all of these together, and not about one record.
-        unit: whose presence is hidden.
+        unit: whose data are hidden: "record", or "agent" for all data of one agent, whose
+            contributions have to be clipped as whole vectors.
         accountant: how rounds are added up.
         settings: the algorithm's own hyper-parameters by name.
 
@@ -123,6 +125,13 @@ def account(  # every number that a figure depends on has a name here
     >>> round(account("dp-dpsgd", graph="ring:10", rounds=500, sampling_rate=0.01, delta=1e-5,
     ...     epsilon=2).noise_multiplier, 3)
     0.852
+
+    All data of one agent, of which the mean gradient is clipped:
+
+    >>> round(account("whisper", graph="ring:10", rounds=5000, sampling_rate=0.1, delta=1e-5,
+    ...     noise_multiplier=100, clip="batch", unit="agent", adjacency="replace-one",
+    ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 3)
+    6.573
     """
     chosen = algorithm_of(algorithm, step, settings=settings)
     if links not in _LINKS:
@@ -144,8 +153,9 @@ def account(  # every number that a figure depends on has a name here
             raise InputTypeError(f"adversary {name!r:.40} must be a name, such as 'eavesdropper'")
     if victim is not None and (isinstance(victim, bool) or not isinstance(victim, int)):
         raise InputTypeError(f"victim={victim!r:.40} must be the number of an agent, such as 0")
-    if Unit(unit) is not Unit.RECORD:
-        raise InputError(f"unit={unit!r:.40} must be 'record': {NOT_A_CLIENT}")
+    whose = Unit(unit)
+    if whose is Unit.CLIENT:
+        raise InputError(f"unit={unit!r:.40} is not to be had here: {NOT_A_CLIENT}")
     topology = topology_of(graph, active, rounds=rounds)
     subject = Subject(
         algorithm=chosen.algorithm,
@@ -171,8 +181,8 @@ def account(  # every number that a figure depends on has a name here
         subject,
         statement=Statement(
             delta=delta,
-            adjacency=Adjacency(adjacency),
-            unit=Unit(unit),
+            adjacency=whose.usual_adjacency if adjacency is None else Adjacency(adjacency),
+            unit=whose,
             accountant=Accountant(accountant),
             records_per_person=records_per_person,
             holders=held_by(holders),
@@ -248,7 +258,7 @@ def account_of(
         notice(price.words)
     figures = figures_of(
         subject,
-        Asked(names, victim, encrypted, statement.holders),
+        Asked(names, victim, encrypted, statement.holders, statement.unit),
         statement=statement,
         noise_multiplier=noise_multiplier,
         goal=goal,

@@ -126,4 +126,6 @@ def _release(r: Release) -> _Release:
         r.interleaved,
         r.records,
         r.drawn,
+        r.cohort,
+        r.several,
     )

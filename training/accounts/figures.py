@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal, Statement
+from ...privacy.guarantee import Goal, Statement, Unit
 from ...privacy.view.view import UnsupportedView
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity
 from ..persons.holders import Holders, person_joint_sensitivities, usual_of_person
+from ..tracing.agents import at_unit
 from ..tracing.trace import AlgorithmTrace
 from .proportion import proportional, without_noise
 from .subject import Subject
@@ -40,12 +41,14 @@ class Asked(NamedTuple):
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
         holders: (agent, records) of every agent that holds records of the one person who is meant;
             empty where one record of one agent is.
+        unit: whose data are hidden.
     """
 
     adversaries: Sequence[str]
     victim: int | None = None
     encrypted: bool = False
     holders: Holders = ()
+    unit: Unit = Unit.RECORD
 
     def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
@@ -53,6 +56,7 @@ class Asked(NamedTuple):
         Without noise there is nothing that a whole run would hide, so it is not looked at; nor is
         it where batches are not Poisson.
         """
+        traces = at_unit(traces, self.unit)
         if self.holders:
             return dict(
                 person_joint_sensitivities(

@@ -21,7 +21,9 @@ from ..presentation.plots import plot
 from ..presentation.rows import as_frame, as_json
 from ..presentation.summary import Summary
 from ..presentation.text import as_rich, as_text
+from ..tracing.agents import at_unit
 from ..tracing.scripts import Scripts
+from ..tracing.trace import AlgorithmTrace
 from .by_agent import epsilon_by_agent, exposures_by_agent
 from .subject import Subject
 from .targets import reached
@@ -135,7 +137,7 @@ class Account:
         """
         self._check_one_holder("epsilon of every agent's records")
         every = exposures_by_agent(
-            self.subject.trace(self.noise_multiplier),
+            self._traces(),
             dict(self.joint_sensitivities),
             sampling_rate=self.sampling_rate,
             encrypted=self.encrypted,
@@ -157,6 +159,10 @@ class Account:
                 f"{what} is about the records of one agent, and this account is about "
                 f"{self.said_of.whose}; leave holders out"
             )
+
+    def _traces(self) -> AlgorithmTrace:
+        """The run at its noise, traced once more."""
+        return at_unit(self.subject.trace(self.noise_multiplier), self.said_of.unit)
 
     def _check_asked(self, adversary: str) -> None:
         if adversary not in self.guarantees:
@@ -191,7 +197,7 @@ class Account:
         stated = self[adversary]
         self._check_one_holder("what a figure adds up to, message by message,")
         return explain(
-            self.subject.trace(self.noise_multiplier),
+            self._traces(),
             stated,
             self.joint_sensitivities[adversary],
             encrypted=self.encrypted,

@@ -18,6 +18,7 @@ from . import dp_cga
 from . import muffliato
 from . import dp_netfleet
 from . import dyn_d2p
+from . import dp_fedavg
 from .correlated import whisper
 from .correlated import decor
 from .correlated import ldp_dsgd

@@ -30,6 +30,13 @@ class Form(enum.StrEnum):
     PUBLISHED = "published"
 
 
+class Clip(enum.StrEnum):
+    """What is clipped: each example's gradient, or the mean of a batch."""
+
+    PER_EXAMPLE = "per-example"
+    BATCH = "batch"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoSettings:
     """An algorithm without hyper-parameters of its own."""

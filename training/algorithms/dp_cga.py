@@ -39,7 +39,6 @@ Published and repaired form are the same.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,16 +49,9 @@ from ...privacy.errors import InputError
 from ..step.handles import Agents, Edges
 from ..step.round import Round
 from ..step.values import Batch
-from .algorithm import Algorithm
+from .algorithm import Algorithm, Clip
 
 _MOST_STEPS = 100  # of scipy's solver, for each row; it needs about one
-
-
-class Clip(enum.StrEnum):
-    """What is clipped: each example's gradient, or the mean of a batch."""
-
-    PER_EXAMPLE = "per-example"
-    BATCH = "batch"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
-from ..algorithms.algorithm import Bound, check_blocks, check_weights
-from ..batches.sampler import Place, Sampler, check_records, drawn_positions
+from ..algorithms.algorithm import Bound
+from ..batches.sampler import Place, Sampler, drawn_positions
 from ..data.dataset import Examples
 from ..data.store import Held, moved, placed
 from ..device.copies import together_on_device
@@ -32,7 +32,7 @@ from .exchange import check_same_root, gather, share_root, warm_up
 from .links import Links
 from .messages import Gathered
 from .randomness import Purpose, SecretRandomness
-from .ranks import Ranks
+from .ranks import Ranks, check_fit
 from .recording import KeptNoise, Recorded, Recording
 from .tensor_round import TensorRound
 from .transcript import Tap
@@ -118,10 +118,10 @@ class Engine:
         scripts: Scripts | None = None,
         noise_tests: NoiseTests | None = None,
     ) -> None:
-        _check_fit(setting, bound, ranks)
+        blocks = len(setting.task.dimensions) if setting.task else 1
+        check_fit(bound, setting.graph, blocks=blocks, ranks=ranks)
         if ranks is not None:
             warm_up(ranks, device=setting.device)
-
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
         self.ranks, self._bound, self._noise_tests = ranks, bound, noise_tests
         self.scripts: Scripts = scripts or ScriptsOnDemand(
@@ -197,8 +197,25 @@ class Engine:
             } | {agent: nothing for agent in graph.absent if agent in self._mine}
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
-            at = self._where_records_are(drawn)
+            return taken(drawn)
+
+        def taken(where: Mapping[int, Tensor]) -> list[Examples]:
+            at = self._where_records_are(where)
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
+
+        def take_all() -> list[Examples]:
+            return taken(
+                {
+                    a: nothing if a in graph.absent else torch.arange(s.size)
+                    for a, s in self._shards.items()
+                }
+            )
+
+        def draw_cohort(call: int, rate: float) -> Tensor:
+            found = self._randomness.coins(round=index, call=call, rows=self._mine, rate=rate)
+            if recorded is not None:
+                recorded.cohorts.append(found)
+            return found
 
         sizes = task.dimensions if task else (len(self._initial),)
         made = TensorRound(
@@ -207,6 +224,8 @@ class Engine:
             initial=self._initial,
             gradients=self._gradients,
             draw=draw,
+            take_all=take_all,
+            draw_cohort=draw_cohort,
             randomness=randomness,
             sizes=sizes,
             projection=task.project if task else None,
@@ -255,12 +274,11 @@ class Engine:
     def _start(self, *, recorded: Recorded | None, to_taps: bool) -> None:
         # Started again, a run must not release other values under the same noise.
         if self.state is not None:
-            self._randomness = (
-                self._fresh_randomness() if self._draws_own_root else self._randomness.renewed()
-            )
+            renew = self._fresh_randomness if self._draws_own_root else self._randomness.renewed
+            self._randomness = renew()
         if self.ranks is not None:
             check_same_root(self._randomness, ranks=self.ranks, device=self.setting.device)
-        # A start that only tells the shapes of the state sums over no records and tells no tap.
+        # A start that only tells shapes sums over no records and tells no tap.
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
         current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
@@ -327,7 +345,7 @@ class Engine:
 
     @property
     def layout(self) -> str:
-        """The gradient layout in use; of gradients of the caller's own "given"."""
+        """The gradient layout in use, or "given" where the caller gave the gradients."""
         return getattr(self._gradients, "layout", "given")
 
     @property
@@ -388,15 +406,3 @@ def gradients_of(setting: Setting) -> ClippedSums:
         agents=setting.graph.agents,
         batch_size=setting.sampling_rate * mean(s.size for s in setting.shards),
     )
-
-
-def _check_fit(setting: Setting, bound: Bound, ranks: Ranks | None) -> None:
-    """Refuse weights, blocks or ranks that are not those of the algorithm and the graph."""
-    check_weights(setting.graph, bound.weights)
-    check_records(setting.sampler, [held.size for held in setting.shards])
-    check_blocks(bound, len(setting.task.dimensions) if setting.task else 1)
-    if ranks is not None and ranks.agents != setting.graph.agents:
-        raise InputError(
-            f"ranks of {ranks.agents} agents for a graph of {setting.graph.agents}; give both the "
-            "same"
-        )

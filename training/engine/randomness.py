@@ -1,4 +1,4 @@
-"""Secret randomness: noise and Poisson batches, seeded for each source.
+"""Secret randomness: noise, Poisson batches and cohorts, seeded for each source.
 
 Every source (purpose, round, call, row) has a stream of its own of the counter-based generator
 Philox4x64 under one 128-bit root, so no two releases can share noise, and agents on several ranks
@@ -52,6 +52,7 @@ class Purpose(enum.IntEnum):
     BATCH = 2
     HARDENED_NOISE = 3
     DEVICE_KEY = 4
+    COHORT = 5
 
 
 class NoiseMaker(Protocol):
@@ -147,6 +148,18 @@ class SecretRandomness:
         at = self.counter(purpose, round=round, call=call, row=row)
         counter = np.array(at, dtype=np.uint64)
         return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+
+    def coins(self, *, round: int, call: int, rows: Sequence[int], rate: float) -> Tensor:
+        """(rows, 1) whether each agent takes part, by a coin of its own.
+
+        Args:
+            round: the number of the round.
+            call: the number of the call of `cohort` in the round.
+            rows: the agents.
+            rate: probability of each.
+        """
+        streams = (self.stream(Purpose.COHORT, round=round, call=call, row=row) for row in rows)
+        return torch.tensor([[stream.random() < rate] for stream in streams])
 
     def normal(
         self,

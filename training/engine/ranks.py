@@ -21,8 +21,10 @@ import torch
 import torch.distributed as dist
 
 from ...privacy.errors import InputError
+from ..algorithms.algorithm import Bound, check_blocks, check_weights
+from ..graphs.graph import Topology
 
-__all__ = ["MissingRank", "Ranks"]
+__all__ = ["MissingRank", "Ranks", "check_fit"]
 
 
 class MissingRank(RuntimeError):
@@ -145,3 +147,17 @@ class Ranks:
                 f"device={device} does not fit the backend 'nccl', which exchanges cuda tensors; "
                 "initialise the group with 'gloo', or run on cuda"
             )
+
+
+def check_fit(bound: Bound, graph: Topology, *, blocks: int, ranks: Ranks | None) -> None:
+    """Refuse weights, blocks or ranks that are not those of the algorithm and the graph.
+
+    Raises:
+        ValueError: they are not.
+    """
+    check_weights(graph, bound.weights)
+    check_blocks(bound, blocks)
+    if ranks is not None and ranks.agents != graph.agents:
+        raise InputError(
+            f"ranks of {ranks.agents} agents for a graph of {graph.agents}; give both the same"
+        )

@@ -15,13 +15,22 @@ from torch import Tensor
 
 from ..functions.purity import PureFunction
 from ..step.delegated import Delegated
+from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V
-from ..step.values import SERVER, Agents, Batch, Edges, Server, Value
+from ..step.values import SERVER, Agents, Batch, Cohort, Edges, Server, Value
 from .function_calls import Calls
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
 
-__all__ = ["AddedNoise", "GradientCall", "KeptNoise", "Recorded", "Recording", "makers"]
+__all__ = [
+    "AddedNoise",
+    "GradientCall",
+    "KeptNoise",
+    "Recorded",
+    "Recording",
+    "WholeCall",
+    "makers",
+]
 
 _Of = TypeVar("_Of", bound=Value)
 
@@ -48,6 +57,18 @@ class GradientCall(NamedTuple):
     mean_of: float | None = None
 
 
+class WholeCall(NamedTuple):
+    """What one call of `local_update`, or of `average` for a cohort, was asked for.
+
+    Attributes:
+        operation: its name.
+        batches: the calls of `draw` that it takes; none where it takes all data, or no batch.
+    """
+
+    operation: str
+    batches: tuple[int, ...] = ()
+
+
 class AddedNoise(NamedTuple):
     """What one call of `noise` gave, and what it was asked for.
 
@@ -69,7 +90,8 @@ class Recorded:
     """What a round drew and computed, in the order of the trace's columns; for checks and attacks.
 
     Attributes:
-        contributions: the rows of each part that `clipped_sums`, `clipped_mean` or `bounded` gave.
+        contributions: the rows of each part that `clipped_sums`, `clipped_mean`, `local_update` or
+            `bounded` gave, and what an `average` took of a cohort.
         calls: for each of `contributions` the call that made it; None for what `bounded` made.
         noise: the standard normal rows of each call of `noise`, before any factor.
         added: what each call of `noise` gave, after any factor.
@@ -77,6 +99,7 @@ class Recorded:
             hold a row which it enters; nobody where the server does.
         batches: for each call of `draw` and each agent the positions drawn from its shard, None
             where a planted batch took their place.
+        cohorts: (A, 1) for each call of `cohort` 1 for the agents that took part.
         known: the rows of each initial value and each result of `postprocess` or `project`.
         given: the values that operations were given which count as seen or are sent, and the
             secrets and fixed arguments of `bounded`, as `RoundRecord.given` has their rows.
@@ -86,11 +109,12 @@ class Recorded:
     """
 
     contributions: list[Tensor] = field(default_factory=list)
-    calls: list[GradientCall | None] = field(default_factory=list)
+    calls: list[GradientCall | WholeCall | None] = field(default_factory=list)
     noise: list[Tensor] = field(default_factory=list)
     added: list[AddedNoise] = field(default_factory=list)
     makers: list[list[frozenset[int]]] = field(default_factory=list)
     batches: list[list[Tensor | None]] = field(default_factory=list)
+    cohorts: list[Tensor] = field(default_factory=list)
     known: list[Tensor] = field(default_factory=list)
     given: list[Value] = field(default_factory=list)
     arguments: list[range] = field(default_factory=list)
@@ -197,6 +221,19 @@ class Recording(Delegated):
         self._recorded.contributions.append(mean.rows.clone())
         self._recorded.calls.append(call._replace(mean_of=batch_size))
         return mean
+
+    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        change = super()._local_update(point, asked)
+        batches = tuple(batch.call for batch in asked.batches)
+        self._recorded.contributions.append(change.rows.clone())
+        self._recorded.calls.append(WholeCall("local_update", batches))
+        return change
+
+    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        taking = self._recorded.cohorts[cohort.call]
+        self._recorded.contributions.append(value.rows * taking.to(value.rows))
+        self._recorded.calls.append(WholeCall("average"))
+        return super()._average_of(value, cohort)
 
     def _call(
         self,

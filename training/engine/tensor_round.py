@@ -22,10 +22,14 @@ from ..functions.projection import projection
 from ..functions.purity import PureFunction
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
+from ..gradients.local_change import local_change
+from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
+    ALL,
     Agents,
     Batch,
+    Cohort,
     Edges,
     Server,
     UndeclaredOperation,
@@ -45,6 +49,8 @@ __all__ = ["DrawBatch", "TensorRound"]
 
 # (call, sampling rate) -> a batch for each agent that is here
 DrawBatch = Callable[[int, float | None], Sequence[Examples]]
+TakeAll = Callable[[], Sequence[Examples]]  # of each agent that is here
+DrawCohort = Callable[[int, float], Tensor]  # (agents that are here, 1): whether each takes part
 
 
 class TensorRound(Operations):
@@ -57,6 +63,8 @@ class TensorRound(Operations):
         sizes: coordinates of each block, which add up to D; one block of all D by default.
         gradients: the gradient layout.
         draw: gives the agents' batches for a call of `draw`.
+        take_all: gives all records of the agents.
+        draw_cohort: gives who takes part for a call of `cohort`.
         randomness: where noise comes from.
         projection: the task's, for `round.project`; None where there is no task.
         calls: calls the functions that a step gives, so that a check may watch them.
@@ -72,6 +80,8 @@ class TensorRound(Operations):
         initial: Tensor,
         gradients: ClippedSums,
         draw: DrawBatch,
+        take_all: TakeAll,
+        draw_cohort: DrawCohort,
         randomness: NoiseMaker,
         sizes: Sequence[int] | None = None,
         projection: Callable[[Tensor], Tensor] | None = None,
@@ -88,8 +98,11 @@ class TensorRound(Operations):
         self._gathered = gathered if wanted else None
         self._projection = projection or _no_projection
         self._noise_calls = self._send_calls = 0
+        self._take_all, self._draw_cohort = take_all, draw_cohort
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
+        self._cohorts: list[Cohort] = []
+        self._taking_part: list[Tensor] = []
         self.agents = links.agents
         self.weights = Edges(links.weights.double())  # public numbers keep float64
         self.active = Agents(links.active_here.double()[:, None])
@@ -201,6 +214,28 @@ class TensorRound(Operations):
         sums = self._sums(((point,),), batch=batch, coefs=(1.0,), clip_norm=None)
         return self._of_active(type(point)(clipped_rows(sums / batch_size, clip_norm)))
 
+    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        if len(self._sizes) > 1:
+            raise UndeclaredOperation(
+                "round.local_update for a task with dual variables: it takes the parameters of a "
+                "task without them"
+            )
+        return Agents(
+            local_change(
+                point.rows,
+                asked,
+                records=lambda of: self._take_all() if of is ALL else self._records[of.call],
+                gradients=self._gradients,
+                pairs_of_run=self.agents,
+            )
+        )
+
+    def cohort(self, rate: float) -> Cohort:
+        """See `Round.cohort`."""
+        made = super().cohort(rate)
+        self._taking_part.append(self._draw_cohort(made.call, made.rate))
+        return made
+
     def noise(
         self,
         like: V,
@@ -290,10 +325,12 @@ class TensorRound(Operations):
         check_holder("download", value, Server)
         return Agents(self._tell_taps("download", value, kind=kind), self._links.server_rows)
 
-    def average(self, value: Agents) -> Server:
-        """See `Round.average`."""
-        check_holder("average", value, Agents)
+    def _average(self, value: Agents) -> Server:
         return self._mean(value.rows)
+
+    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        taking = self._taking_part[cohort.call].to(value.rows)
+        return self._mean(value.rows * taking) * (1.0 / cohort.rate)
 
     def _mean(self, rows: Tensor) -> Server:
         """The mean over all agents, of the same rows in the same order on every rank."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import overload
+
 from ...privacy.adversary import (
     ALL_OTHERS,
     WORST_NEIGHBOUR,
@@ -18,9 +21,29 @@ CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-messag
 ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")
 
 
+class _AllBut(Sequence[int]):
+    """The numbers below a bound but for one, without a list of them for each one."""
+
+    def __init__(self, bound: int, without: int) -> None:
+        self._bound, self._without = bound, without
+
+    def __len__(self) -> int:
+        return self._bound - 1
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        found = range(len(self))[index]
+        return found + (found >= self._without)
+
+
 def candidates(
     traces: AlgorithmTrace, name: str, victim: int | None = None
-) -> list[tuple[Adversary, list[int]]]:
+) -> list[tuple[Adversary, Sequence[int]]]:
     """The adversaries that a name asks for, each with the victims that it is asked about.
 
     Raises:
@@ -31,8 +54,11 @@ def candidates(
     if victim is not None and not 0 <= victim < agents:
         raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
     asked = [victim] if victim is not None else list(range(agents))
-    if name == WORST_NEIGHBOUR:
-        found = [(neighbour(k), [v for v in asked if v != k]) for k in range(agents)]
+    found: list[tuple[Adversary, Sequence[int]]]
+    if name == WORST_NEIGHBOUR and victim is None:
+        found = [(neighbour(k), _AllBut(agents, k)) for k in range(agents)]
+    elif name == WORST_NEIGHBOUR:
+        found = [(neighbour(k), asked) for k in range(agents) if k != victim]
     elif name == ALL_OTHERS:
         found = [(coalition(set(range(agents)) - {v}), [v]) for v in asked if agents > 1]
     else:

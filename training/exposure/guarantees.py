@@ -22,7 +22,7 @@ from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status
+from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status, Unit
 from ...privacy.view.view import UnsupportedView
 from .sensitivity import (
     JointSensitivity,
@@ -74,13 +74,13 @@ def run_epsilon(
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
-    if len(releases) == 1 and max(records, releases[0].records) == 1 and releases[0].drawn is None:
+    if len(releases) == 1 and max(records, releases[0].records) == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events
         return accounting.epsilon(
             noise_multiplier=event.noise_multiplier,
             delta=statement.delta,
             rounds=only.rounds,
-            sampling_rate=only.sampling_rate,
+            sampling_rate=only.rate,
             adjacency=statement.adjacency,
             accountant=statement.accountant,
             reach=event.reach,
@@ -267,7 +267,7 @@ def guarantee(
         mu_per_round=math.inf if effective == 0 else 1.0 / effective,
         epsilon=spent,
         statement=statement,
-        sampling=_sampling(sensitivity),
+        sampling=_sampling(sensitivity, statement),
         status=status,
         because=because,
         bound=_bound(sensitivity, statement, noise_multiplier),
@@ -319,14 +319,23 @@ def status_of(
         said = f"accountant='{statement.accountant}' gives no finite bound at this delta"
         return Status.CANNOT_BE_EXPRESSED, f"{said}; {because}"
     if not sensitivity.status.is_finite:
-        return Status.PROVEN, "no record is ever in a batch"
+        return (
+            Status.PROVEN,
+            f"no {'agent' if statement.unit is Unit.AGENT else 'record'} is ever in a batch",
+        )
     bounds = statement.accountant.kind == "upper bound"
     return sensitivity.status if bounds else Status.HEURISTIC, because
 
 
-def _sampling(sensitivity: JointSensitivity) -> Sampling:
+def _sampling(sensitivity: JointSensitivity, statement: Statement) -> Sampling:
+    spent = [r for r in sensitivity.releases if r.joint_sensitivity > 0]
+    if statement.unit is Unit.AGENT:
+        secret = not sensitivity.whole_run and any(r.cohort < 1 for r in spent)
+        return Sampling.COHORT if secret else Sampling.EVERY
     if sensitivity.whole_run:
         return Sampling.ANY
+    if any(r.cohort < 1 for r in spent):
+        return Sampling.COHORT
     for r in sensitivity.releases:
         if r.drawn is not None:
             return Sampling(r.drawn.scheme)
@@ -377,14 +386,14 @@ def calibrated_multiplier(
             "at every noise; give noise_multiplier in place of epsilon"
         )
     events = counted(releases, 1.0, statement.adjacency)
-    if len(releases) == 1 and releases[0].records == 1 and releases[0].drawn is None:
+    if len(releases) == 1 and releases[0].records == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events
         needed = (
             accounting.noise_multiplier(
                 epsilon=epsilon,
                 delta=statement.delta,
                 rounds=only.rounds,
-                sampling_rate=only.sampling_rate,
+                sampling_rate=only.rate,
                 adjacency=statement.adjacency,
                 accountant=statement.accountant,
                 reach=event.reach,

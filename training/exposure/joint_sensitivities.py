@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.errors import InexpressibleView
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Status, Unit
 from ...privacy.participation import Reach
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
@@ -128,9 +128,10 @@ class _Run:
     ) -> None:
         self._traces, self._rate, self._encrypted, self._drawn = traces, rate, encrypted, drawn
         self._parts = parts_of(traces)
-        if drawn:
-            for part in self._parts:
-                check_draws(part.base, drawn[0].scheme, first=part.first)
+        if traces.start.unit is Unit.AGENT:
+            self._drawn = None  # an agent takes part in every batch, however it is drawn
+        for part in self._parts if self._drawn else ():
+            check_draws(part.base, self._drawn[0].scheme, first=part.first)
         self._bases = list({id(part.base): part.base for part in self._parts}.values())
         # Of every round by itself: one that is another's but for a scale may lose more.
         different = {id(part.trace): part.trace for part in self._parts}
@@ -156,7 +157,10 @@ class _Run:
         found: list[JointSensitivity] = []
         local = list[_Seen]()
         spanning = list[Adversary]()
-        every = {v for _, victims in asked for v in victims}
+        every = set[int]()
+        for _, victims in asked:
+            if len(every) < self._traces.start.record.agents:
+                every.update(victims)
         # Single agents of local rows wait until those that fare alike are known, and so do those
         # to whom the graph is one problem; all others are looked at with each of their victims.
         for who, victims in asked:
@@ -233,11 +237,11 @@ class _Run:
             status, releases = Status.CANNOT_BE_EXPRESSED, list[Release]()
             for part in self._parts:
                 batches = part.base.of_victim(victim).values()
-                for (columns, bounds, own), reach in zip(
+                for (columns, bounds, draws), reach in zip(
                     batches, part.base.reaches(victim), strict=True
                 ):
-                    rate = self._rate if own is None else own
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
+                    rate = draws.rate(self._rate)
                     releases.append(Release(mu, rate, part.rounds, count, part.first, *reach))
             return self._as_drawn(
                 JointSensitivity(who, victim, tuple(releases), status, str(reason))
@@ -249,12 +253,14 @@ class _Run:
         releases = [
             Release(
                 self._traces.per_multiplier(s.mu * part.factor),
-                self._rate if s.sampling_rate is None else s.sampling_rate,
+                s.draws.rate(self._rate),
                 part.rounds,
                 s.contributions,
                 part.first,
                 s.reach,
                 s.interleaved,
+                cohort=s.draws.cohort,
+                several=s.several,
             )
             for part in self._parts
             for s in found[id(part.base)]
@@ -365,8 +371,12 @@ def single_message(
     for part in parts_of(traces):
         alone, kind = part.base.single_message(victim)
         mu = traces.per_multiplier(alone * part.factor)
-        own = [drawn for _, _, drawn in part.base.of_victim(victim).values()]
-        largest = max((rate if r is None else r for r in own), default=rate)
+        own = part.base.of_victim(victim)
+        under = {batch for batch, cohort in own if cohort is not None}
+        drawn = [
+            draws for key, (_, _, draws) in own.items() if key[1] is not None or key[0] not in under
+        ]
+        largest = max((draws.cohort * draws.rate(rate) for draws in drawn), default=rate)
         ball = all(reach is Reach.BALL for reach, _ in part.base.reaches(victim))
         reach = Reach.BALL if ball else Reach.SUM
         releases.append(Release(mu, largest, part.rounds, 1, part.first, reach))

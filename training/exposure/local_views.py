@@ -28,9 +28,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.participation import Draws
 from ...privacy.view.view import UnsupportedView, View
+from ..tracing.batches import Key, Sensitivity, joined, mu_by_batch
 from ..tracing.linear_forms import Messages, NoiseSources
-from ..tracing.round_trace import RoundTrace, Sensitivity, mu_by_batch
+from ..tracing.round_trace import RoundTrace
 from .implied_messages import Relations
 from .shared_view import Pairs, SharedView, entries
 
@@ -38,6 +40,7 @@ _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of t
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it
 
 _Batches = Sequence[tuple[Sequence[int], Sequence[float]]]
+_Batch = tuple[list[int], list[float], Draws]
 
 
 class LocalViews:
@@ -65,7 +68,7 @@ class LocalViews:
         self.problems: dict[Any, _Problem] = {}
         self._relations = Relations(trace.record)
         self._shared: dict[bytes, SharedView] = {}
-        self._batches: dict[int, list[tuple[list[int], list[float], float | None]]] = {}
+        self._batches: dict[int, dict[Key, _Batch]] = {}
         self._seen_by, self._known_to = _seen_by(trace), _known_to(trace)
 
     def of_adversary(self, who: Adversary) -> AdversaryView:
@@ -150,10 +153,10 @@ class LocalViews:
                 self.problems[key] = problem
         return _Local(rows, problem, columns, names)
 
-    def batches(self, victim: int) -> list[tuple[list[int], list[float], float | None]]:
-        """Positions among the contributions, bounds and sampling rate of a victim's batches."""
+    def batches(self, victim: int) -> dict[Key, _Batch]:
+        """As `RoundTrace.of_victim`."""
         if victim not in self._batches:
-            self._batches[victim] = list(self.trace.of_victim(victim).values())
+            self._batches[victim] = self.trace.of_victim(victim)
         return self._batches[victim]
 
 
@@ -198,16 +201,17 @@ class AdversaryView:
         """
         if victim in self._who.agents:
             raise UnsupportedView(f"{self._who.name} contains the victim {victim}; choose another")
-        batches = self._views.batches(victim)
+        by_key = self._views.batches(victim)
+        batches = list(by_key.values())
         local = self._local(np.asarray([c for held, _, _ in batches for c in held], dtype=int))
         mus = local.mus([(held, bounds) for held, bounds, _ in batches])
         trace, found = self._views.trace, []
         reaches = trace.reaches(victim)
-        for mu, (held, bounds, rate), reach in zip(mus, batches, reaches, strict=True):
+        for mu, (held, bounds, draws), reach in zip(mus, batches, reaches, strict=True):
             count = trace.count(held)
-            because = trace.reason(mu, bounds, count=count)
-            found.append(Sensitivity(mu, rate, count, because, *reach))
-        return found
+            because = trace.reason(mu, bounds, count=count, draws=draws)
+            found.append(Sensitivity(mu, draws, count, because, *reach))
+        return joined(found, list(by_key), unit=trace.unit)
 
     def local_to(self, contributions: Sequence[int]) -> LocalColumns:
         """The linked rows of some contributions as a view, and what the columns are called in it.
@@ -261,14 +265,29 @@ class LocalColumns(NamedTuple):
 
 
 class _Problem:
-    """A view over columns without names, and the figures that were asked of it."""
+    """A view over columns without names, and the figures that were asked of it.
+
+    Victims whose columns hold the same have the same figures, and are asked about once.
+    """
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self._columns = view.contributions.tocsc()  # type: ignore[union-attr] # always sparse here
+        self._columns.sort_indices()
+        self._lengths = np.diff(self._columns.indptr)
+        self._vectors = np.asarray(view.vectors)
         self._found: dict[Any, list[float]] = {}
 
     def mus(self, batches: _Batches) -> list[float]:
-        key = tuple((tuple(columns), tuple(bounds)) for columns, bounds in batches)
+        every = np.asarray([c for columns, _ in batches for c in columns], dtype=int)
+        held = entries(self._columns.indptr, every)
+        key = (
+            self._columns.indices[held].tobytes(),
+            self._columns.data[held].tobytes(),
+            self._lengths[every].tobytes(),
+            _by_appearance(self._vectors[every])[1].tobytes(),
+            tuple(tuple(bounds) for _, bounds in batches),
+        )
         if key not in self._found:
             self._found[key] = mu_by_batch(self.view, batches)
         return self._found[key]

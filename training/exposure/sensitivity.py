@@ -15,7 +15,7 @@ from ...privacy.batches.at_least import least_epsilon_of_shuffled
 from ...privacy.batches.drawing import Drawing, EpochRound, Scheme, epoch_events
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
-from ...privacy.participation import Event, Reach, group
+from ...privacy.participation import Draws, Event, Reach, cohort, group
 from ...privacy.view.view import UnsupportedView
 from ..tracing.linear_forms import Contributions
 from ..tracing.round_trace import RoundTrace
@@ -53,6 +53,9 @@ class Release(NamedTuple):
             none is.
         drawn: how batches are drawn that are not Poisson.
         replays: of batches in epochs, how often any of the rounds was released once more.
+        cohort: probability that the agent takes part in the rounds, which nobody sees; the sampling
+            rate is that within it.
+        several: how many batches of a cohort have this joint sensitivity each.
     """
 
     joint_sensitivity: float
@@ -65,6 +68,23 @@ class Release(NamedTuple):
     records: int = 1
     drawn: Drawing | None = None
     replays: int = 0
+    cohort: float = 1.0
+    several: int = 1
+
+    @property
+    def rate(self) -> float:
+        """The probability that a record is in one batch."""
+        return self.cohort * self.sampling_rate
+
+    @property
+    def shape(self) -> Release:
+        """All but how much it costs: what victims are compared by."""
+        return self._replace(joint_sensitivity=0.0, contributions=0)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one Poisson batch of each round."""
+        return self.drawn is None and self.several == 1
 
 
 class JointSensitivity(NamedTuple):
@@ -124,9 +144,7 @@ def worst(every: Sequence[JointSensitivity], *, absent: bool = False) -> JointSe
     # Rounds can be compared one by one only where every victim's batches are drawn alike.
     every = _drawn_as_worst(every)
     top = max(every, key=cost)
-    shapes = {
-        tuple(r._replace(joint_sensitivity=0.0, contributions=0) for r in e.releases) for e in every
-    }
+    shapes = {tuple(r.shape for r in e.releases) for e in every}
     if len(shapes) != 1:
         raise UnsupportedView("victims differ in how their batches are drawn; name one victim")
     rounds = list(zip(*(e.releases for e in every), strict=True))
@@ -209,7 +227,7 @@ def bound_of(
         like = max(each, key=lambda of: sum(r.rounds * r.joint_sensitivity**2 for r in of))
     kinds: dict[tuple[object, ...], list[int]] = {}
     for at, r in enumerate(like):
-        kind = r._replace(joint_sensitivity=0.0, contributions=0, first=min(r.first, 1))
+        kind = r.shape._replace(first=min(r.first, 1))
         kinds.setdefault(kind, []).append(at)
     found = list(like)
     for places in kinds.values():
@@ -240,9 +258,10 @@ def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
                 f"joint_sensitivity={release.joint_sensitivity} must be a number >= 0; the "
                 "view's entries overflow or are not numbers"
             )
-        if not 0 <= release.sampling_rate <= 1:
-            raise InputError(f"sampling_rate={release.sampling_rate} must lie in [0, 1]")
-    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.sampling_rate > 0)
+        for name in ("sampling_rate", "cohort"):
+            if not 0 <= getattr(release, name) <= 1:
+                raise InputError(f"{name}={getattr(release, name)} must lie in [0, 1]")
+    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.rate > 0)
 
 
 def counted(
@@ -266,17 +285,25 @@ def counted(
     for r in releases:
         if r.drawn is not None:
             continue
-        if r.reach is Reach.BALL and r.interleaved and not added and r.sampling_rate < 1:
+        if r.reach is Reach.BALL and r.interleaved and not added and r.rate < 1:
             raise UnsupportedMechanism(
                 "clipped means of a batch that interleaves with another batch, or that one of "
                 f"several holders makes, have no bound under adjacency='{adjacency}'; take all "
                 "contributions of a batch before those of the next, or use round.clipped_sums"
             )
+        if r.several > 1 and records > 1:
+            raise UnsupportedMechanism(
+                f"records_per_person={records} has no bound where {r.several} batches of one "
+                "secret cohort are released; leave it out, or draw one batch a round"
+            )
         # Several records move one ball no further than one does; each may move balls of its own.
         held = max(records, r.records)
-        apart = held > 1 and r.interleaved and r.sampling_rate == 1
+        apart = r.several > 1 or (held > 1 and r.interleaved and r.rate == 1)
         ball = r.reach is Reach.BALL and not apart
-        moves = group(held, r.sampling_rate)
+        if r.several > 1:
+            moves = cohort(r.cohort, r.several, r.sampling_rate)
+        else:
+            moves = group(held, r.sampling_rate, within=r.cohort)
         moves = moves.as_ball if ball else moves
         # A record that is added changes what stays in a ball by twice the radius, as it would a sum
         # of that sensitivity.
@@ -364,6 +391,12 @@ def check_draws(trace: RoundTrace, scheme: Scheme, *, first: int) -> None:
         raise UnsupportedMechanism(
             f"the step draws a batch at a rate of its own, which batches='{scheme}' does not have; "
             "use round.draw() without a rate, or batches='poisson' without largest_batch"
+        )
+    if any(g.drawn != Draws() for g in groups):
+        raise UnsupportedMechanism(
+            "the step takes several batches together, all data, or the batches of a secret "
+            f"cohort, of which no bound is known with batches='{scheme}'; give round.local_update "
+            "one batch, or use batches='poisson' without largest_batch"
         )
     batches = {g.batch for g in groups}
     if scheme.in_epochs and batches and (first == 0 or batches != {0}):

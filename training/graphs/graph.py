@@ -26,7 +26,7 @@ from functools import lru_cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, UndeclaredOperation
 from .mixing import Sums, check_mixing, name_pieces, pieces
 
 __all__ = ["Graph", "GraphSequence", "ScheduledGraph", "Topology", "spectral_gap"]
@@ -94,6 +94,46 @@ class Graph:
                     "neither sends nor receives"
                 )
 
+    @staticmethod
+    def without_links(name: str, agents: int) -> Graph:
+        """Agents without links: what they send goes to a server, or into a trusted sum.
+
+        Nothing is as large as A times A: W, the identity, is a view of a line of zeros around a 1.
+
+        >>> Graph.without_links("server", 10_000).weights[:2, :2].tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
+        line = np.zeros(2 * agents - 1)
+        line[agents - 1] = 1.0
+        step = line.itemsize
+        weights = np.lib.stride_tricks.as_strided(
+            line[agents - 1 :], shape=(agents, agents), strides=(-step, step), writeable=False
+        )
+        every = np.arange(agents)
+        every.setflags(write=False)
+        made = object.__new__(Graph)
+        derived = {"name": name, "weights": weights, "connected": False, "sums": Sums.BOTH}
+        for attribute, value in {**derived, "receivers": every, "senders": every}.items():
+            object.__setattr__(made, attribute, value)
+        return made
+
+    @property
+    def has_links(self) -> bool:
+        """Whether some agent hears another one; a single agent has nobody to hear."""
+        return self.receivers.size > self.agents or self.agents == 1
+
+    def check_links(self, what: str) -> None:
+        """Refuse what sends along links where there are none.
+
+        Raises:
+            UndeclaredOperation: no agent hears another one.
+        """
+        if not self.has_links:
+            raise UndeclaredOperation(
+                f"{what} on graph {self.name!r}, which has no links between agents: choose another "
+                "graph, or an algorithm with a server"
+            )
+
     @property
     def agents(self) -> int:
         """A, the number of agents."""
@@ -124,6 +164,8 @@ class Graph:
     @property
     def symmetric(self) -> bool:
         """Whether every link is used in both directions; the weights may differ."""
+        if not self.has_links:
+            return True
         support = self.weights != 0
         return bool(np.array_equal(support, support.T))
 
@@ -363,6 +405,8 @@ def spectral_gap(graph: Graph) -> float:
     >>> round(spectral_gap(build_graph("ring", 10)), 4)
     0.1273
     """
+    if not graph.has_links:
+        raise InputError(f"graph {graph.name!r} has no links between agents; choose another graph")
     weights = graph.weights
     skew = float(np.abs(weights - weights.T).max())
     if skew > _SYMMETRIC:

@@ -8,6 +8,7 @@ Name                          Links                                             
 ``erdos-renyi``               both ways, drawn by a seed                             both
 ``directed-ring``             i -> i + 1                                             both
 ``directed-exponential``      i -> i + 2^k, another k in every round                 both
+``server``                    none: agents reach a server alone                      both
 ``file``                      as the file says: see `graph_file`                     as it says
 ============================  =====================================================  ============
 
@@ -51,6 +52,7 @@ __all__ = [
     "full",
     "grid",
     "ring",
+    "server",
     "star",
 ]
 
@@ -107,6 +109,21 @@ def star(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
     adjacency = np.zeros((agents, agents), dtype=bool)
     adjacency[0, 1:] = True
     return _weighted("star", adjacency, scheme=weights)
+
+
+def server(agents: int, *, weights: WeightScheme = "metropolis") -> Graph:
+    """No agent joined to another: each of them reaches a server, or a trusted sum, alone.
+
+    An algorithm that sends along links is refused on it.
+
+    Examples:
+        >>> graph = server(10_000)
+        >>> graph.links, graph.has_links
+        ((), False)
+    """
+    check_scheme(weights)
+    _check_agents("server", agents, least=1)
+    return Graph.without_links("server", agents)
 
 
 def grid(agents: int, columns: int | None = None, *, weights: WeightScheme = "metropolis") -> Graph:
@@ -259,6 +276,7 @@ _TOPOLOGIES: dict[str, Callable[..., Topology]] = {
     "bipartite": bipartite,
     "grid": grid,
     "star": star,
+    "server": server,
     "erdos-renyi": erdos_renyi,
     "directed-ring": directed_ring,
     "directed-exponential": directed_exponential,
@@ -281,8 +299,8 @@ def build_graph(
     """A topology by name.
 
     Args:
-        name: "ring", "full", "bipartite", "grid", "star", "erdos-renyi", "directed-ring",
-            "directed-exponential" or "file".
+        name: "ring", "full", "bipartite", "grid", "star", "server", "erdos-renyi",
+            "directed-ring", "directed-exponential" or "file".
         agents: A; for "file" it must equal the file's.
         weights: "metropolis", or "uniform" (1/n_i) on graphs where all degrees are equal.
         edge_probability: For "erdos-renyi" only, and required there.

@@ -270,15 +270,20 @@ class _Run:
         found = []
         for agent, records in self._holders:
             batches = base.of_victim(agent).values()
-            for (columns, bounds, own), (reach, meets) in zip(
+            for (columns, bounds, draws), (reach, meets) in zip(
                 batches, base.reaches(agent), strict=True
             ):
+                if draws.cohort < 1:
+                    raise UnsupportedView(
+                        "records of several holders have no bound under a secret cohort, whose "
+                        "coins they share; leave holders out"
+                    )
                 moved = [(c, b) for c, b in zip(columns, bounds, strict=True) if b > 0]
                 found.append(
                     _Block(
                         tuple(c for c, _ in moved),
                         tuple(b for _, b in moved),
-                        self._rate if own is None else own,
+                        draws.rate(self._rate),
                         reach,
                         meets,
                         records,

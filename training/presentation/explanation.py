@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...privacy.adversary import Sees
-from ...privacy.guarantee import Guarantee
+from ...privacy.guarantee import Guarantee, Unit
 from ...privacy.view.leak import in_round
 from ...privacy.view.matched_filter import matched_filter
 from ...privacy.view.view import View
@@ -95,7 +95,8 @@ def explain(
     who = stated.adversary
     if stated.worst_adversary is not None:
         who = f"{who} ({stated.worst_adversary})"
-    head = f"{who} and a record of agent {sensitivity.victim}"
+    held = "all data" if stated.unit is Unit.AGENT else "a record"
+    head = f"{who} and {held} of agent {sensitivity.victim}"
     if math.isinf(stated.mu_per_round) or not sensitivity.releases or not sensitivity.largest:
         seen = "mu is infinite" if math.isinf(stated.mu_per_round) else "nothing is seen, mu is 0"
         return _without_parts(stated, f"{head}: {seen}, {stated.status}: {stated.because}.")

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.guarantee import Guarantee, Sampling, Status
+from ...privacy.guarantee import Guarantee, Sampling, Status, Unit
 from ..exposure.sensitivity import JointSensitivity, counted, spent_releases
 from .summary import Summary, rounded_down, rounded_up
 
 __all__ = ["as_paragraph"]
 
 _CHANGES = {
-    Adjacency.ADD_OR_REMOVE_ONE: "adding or removing one record",
-    Adjacency.ZERO_OUT: "blanking the values of one record",
-    Adjacency.REPLACE_ONE: "replacing one record by another",
+    (Unit.RECORD, Adjacency.ADD_OR_REMOVE_ONE): "adding or removing one record",
+    (Unit.RECORD, Adjacency.ZERO_OUT): "blanking the values of one record",
+    (Unit.RECORD, Adjacency.REPLACE_ONE): "replacing one record by another",
+    (Unit.AGENT, Adjacency.ZERO_OUT): "taking away all data of one agent",
+    (Unit.AGENT, Adjacency.REPLACE_ONE): "replacing all data of one agent by other data",
 }
 
 
@@ -62,14 +64,17 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         said.append(_sentence(summary, same))
         if same[0].status is Status.PROVEN:
             said += _meant(summary, same[0], sensitivities[same[0].adversary])
-    figure = "the agent whose record is worst off"
+    secret = any(stated.sampling is Sampling.COHORT for stated in summary.guarantees)
+    coins = ", as who takes part," if secret else ""
+    whose = "whose record is" if summary.statement.unit is Unit.RECORD else "whose data are"
+    figure = f"the agent {whose} worst off"
     if summary.statement.holders:
         figure = summary.statement.whose
     who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
     said.append(
         "Assumed are that the agents run this step and send nothing else that depends on their "
-        f"records, that noise is secret and drawn anew, and that {who}; each figure is that of "
-        f"{figure}. Not covered are choices made by looking at the data "
+        f"records, that noise{coins} is secret and drawn anew, and that {who}; each figure is that "
+        f"of {figure}. Not covered are choices made by looking at the data "
         "or at results, data that evaluate the models, and agents that deviate."
     )
     return " ".join(said)
@@ -85,8 +90,9 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
             counted(releases, summary.noise_multiplier, adjacency), adjacency=adjacency
         )
         hits = 100.0 * (1.0 - float(curve.false_negative_rates(_ALARMS)))
+        what = "members" if summary.statement.unit is Unit.RECORD else "agents that hold data"
         said.append(
-            f"The best membership test names at most {rounded_up(hits)} % of members at "
+            f"The best membership test names at most {rounded_up(hits)} % of {what} at "
             f"{100 * _ALARMS:g} % false positives."
         )
     if stated.at_least is not None:
@@ -103,6 +109,13 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
 
 
 def _drawn(summary: Summary) -> str:
+    if summary.statement.unit is Unit.AGENT:
+        secret = any(stated.sampling is Sampling.COHORT for stated in summary.guarantees)
+        return (
+            "agents that take part by secret coins of their own"
+            if secret
+            else "every agent in every round"
+        )
     if summary.batches is not None:
         return f"batches at rate {summary.sampling_rate:.12g}"
     if any(stated.sampling is Sampling.ANY for stated in summary.guarantees):
@@ -119,9 +132,9 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     """What is said of adversaries whose figures are the same."""
     who, stated = " and ".join(_named(one) for one in same), same[0]
     statement = summary.statement
-    change = (_PERSON if statement.holders else _CHANGES)[statement.adjacency]
+    change = _CHANGES[statement.unit, statement.adjacency]
     if statement.holders:
-        change = f"{change} of {statement.whose}"
+        change = f"{_PERSON[statement.adjacency]} of {statement.whose}"
     epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {summary.statement.delta:g}"
     found = f"accountant {summary.statement.accountant}"
     if stated.status is Status.PROVEN:

@@ -8,8 +8,9 @@ from typing import TypeVar
 from torch import Tensor
 
 from ..functions.purity import PureFunction
+from .local_steps import LocalSteps
 from .operations import Coef, Operations, P, V
-from .values import Agents, Batch, Edges, Server, Value
+from .values import Agents, Batch, Cohort, Edges, Server, Value
 
 __all__ = ["Delegated"]
 
@@ -26,6 +27,7 @@ class Delegated(Operations):
     def __init__(self, inner: Operations) -> None:
         self._inner = inner
         self._drawn: list[Batch] = []
+        self._cohorts: list[Cohort] = []
         self.agents, self.weights, self.active = inner.agents, inner.weights, inner.active
 
     def _seen(self, value: _Of) -> _Of:
@@ -93,6 +95,22 @@ class Delegated(Operations):
             self._seen(point), batch=batch, batch_size=batch_size, clip_norm=clip_norm
         )
 
+    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        return self._inner.local_update(
+            self._seen(point),
+            steps=asked.steps,
+            learning_rate=asked.learning_rate,
+            batch=asked.batch,
+            clip_norm=asked.clip_norm,
+            momentum=asked.momentum,
+            proximal=asked.proximal,
+        )
+
+    def cohort(self, rate: float) -> Cohort:
+        """See `Round.cohort`."""
+        self._cohorts.append(self._inner.cohort(rate))
+        return self._cohorts[-1]
+
     def noise(
         self,
         like: V,
@@ -124,9 +142,11 @@ class Delegated(Operations):
         """See `Round.download`."""
         return self._inner.download(self._seen(value), kind=kind)
 
-    def average(self, value: Agents) -> Server:
-        """See `Round.average`."""
+    def _average(self, value: Agents) -> Server:
         return self._inner.average(value)
+
+    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        return self._inner.average(value, cohort=cohort)
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""

@@ -36,6 +36,7 @@ __all__ = [
     "argument",
     "handle",
     "number_of",
+    "raw",
     "script_of",
     "shown",
     "value_of",
@@ -145,6 +146,8 @@ class Handle:
         if isinstance(factor, Tensor | np.ndarray):
             table = factor if isinstance(factor, Tensor) else torch.from_numpy(factor.copy())
             return Tensor.detach(table).as_subclass(Tensor)
+        if isinstance(factor, values.Cohort):
+            self._refuse(operation, f" {operation} Cohort: {values.UNSEEN_COHORT}")
         if not isinstance(factor, numbers.Real):
             self._refuse(operation, f" {operation} {type(factor).__name__}: {remedy(operation)}")
         try:
@@ -287,6 +290,15 @@ def shown(held: Handle, table: Tensor) -> Any:
 def value_of(held: Handle) -> Any:
     """The value behind a handle; for the engine and the trace."""
     return _VALUE.__get__(held)
+
+
+def raw(one: object) -> Any:
+    """An argument as whoever carries out the operation takes it."""
+    if isinstance(one, Handle):
+        return value_of(one)
+    if isinstance(one, tuple | list):
+        return tuple(map(raw, one))
+    return one.item() if isinstance(one, np.number | np.bool_) else one
 
 
 def script_of(held: Handle) -> Script:

@@ -18,7 +18,17 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
-from .values import Agents, Batch, Edges, Server, UndeclaredOperation, check_drawn
+from .local_steps import LocalSteps, checked_rate
+from .values import (
+    Agents,
+    Batch,
+    Cohort,
+    Edges,
+    Server,
+    UndeclaredOperation,
+    check_drawn,
+    check_holder,
+)
 
 __all__ = ["Coef", "Operations", "P", "V", "reply_order"]
 
@@ -34,6 +44,7 @@ class Operations(ABC):
     weights: Edges  # (E, 1) mixing weights, public
     active: Agents  # (A, 1) 1 for each agent that takes part, 0 for an absent one; public
     _drawn: list[Batch]
+    _cohorts: list[Cohort]
 
     @property
     @abstractmethod
@@ -110,6 +121,40 @@ class Operations(ABC):
     ) -> P:
         """`clipped_mean` after the checks that both kinds of round share."""
 
+    def local_update(
+        self,
+        point: Agents,
+        *,
+        steps: int,
+        learning_rate: float,
+        batch: Batch | tuple[Batch, ...],
+        clip_norm: float | None,
+        momentum: float = 0.0,
+        proximal: float = 0.0,
+    ) -> Agents:
+        """See `Round.local_update`."""
+        check_holder("local_update", point, Agents)
+        asked = LocalSteps.of(
+            steps=steps,
+            learning_rate=learning_rate,
+            batch=batch,
+            clip_norm=clip_norm,
+            momentum=momentum,
+            proximal=proximal,
+            drawn=self._drawn,
+        )
+        return self._local_update(point, asked)
+
+    @abstractmethod
+    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        """`local_update` after the checks that all kinds of round share."""
+
+    def cohort(self, rate: float) -> Cohort:
+        """See `Round.cohort`."""
+        cohort = Cohort(call=len(self._cohorts), rate=checked_rate(rate))
+        self._cohorts.append(cohort)
+        return cohort
+
     @abstractmethod
     def noise(
         self,
@@ -141,9 +186,30 @@ class Operations(ABC):
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
 
-    @abstractmethod
-    def average(self, value: Agents) -> Server:
+    def average(self, value: Agents, *, cohort: Cohort | None = None) -> Server:
         """See `Round.average`."""
+        check_holder("average", value, Agents)
+        if cohort is None:
+            return self._average(value)
+        if not isinstance(cohort, Cohort):
+            raise UndeclaredOperation(
+                f"round.average with a cohort of {type(cohort).__name__}: give what "
+                "round.cohort(rate) returned"
+            )
+        if not any(cohort is mine for mine in self._cohorts):
+            raise UndeclaredOperation(
+                "a cohort of another round: its coins would be used again, but accounted as fresh; "
+                "call round.cohort(rate) in every round"
+            )
+        return self._average_of(value, cohort)
+
+    @abstractmethod
+    def _average(self, value: Agents) -> Server:
+        """The mean of all agents' rows."""
+
+    @abstractmethod
+    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        """The sum of the rows of a cohort over its expected size."""
 
     @abstractmethod
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:

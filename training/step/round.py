@@ -15,16 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, overload
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..functions.purity import purified
-from .handles import Agents, Edges, Handle, Server, argument, handle, shown, value_of
+from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
 from .noise_watch import NoiseWatch
 from .operations import Coef, Operations
 from .script import Script
-from .values import Batch, UndeclaredOperation, Value
+from .values import Batch, Cohort, UndeclaredOperation, Value
 
 __all__ = ["Coef", "P", "Round", "V"]
 
@@ -169,6 +168,57 @@ class Round:
             self, "clipped_mean", point, batch=batch, batch_size=batch_size, clip_norm=clip_norm
         )
 
+    def local_update(
+        self,
+        point: Agents,
+        *,
+        steps: int,
+        learning_rate: float,
+        batch: Batch | tuple[Batch, ...],
+        clip_norm: float | None,
+        momentum: float = 0.0,
+        proximal: float = 0.0,
+    ) -> Agents:
+        """What K gradient steps of every agent on its own data change, clipped as one vector.
+
+            v <- momentum v + (mean gradient of the batch at x_k) + proximal (x_k - x_0)
+            x_k+1 <- x_k - learning_rate v            result: clip(x_K - x_0, clip_norm)
+
+        Each gradient is a mean without clipping, 0 where no record was drawn. The start counts as
+        seen, what lies between does not. One record moves the result by up to 2 `clip_norm`, all
+        data of the agent (unit "agent") by `clip_norm`.
+
+        Args:
+            point: x_0, of a task without dual variables.
+            steps: K, from 1 to 10,000.
+            learning_rate: of these steps.
+            batch: one for all steps, a tuple of K that nothing else in the round takes, or
+                `overhear.training.ALL`, the agent's whole data.
+            clip_norm: bound on the change; None does not clip.
+            momentum: in [0, 1).
+            proximal: pull towards the start (FedProx), at least 0.
+
+        Raises:
+            UndeclaredOperation: a batch of another round, or a value of another holder.
+            ValueError: a number out of range, or another number of batches than of steps.
+            TypeError: what is no number.
+        """
+        return _do(
+            self,
+            "local_update",
+            point,
+            steps=steps,
+            learning_rate=learning_rate,
+            batch=batch,
+            clip_norm=clip_norm,
+            momentum=momentum,
+            proximal=proximal,
+        )
+
+    def cohort(self, rate: float) -> Cohort:
+        """Who takes part, each agent by a secret coin of probability `rate`, for `average`."""
+        return _do(self, "cohort", rate=rate)
+
     def noise(
         self,
         like: V,
@@ -187,30 +237,38 @@ class Round:
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """Send every agent's row along its out-edges; a self-loop does not cross a link."""
-        return _do(self, "broadcast", value, kind=_named(self, kind))
+        return _do(self, "broadcast", value, kind=_SCRIPT.__get__(self).named(kind))
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
         """Send the value held by d for the edge m -> d back to m; needs a symmetric graph."""
-        return _do(self, "reply", value, kind=_named(self, kind))
+        return _do(self, "reply", value, kind=_SCRIPT.__get__(self).named(kind))
 
     def mix(self, value: Agents, *, kind: str) -> Agents:
         """Broadcast, and sum what arrives with the mixing weights."""
-        return _do(self, "mix", value, kind=_named(self, kind))
+        return _do(self, "mix", value, kind=_SCRIPT.__get__(self).named(kind))
 
-    def upload(self, value: Agents, *, kind: str) -> Server:
-        """Send every agent's row to the server, which takes the mean of those that take part."""
-        return _do(self, "upload", value, kind=_named(self, kind))
+    def upload(self, value: Agents, *, kind: str, cohort: None = None) -> Server:
+        """Send every agent's row to the server, which takes the mean of those that take part.
+
+        It takes no cohort: on a link one sees who sends.
+        """
+        public: dict[str, Any] = {} if cohort is None else {"cohort": cohort}
+        return _do(self, "upload", value, kind=_SCRIPT.__get__(self).named(kind), **public)
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """Send the server's row to every agent."""
-        return _do(self, "download", value, kind=_named(self, kind))
+        return _do(self, "download", value, kind=_SCRIPT.__get__(self).named(kind))
 
-    def average(self, value: Agents) -> Server:
+    def average(self, value: Agents, *, cohort: Cohort | None = None) -> Server:
         """The mean of the rows of those that take part, by a trusted sum: nobody sees the rows.
 
         What the server does with the mean is seen by nobody either, until it is downloaded.
+
+        With a cohort the value holds clipped contributions of one batch alone, and the sum of its
+        members' rows is divided by rate times `round.agents`: how many took part stays secret.
         """
-        return _do(self, "average", value)
+        public: dict[str, Any] = {} if cohort is None else {"cohort": cohort}
+        return _do(self, "average", value, **public)
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """Each holder's sum over its in-edges, times public (E, 1) weights."""
@@ -320,8 +378,8 @@ def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
         number = script.note(operation, given)
         if watch is not None and operation in _SENDING:
             watch.settle(at_end=False)
-        taken = {name: _raw(one) for name, one in public.items()}
-        made = getattr(operations, operation)(*map(_raw, values), **taken)
+        taken = {name: raw(one) for name, one in public.items()}
+        made = getattr(operations, operation)(*map(raw, values), **taken)
         if watch is not None and operation == "noise":
             watch.note(made, std=taken["std"], factor=taken["factor"])
     except Exception as error:
@@ -353,21 +411,3 @@ def _with_table(held: Round, operation: str, table: object) -> Any:
         )
         raise
     return shown(_do(held, operation, own), own)
-
-
-def _named(held: Round, kind: object) -> str:
-    """The kind of a message, a plain name."""
-    if type(kind) is not str or not kind:
-        _SCRIPT.__get__(held).refuse(
-            UndeclaredOperation(f"kind={kind!r:.40} must be the name of the message, a string")
-        )
-    return str(kind)
-
-
-def _raw(one: object) -> Any:
-    """An argument as whoever carries out the operation takes it."""
-    if isinstance(one, Handle):
-        return value_of(one)
-    if isinstance(one, tuple | list):
-        return tuple(map(_raw, one))
-    return one.item() if isinstance(one, np.number | np.bool_) else one

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..functions.purity import PureFunction
-from .values import Batch, UndeclaredOperation
+from .values import UNSEEN_COHORT, Batch, Cohort, UndeclaredOperation
 
 __all__ = [
     "MOST_OPERATIONS",
@@ -143,6 +143,14 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
                 )
             )
 
+    def named(self, kind: object) -> str:
+        """The kind of a message, a plain name."""
+        if type(kind) is not str or not kind:
+            self.refuse(
+                UndeclaredOperation(f"kind={kind!r:.40} must be the name of the message, a string")
+            )
+        return str(kind)
+
     @property
     def failed(self) -> bool:
         """Whether an operation was refused, or failed."""
@@ -213,6 +221,10 @@ def frozen(value: Any, *, operation: str, name: str) -> Any:
         return digest(value, operation=operation, name=name)
     if isinstance(value, Batch):
         return ("batch", value.call)
+    if isinstance(value, Cohort):
+        if operation != "average":
+            raise UndeclaredOperation(f"round.{operation} of a cohort: {UNSEEN_COHORT}")
+        return ("cohort", value.call, value.rate)
     if isinstance(value, PureFunction):
         return ("function", value.fingerprint)
     if type(value) in (frozenset, set):

@@ -22,10 +22,13 @@ from ..device.copies import on_device
 from .refusals import REMEDY
 
 __all__ = [
+    "ALL",
     "REMEDY",
     "SERVER",
+    "UNSEEN_COHORT",
     "Agents",
     "Batch",
+    "Cohort",
     "Edges",
     "HiddenRecords",
     "Server",
@@ -37,6 +40,8 @@ __all__ = [
 ]
 
 SERVER = -1  # the server among the senders and receivers of messages
+
+UNSEEN_COHORT = "who sends is seen on a link: a secret cohort can only enter a trusted sum"
 
 _EXPECTED_SIZE = (
     "its records and their number are secret; divide a sum by batch_size, the public expected size"
@@ -199,12 +204,40 @@ class Batch:
         raise HiddenRecords(f"a batch does not show {name!r}: {_EXPECTED_SIZE}")
 
 
+ALL = Batch(call=-1, sampling_rate=1.0)  # an agent's whole data, for `Round.local_update` alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cohort:
+    """Who takes part, each agent by a coin of its own, as a token: nobody sees the coins.
+
+    `call` tells the cohorts of a round apart, and `rate` is the probability of each agent.
+    """
+
+    call: int
+    rate: float
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UndeclaredOperation(
+            f"a step may not see or use who is in a cohort: {UNSEEN_COHORT}, "
+            "round.average(value, cohort=cohort)"
+        )
+
+    __len__ = __iter__ = __getitem__ = __contains__ = __float__ = __int__ = __index__ = _refuse
+    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __bool__ = _refuse
+
+
 def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:
     """Refuse a batch that another round drew: it would be accounted as a fresh sample.
 
     Raises:
         UndeclaredOperation: the batch is not one of `drawn`.
     """
+    if batch is ALL:
+        raise UndeclaredOperation(
+            "an agent's whole data are for round.local_update alone; for gradients of all records "
+            "draw a batch at rate 1: round.draw(1.0)"
+        )
     if not any(batch is mine for mine in drawn):
         raise UndeclaredOperation(
             "a batch of another round: its records would be used again, but accounted as a fresh "

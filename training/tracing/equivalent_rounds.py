@@ -184,7 +184,7 @@ def _layout(record: RoundRecord) -> list[Any]:
 
 def _column_layout(group: Group) -> tuple[Any, ...]:
     if isinstance(group, Contributions):
-        drawn = (group.batch, group.sampling_rate, group.first_vector, group.reach)
+        drawn = (group.batch, group.drawn, group.cohort, group.first_vector, group.reach)
         return (Contributions, group.block, group.blame, *drawn, group.owners.tobytes())
     if isinstance(group, NoiseSources):
         return (NoiseSources, group.block, tuple(group.known_to))

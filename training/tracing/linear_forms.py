@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from torch import Tensor
 
-from ...privacy.participation import Reach
+from ...privacy.participation import Draws, Reach
 from ..step.values import REMEDY, SERVER, UndeclaredOperation
 from .cancellation import Columns, History, cancelled_terms
 
@@ -38,6 +38,8 @@ class Contributions:
     several blocks that name the same vectors hold parts of one vector, and the bound is the whole
     vector's. `reach` says whether the vector is known to stay in a ball whose radius is half of
     the bound, whatever the record is; that it moves by no more than the bound is always so.
+    `draws` says which batches the record may be in where that is not the one batch at
+    `sampling_rate`, and `cohort` the call that drew who takes part, where not everybody does.
     """
 
     start: int
@@ -49,11 +51,18 @@ class Contributions:
     blame: str | None = None
     block: int = 0
     reach: Reach = Reach.SUM
+    draws: Draws | None = None
+    cohort: int | None = None
 
     @property
     def size(self) -> int:
         """The number of columns."""
         return len(self.owners)
+
+    @property
+    def drawn(self) -> Draws:
+        """How a record takes part."""
+        return Draws((self.sampling_rate,)) if self.draws is None else self.draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,3 +387,18 @@ def pruned(matrix: csr_array, size: csr_array) -> csr_array:
     kept = csr_array(matrix.multiply(abs(matrix) > size * _ROUNDING))
     kept.eliminate_zeros()
     return kept
+
+
+def combined(weights: Any, rows: LinearForms) -> LinearForms:
+    """Public combinations of rows, weights (combinations, rows)."""
+    from scipy.sparse import csr_array
+
+    public = csr_array(weights)
+    matrix = csr_array(public @ rows.matrix)
+    several = bool((np.diff(public.indptr) > 1).any())
+    return rows.summed(
+        matrix,
+        csr_array(abs(public) @ abs(rows.matrix)),
+        history=rows.history.plus(rows.history) if several else rows.history,
+        residue=None if rows.residue is None else csr_array(public @ rows.residue),
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ...privacy.participation import Reach
+from ...privacy.participation import Draws, Reach
 from ..step.values import Agents, UndeclaredOperation, Value
 from .cancellation import Cancelled, Columns, History
 from .linear_forms import Contributions, Group, Known, LinearForms, NoiseSources
@@ -64,14 +64,16 @@ class SecretBounds(NamedTuple):
     Attributes:
         bounds: (A,) of the norm by which a record of the owner changes its row.
         batch: the call of `draw`.
-        sampling_rate: of that batch; None is the run's.
+        draws: how a record takes part in it.
         reach: of the value: "ball" where all that it is made of is.
+        centred: whether such a ball lies around 0, as it need not for a function of a secret.
     """
 
     bounds: np.ndarray
     batch: int
-    sampling_rate: float | None
+    draws: Draws
     reach: Reach
+    centred: bool
 
 
 class Recorder:
@@ -87,6 +89,20 @@ class Recorder:
         self.columns = Columns()
         self._closed_residues: list[csr_array | None] = []
         self._vectors = 0
+        self._taken: dict[int, tuple[int, ...]] = {}  # with which others each batch is taken
+
+    def take(self, calls: tuple[int, ...]) -> None:
+        """Note what batches are used for: those of several steps move one vector together.
+
+        Raises:
+            UndeclaredOperation: one of several is used for something else as well.
+        """
+        for call in calls:
+            if self._taken.setdefault(call, calls) != calls:
+                raise UndeclaredOperation(
+                    "a batch that is one of several of a round.local_update is used again: a "
+                    "record's part in both cannot be told apart; draw another batch for it"
+                )
 
     def new_vectors(self, count: int) -> int:
         """The number of the first of `count` clipped vectors that have none yet."""
@@ -164,7 +180,7 @@ class Recorder:
     def bounds_of_secret(
         self, value: Agents, operation: str, *, absent: bool = False
     ) -> SecretBounds:
-        """The bounds and the batch of a value that is made of clipped sums alone.
+        """The bounds and the batch of a value that is made of clipped contributions alone.
 
         Where some agents are `absent` all of its rows may hold nothing.
 
@@ -180,8 +196,8 @@ class Recorder:
                 "does not count; leave the terms out"
             )
         rows = self.rows(value, operation).matrix
-        bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, float | None]]()
-        reaches = set[Reach]()
+        bounds, batches = np.zeros(rows.shape[0]), set[tuple[int, Draws]]()
+        reaches, centred = set[Reach](), True
         explained = np.zeros(rows.shape[0])
         # Sum each row's bounds over the contributions in it, and count its entries on the way.
         for g in self.groups:
@@ -196,20 +212,21 @@ class Recorder:
                     )
                 bounds += part @ g.bounds[: part.shape[1]]
                 explained += np.diff(csr_array(part).indptr)
-                batches.add((g.batch, g.sampling_rate))
+                batches.add((g.batch, g.drawn))
                 reaches.add(g.reach)
+                centred = centred and g.blame is None
         # An entry that was not counted is noise, a message or a known value.
         if absent and not rows.nnz:  # nobody whose data could be in it takes part
-            return SecretBounds(bounds, 0, None, Reach.SUM)
+            return SecretBounds(bounds, 0, Draws(), Reach.SUM, centred=True)
         if (explained != np.diff(rows.indptr)).any() or len(batches) != 1:
             raise UndeclaredOperation(
                 f"the secret of {operation} must be made of clipped sums of one batch alone, "
                 "without noise, messages or known values"
             )
-        ((batch, rate),) = batches
+        ((batch, draws),) = batches
         # A sum of balls is a ball; a sum beside it moves as one that a record is added to.
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
-        return SecretBounds(bounds, batch, rate, reach)
+        return SecretBounds(bounds, batch, draws, reach, centred)
 
     def finish(
         self, state: Any, *, agents: int, absent: frozenset[int] = frozenset()

@@ -11,15 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
-from ...privacy.errors import InexpressibleView
-from ...privacy.participation import Reach
+from ...privacy.guarantee import Unit
+from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
+from .batches import Key, Sensitivity, joined, mu_by_batch
 from .linear_forms import Contributions, Messages, NoiseSources, pruned, widened
 from .record import RoundRecord
 
@@ -28,17 +29,6 @@ if TYPE_CHECKING:
 
 _ENTRIES_AT_ONCE = 2**21  # of rows that are written out at once
 UNCLIPPED = "gradients are not clipped, so one record's influence has no bound"
-
-
-class Sensitivity(NamedTuple):
-    """mu of one batch's releases for one victim, and what decided it."""
-
-    mu: float
-    sampling_rate: float | None
-    contributions: int
-    because: str
-    reach: Reach = Reach.SUM
-    interleaved: bool = False
 
 
 class RoundTrace:
@@ -50,10 +40,11 @@ class RoundTrace:
     Attributes:
         scale_of: an earlier round and a number, where mu of this round is that number times mu of
             the earlier one, for every adversary and victim.
+        unit: whose data its contributions are bounded for.
     """
 
-    def __init__(self, record: RoundRecord) -> None:
-        self.record = record
+    def __init__(self, record: RoundRecord, *, unit: Unit = Unit.RECORD) -> None:
+        self.record, self.unit = record, unit
         self.scale_of: tuple[RoundTrace, float] | None = None
         self.groups = record.groups
         self.blames = record.blames
@@ -169,13 +160,13 @@ class RoundTrace:
     def _private_columns(self, adversary: Adversary) -> np.ndarray:
         return np.r_[self._contribution_columns(), self.unknown_noise(adversary)]
 
-    def of_victim(self, victim: int) -> dict[int, tuple[list[int], list[float], float | None]]:
-        """Positions among the contributions, bounds and sampling rate, by batch."""
-        batches: dict[int, tuple[list[int], list[float], float | None]] = {}
+    def of_victim(self, victim: int) -> dict[Key, tuple[list[int], list[float], Draws]]:
+        """Positions among the contributions, bounds and participation, by batch and cohort."""
+        batches: dict[Key, tuple[list[int], list[float], Draws]] = {}
         position = 0
         for g in self.groups:
             if isinstance(g, Contributions):
-                columns, bounds, _ = batches.setdefault(g.batch, ([], [], g.sampling_rate))
+                columns, bounds, _ = batches.setdefault((g.batch, g.cohort), ([], [], g.drawn))
                 mine = np.flatnonzero(g.owners == victim)
                 columns += (position + mine).tolist()
                 bounds += g.bounds[mine].tolist()
@@ -206,29 +197,31 @@ class RoundTrace:
         if victim in adversary.agents:
             raise UnsupportedView(f"{adversary.name} contains the victim {victim}; choose another")
         # One figure for each batch, and in words what decided it.
-        batches = list(self.of_victim(victim).values())
+        by_key = self.of_victim(victim)
+        batches = list(by_key.values())
         mus = mu_by_batch(view, [(columns, bounds) for columns, bounds, _ in batches])
         found, reaches = [], self.reaches(victim)
-        for mu, (columns, bounds, rate), reach in zip(mus, batches, reaches, strict=True):
+        for mu, (columns, bounds, draws), reach in zip(mus, batches, reaches, strict=True):
             count = self.count(columns)
-            because = self.reason(mu, bounds, count=count)
+            because = self.reason(mu, bounds, count=count, draws=draws)
             if math.isinf(mu) and (shown := view.leaks(columns)):
                 names = [name if round is None else in_round(name, round) for name in shown]
                 because = "; ".join(part for part in (because, leak_sentence(names)) if part)
-            found.append(Sensitivity(mu, rate, count, because, *reach))
-        return found
+            found.append(Sensitivity(mu, draws, count, because, *reach))
+        return joined(found, list(by_key), unit=self.unit)
 
     def reaches(self, victim: int) -> list[tuple[Reach, bool]]:
         """Of each batch of `of_victim` its reach, and whether it and another one interleave."""
         order = [g for g in self.groups if isinstance(g, Contributions)]
-        spans: dict[int, tuple[int, int]] = {}
+        spans: dict[Key, tuple[int, int]] = {}
         for i, g in enumerate(order):
             if victim in g.owners:
-                spans[g.batch] = (spans.get(g.batch, (i, i))[0], i)
+                key = (g.batch, g.cohort)
+                spans[key] = (spans.get(key, (i, i))[0], i)
 
         found = []
-        for batch in dict.fromkeys(g.batch for g in order):
-            ball = all(g.reach is Reach.BALL for g in order if g.batch == batch)
+        for batch in dict.fromkeys((g.batch, g.cohort) for g in order):
+            ball = all(g.reach is Reach.BALL for g in order if (g.batch, g.cohort) == batch)
             first, last = spans.get(batch, (0, -1))
             others = (of for other, of in spans.items() if other != batch)
             meets = any(start < last and first < end for start, end in others)
@@ -239,7 +232,9 @@ class RoundTrace:
         """How many clipped vectors contributions are parts of."""
         return len(np.unique(self.vectors[list(columns)]))
 
-    def reason(self, mu: float, bounds: Sequence[float], *, count: int) -> str:
+    def reason(
+        self, mu: float, bounds: Sequence[float], *, count: int, draws: Draws | None = None
+    ) -> str:
         """What decided the figure of one batch; empty where it takes the messages' names."""
         if math.isinf(mu):
             if any(math.isinf(b) for b in bounds):
@@ -247,11 +242,20 @@ class RoundTrace:
             return ""
         if self.blames:
             return "; ".join(self.blames)
-        return (
-            "one contribution of the batch is released"
+        of = "agent" if self.unit is Unit.AGENT else "batch"
+        said = (
+            f"one contribution of the {of} is released"
             if count == 1
-            else f"{count} contributions of one batch are released, counted jointly"
+            else f"{count} contributions of one {of} are released, counted jointly"
         )
+        if draws is None:
+            return said
+        if draws.cohort < 1.0:
+            return f"{said}; in a secret cohort with probability {draws.cohort:g}"
+        if self.unit is Unit.RECORD and draws.rates != draws.rates[:1]:
+            steps = f"{len(draws.rates)} batches" if draws.rates else "all of an agent's data"
+            return f"{said}; the local steps take {steps}, and the change is clipped as a whole"
+        return said
 
     def single_message(self, victim: int, *, kind: str | None = None) -> tuple[float, str]:
         """The largest mu of one message alone, and the kind of that message.
@@ -360,40 +364,3 @@ def _all_of(messages: Messages) -> np.ndarray:
 def _columns(groups: Any) -> np.ndarray:
     ranges = [np.arange(g.start, g.start + g.size) for g in groups]
     return np.concatenate(ranges) if ranges else np.zeros(0, dtype=int)
-
-
-def mu_by_batch(
-    view: View, batches: Sequence[tuple[Sequence[int], Sequence[float]]]
-) -> list[float]:
-    """Mu of a victim's batches, each by its columns and their bounds.
-
-    Raises:
-        InexpressibleView: the releases of two batches share noise.
-    """
-    mus = [view.mu(columns, bounds=bounds) if columns else 0.0 for columns, bounds in batches]
-    if len(batches) == 1:
-        return mus
-    touched = [[c for c, b in zip(*batch, strict=True) if b > 0] for batch in batches]
-    finite = [of for of, mu in zip(touched, mus, strict=True) if math.isfinite(mu)]
-    if not _share_noise(view, finite):
-        return mus
-    # A batch that is infinite by itself makes what all of them release infinite.
-    if len(finite) < len(batches):
-        return [math.inf if columns else 0.0 for columns in touched]
-    raise InexpressibleView(
-        "the releases of two batches of one round share noise, so they cannot be accounted for "
-        "batch by batch; give each batch its own noise"
-    )
-
-
-def _share_noise(view: View, blocks: Sequence[Sequence[int]]) -> bool:
-    """Whether batches' releases are correlated: off-diagonal blocks of the information."""
-    columns = [c for block in blocks for c in block]
-    if not columns:
-        return False
-    information = view.information(columns)
-    own = np.sqrt(np.diag(information))
-    share = np.abs(information) / np.maximum(np.outer(own, own), np.finfo(float).tiny)
-    of = np.repeat(np.arange(len(blocks)), [len(b) for b in blocks])
-    across = of[:, None] != of[None, :]
-    return bool(across.any() and share[across].max() > 1e-9)

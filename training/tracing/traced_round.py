@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.participation import Reach
+from ...privacy.participation import Draws, Reach
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
+from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
     SERVER,
     Agents,
     Batch,
+    Cohort,
     Edges,
     Server,
     UndeclaredOperation,
@@ -26,7 +28,7 @@ from ..step.values import (
     check_table,
 )
 from .arguments import checked_clip_norm, checked_factor, checked_knowers, checked_number
-from .linear_forms import Contributions, Known, LinearForms, Messages, NoiseSources
+from .linear_forms import Contributions, Known, LinearForms, Messages, NoiseSources, combined
 from .record import Recorder, RoundRecord
 
 __all__ = ["RoundRecord", "TracedRound"]
@@ -47,6 +49,7 @@ class TracedRound(Operations):
         self.weights, self.active = Edges(self.weight_table), Agents(self.active_table)
         self._record = Recorder()
         self._drawn: list[Batch] = []
+        self._cohorts: list[Cohort] = []
 
     @property
     def index(self) -> int:
@@ -118,6 +121,7 @@ class TracedRound(Operations):
         reach: Reach = Reach.SUM,
     ) -> tuple[P, ...]:
         del coefs  # public; the bound is on the combination, whatever they are
+        self._record.take((batch.call,))
         # The models count as seen, so that gradients at them are functions of the batch alone.
         blocks = self._blocks(points)
         for point in points:
@@ -160,7 +164,6 @@ class TracedRound(Operations):
     ) -> P:
         del batch_size
         bound = checked_clip_norm(clip_norm)
-        # Two means of clipped vectors lie in one ball: they differ by its diameter at most.
         (mean,) = self._clipped_sums(
             ((point,),),
             batch=batch,
@@ -169,6 +172,36 @@ class TracedRound(Operations):
             reach=Reach.BALL,
         )
         return mean
+
+    def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        # The start counts as seen; from there to the end everything is the agent's own.
+        self._record.take(tuple(batch.call for batch in asked.batches))
+        block = self._record.rows(point, "local_update").block
+        if block:
+            raise UndeclaredOperation("round.local_update of dual variables: it takes parameters")
+        self._record.note_given(point)
+        self._record.count_as_seen(point, "model at which local steps begin")
+        bound = math.inf if asked.clip_norm is None else 2.0 * asked.clip_norm  # the diameter
+        return self._contributed(
+            bounds=np.full(self.agents, bound),
+            batch=asked.call,
+            draws=Draws(tuple(batch.sampling_rate for batch in asked.batches)),
+            reach=Reach.BALL,
+        )
+
+    def _contributed(self, *, bounds: np.ndarray, **how: Any) -> Agents:
+        """A contribution of every agent that takes part."""
+        made = self._record.add(
+            Contributions(
+                start=self._record.width,
+                owners=np.arange(self.agents),
+                bounds=np.where(self._graph.active, bounds, 0.0),
+                sampling_rate=None,
+                first_vector=self._record.new_vectors(self.agents),
+                **how,
+            )
+        )
+        return Agents(_of_active(self._graph.active, made))
 
     def _blocks(self, points: Sequence[tuple[P, ...]]) -> list[int]:
         """The blocks of a point, the same for every point and each of them once."""
@@ -212,11 +245,10 @@ class TracedRound(Operations):
         )
         # An absent agent makes no noise; the server is always there.
         here = (holders == SERVER) | self._graph.active[holders]
-        noise = unit if mixing is None else _combined(mixing, unit)
+        noise = unit if mixing is None else combined(mixing, unit)
         return type(like)(_of_active(here, noise) * std)
 
     def _holders(self, value: Value) -> np.ndarray:
-        """Who holds each row."""
         if isinstance(value, Server):
             return np.array([SERVER])
         return self._receivers if isinstance(value, Edges) else np.arange(self.agents)
@@ -240,6 +272,7 @@ class TracedRound(Operations):
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         check_holder("broadcast", value, Agents)
+        self._graph.check_links("round.broadcast")
         crosses = self._receivers != self._senders
         links = np.c_[self._senders[crosses], self._receivers[crosses]]
         rows = self._record.rows(value, "broadcast")
@@ -276,14 +309,37 @@ class TracedRound(Operations):
         sent = self._send(rows, kind=kind, senders=np.array([SERVER]), links=links)
         return Agents(sent, torch.zeros(self.agents, dtype=torch.int64))
 
-    def average(self, value: Agents) -> Server:
-        """See `Round.average`."""
-        check_holder("average", value, Agents)
+    def _average(self, value: Agents) -> Server:
         return self._mean(self._record.rows(value, "average"))
+
+    def _average_of(self, value: Agents, cohort: Cohort) -> Server:
+        # Rows that hold nothing but the agent's own data are 0 where it does not take part.
+        what = "an average under a secret cohort"
+        if self._graph.absent:
+            raise UndeclaredOperation(
+                f"{what} in a round from which agents are absent by a public list: who takes part "
+                "is secret or public, not both; leave one of the two out"
+            )
+        found = self._record.bounds_of_secret(value, what)
+        if not found.centred:
+            raise UndeclaredOperation(
+                "round.average of a bounded function under a secret cohort: it need not be 0 "
+                "without data; average clipped contributions"
+            )
+        drawn = self._contributed(
+            bounds=found.bounds,
+            batch=found.batch,
+            draws=Draws(found.draws.rates, cohort.rate),
+            cohort=cohort.call,
+            block=value.rows.block,
+            reach=found.reach,
+        )
+        share = np.full((1, self.agents), 1.0 / (cohort.rate * self.agents))
+        return Server(combined(share, self._record.rows(drawn, "average")))
 
     def _mean(self, rows: LinearForms) -> Server:
         active = self._graph.active
-        return Server(_combined(active[None, :] / max(1, int(active.sum())), rows))
+        return Server(combined(active[None, :] / max(1, int(active.sum())), rows))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
@@ -292,7 +348,7 @@ class TracedRound(Operations):
         check_holder("sum_in", value, Edges)
         rows = self._record.rows(value if weights is None else value * weights, "sum_in")
         edges = np.arange(len(self._receivers))
-        return Agents(_combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
+        return Agents(combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
@@ -327,26 +383,20 @@ class TracedRound(Operations):
             if self._record.is_private(value, "bounded"):
                 self._record.close("released input of bounded", value.rows[others])
 
-        # The result is data of the secret's owner, of the same batch, and heuristic from here on.
+        # Data of the secret's owner, of the same batch, and heuristic from here on.
         self._record.note_given(secret, *released, *private)
         remedy = "the bound on how far the function stretches its secret"
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
         found = self._record.bounds_of_secret(secret, "bounded", absent=bool(self._graph.absent))
         self._record.blames.append(blame)
-        made = self._record.add(
-            Contributions(
-                start=self._record.width,
-                owners=np.arange(self.agents),
-                bounds=lipschitz * found.bounds,
-                batch=found.batch,
-                sampling_rate=found.sampling_rate,
-                first_vector=self._record.new_vectors(self.agents),
-                blame=blame,
-                block=secret.rows.block,
-                reach=found.reach,
-            )
+        return self._contributed(
+            bounds=lipschitz * found.bounds,
+            batch=found.batch,
+            draws=found.draws,
+            blame=blame,
+            block=secret.rows.block,
+            reach=found.reach,
         )
-        return Agents(_of_active(self._graph.active, made))
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
         """See `Round.postprocess`; what the function does matters to a run alone."""
@@ -377,18 +427,3 @@ def _of_active(here: np.ndarray, rows: LinearForms) -> LinearForms:
 def _chosen(here: np.ndarray, new: LinearForms, old: LinearForms) -> LinearForms:
     """The rows of `new` where agents take part, and those of `old` elsewhere."""
     return new.only(here).beside(old.only(~here))
-
-
-def _combined(weights: Any, rows: LinearForms) -> LinearForms:
-    """Public combinations of rows, weights (combinations, rows)."""
-    from scipy.sparse import csr_array
-
-    public = csr_array(weights)
-    matrix = csr_array(public @ rows.matrix)
-    several = bool((np.diff(public.indptr) > 1).any())
-    return rows.summed(
-        matrix,
-        csr_array(abs(public) @ abs(rows.matrix)),
-        history=rows.history.plus(rows.history) if several else rows.history,
-        residue=None if rows.residue is None else csr_array(public @ rows.residue),
-    )

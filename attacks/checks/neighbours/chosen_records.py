@@ -141,7 +141,7 @@ def _first_call(watched: WatchedRound) -> tuple[GradientCall, float | None] | No
     """The first gradients of a round, and their clip norm."""
     groups = [g for g in watched.trace.groups if isinstance(g, Contributions)]
     for group, call in zip(groups, watched.recorded.calls, strict=True):
-        if call is not None:
+        if isinstance(call, GradientCall):
             bound = float(np.max(group.bounds, initial=0.0))
             return call, bound if 0 < bound < math.inf else None
     return None

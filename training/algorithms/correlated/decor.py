@@ -47,7 +47,7 @@ from ....privacy.errors import InputError
 from ....privacy.noise.correlated import decor_covariance, decor_factor
 from ....privacy.noise.covariance import cost_factor
 from ...graphs.graph import Graph, Topology
-from ..algorithm import Algorithm
+from ..algorithm import Algorithm, Clip
 from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
 
 __all__ = ["ALGORITHM", "Settings", "State", "best_correlation", "init", "prepare", "step"]
@@ -67,10 +67,13 @@ class Settings:
             default the best one for the horizon.
         horizon: rounds that the choice of the correlation counts; 1 (the default) is one mixing,
             0 means all rounds of the run. Without effect, so refused, beside a correlation.
+        clip: "per-example" clips each example's gradient, "batch" the mean of a batch, which is
+            a bound on all that an agent sends.
     """
 
     correlation: float | None = None
     horizon: int | None = None
+    clip: Clip = Clip.PER_EXAMPLE
 
     def __post_init__(self) -> None:
         """Check the ranges."""

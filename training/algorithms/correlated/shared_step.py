@@ -15,6 +15,9 @@
 | B      | batch_size    | scalar       | public normaliser: the expected batch size         |
 | eta    | learning_rate | scalar       | step size                                          |
 
+With clip "batch" the mean gradient of the batch is clipped in place of each example's, and B is 1
+in step 2: what an agent sends in a round is then one vector of norm C, as unit "agent" needs.
+
 Independent noise, DECOR's pairs, Whisper's seed and a server's noise differ in two facts alone: the
 factor, and who knows each source. Both are stated here, so the trace derives every adversary's
 figure from what the step really adds.
@@ -47,6 +50,7 @@ from ....privacy.noise.correlated import victim_information
 from ...graphs.graph import Graph, Topology
 from ...step.handles import Agents
 from ...step.round import Round
+from ..algorithm import Clip
 
 __all__ = ["SharedNoise", "State", "init", "objective_rounds", "only_graph", "shared_noise", "step"]
 
@@ -130,6 +134,11 @@ def only_graph(graph: Topology, *, algorithm: str) -> Graph:
             f"graph {graph.name!r} changes from round to round, but the covariance of "
             f"{algorithm!r} is made for one graph; use a static one, or ldp-dsgd"
         )
+    if not graph.lasting.has_links:
+        raise InputError(
+            f"graph {graph.name!r} has no links between agents, and {algorithm!r} mixes with "
+            "neighbours; choose another graph"
+        )
     return graph.lasting
 
 
@@ -171,13 +180,22 @@ def step(
     *,
     factor: Tensor,
     known_to: Sequence[frozenset[int]],
+    clip: Clip = Clip.PER_EXAMPLE,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
 ) -> State:
     """One round: step, then mix; the numbers are the steps above."""
-    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
-    noise = round.noise(sums, std=noise_std, factor=factor, known_to=known_to)  # 1
-    x = state.x - learning_rate * (sums + noise) / batch_size
+    batch = round.draw()
+    if clip is Clip.BATCH:
+        clipped = round.clipped_mean(
+            state.x, batch=batch, batch_size=batch_size, clip_norm=clip_norm
+        )
+        divisor = 1.0
+    else:
+        clipped = round.clipped_sums(state.x, batch=batch, clip_norm=clip_norm)
+        divisor = batch_size
+    noise = round.noise(clipped, std=noise_std, factor=factor, known_to=known_to)  # 1
+    x = state.x - learning_rate * (clipped + noise) / divisor
     return State(round.mix(x, kind="model"))  # 2

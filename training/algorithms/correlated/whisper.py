@@ -51,7 +51,7 @@ from ....privacy.noise.correlated import whisper_covariance
 from ....privacy.published.claim import PublishedClaim
 from ....privacy.published.whisper import whisper_theorem_2
 from ...graphs.graph import Topology
-from ..algorithm import Algorithm, PlannedRun
+from ..algorithm import Algorithm, Clip, PlannedRun
 from .shared_step import State, init, objective_rounds, only_graph, shared_noise, step
 
 __all__ = ["ALGORITHM", "Settings", "State", "init", "prepare", "step"]
@@ -65,10 +65,13 @@ class Settings:
         correlation: share of the optimised covariance in [0, 1]; the rest is independent noise
             that each agent makes and knows alone. 1 is the paper's, 0 is LDP.
         horizon: rounds that the objective counts; 1 is the paper's, 0 means all rounds of the run.
+        clip: "per-example" clips each example's gradient, "batch" the mean of a batch, which is
+            the paper's, and bounds all that an agent sends.
     """
 
     correlation: float = 1.0
     horizon: int = 1
+    clip: Clip = Clip.PER_EXAMPLE
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -1,0 +1,123 @@
+"""DP-FedAvg: agents train by themselves, and a trusted sum of what they changed gets noise.
+
+H. B. McMahan, D. Ramage, K. Talwar, L. Zhang, "Learning Differentially Private Recurrent Language
+Models", ICLR 2018, arXiv 1710.06963 (Algorithm 1, DP-FedAvg with the estimator f_f).
+
+    1  M: each agent takes part with probability p, by a secret coin of its own
+    2  x_i <- K gradient steps of size eta from x, on the data of agent i
+    3  d_i = clip(x_i - x, C)
+    4  x <- x + g (sum_{i in M} d_i + z) / (p A),   z ~ N(0, s^2 C^2 I), known to nobody
+
+| symbol | name here     | shape  | meaning                                                |
+|--------|---------------|--------|--------------------------------------------------------|
+| x      | x             | (A, D) | models, equal on all agents                            |
+| p      | cohort_rate   | scalar | probability of an agent to take part in a round        |
+| K      | local_steps   | scalar | gradient steps of an agent in a round                  |
+| eta    | learning_rate | scalar | their size                                             |
+| C      | clip_norm     | scalar | bound on what an agent changes                         |
+| s C    | noise_std     | scalar | noise on the sum of what the agents change             |
+| g      | server_rate   | scalar | share of the mean change that the server applies       |
+
+Nobody sees who takes part, nor what a single agent sends: trust is in the sum. p A is public where
+the number of members is not. All data of an agent move the sum by at most C, so at unit "agent" a
+round is one Gaussian release of multiplier s, sampled at rate p. A record of an agent can turn
+d_i round, which is 2 C: clipping what an agent changes never pays for the privacy of a record.
+
+Where we differ from the paper: a step takes Poisson batches, or all data of the agent, in place of
+epochs in an order, and every agent has the same weight.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...privacy.errors import InputError
+from ..step.handles import Agents
+from ..step.local_steps import MOST_STEPS
+from ..step.round import Round
+from ..step.values import ALL, Batch
+from .algorithm import Algorithm
+
+__all__ = ["ALGORITHM", "LocalData", "Settings", "State", "init", "step"]
+
+
+class LocalData(enum.StrEnum):
+    """What an agent's steps take: all its data, or Poisson batches, one of each step or of all."""
+
+    ALL = "all"
+    ONE = "one-batch"
+    EACH = "batches"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Hyper-parameters.
+
+    Attributes:
+        cohort_rate: p, above 0 and at most 1.
+        local_steps: K.
+        local_data: what each of them takes.
+        server_rate: g, above 0.
+    """
+
+    cohort_rate: float = 0.1
+    local_steps: int = 5
+    local_data: LocalData = LocalData.ALL
+    server_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 < self.cohort_rate <= 1:
+            raise InputError(f"cohort_rate={self.cohort_rate} must lie in (0, 1]")
+        if not 1 <= self.local_steps <= MOST_STEPS:
+            raise InputError(f"local_steps={self.local_steps} must lie in [1, {MOST_STEPS}]")
+        if not 0 < self.server_rate < math.inf:
+            raise InputError(f"server_rate={self.server_rate} must be a finite number above 0")
+
+
+class State(NamedTuple):
+    """The models, (A, D)."""
+
+    x: Agents
+
+
+def init(round: Round) -> State:
+    """Every agent starts from the same public model."""
+    return State(round.initial())
+
+
+def step(
+    state: State,
+    round: Round,
+    *,
+    cohort_rate: float,
+    local_steps: int,
+    local_data: LocalData,
+    server_rate: float,
+    learning_rate: float,
+    clip_norm: float | None,
+    noise_std: float,
+) -> State:
+    """One round; the numbers are the steps above."""
+    cohort = round.cohort(cohort_rate)  # 1
+    batch: Batch | tuple[Batch, ...] = ALL
+    if local_data is LocalData.EACH:
+        batch = tuple(round.draw() for _ in range(local_steps))
+    elif local_data is LocalData.ONE:
+        batch = round.draw()
+    changed = round.local_update(  # 2, 3
+        state.x,
+        steps=local_steps,
+        learning_rate=learning_rate,
+        batch=batch,
+        clip_norm=clip_norm,
+    )
+    mean = round.average(changed, cohort=cohort)
+    noisy = mean + round.noise(mean, std=noise_std / (cohort_rate * round.agents))  # 4
+    return State(state.x + round.download(server_rate * noisy, kind="model change"))
+
+
+ALGORITHM = Algorithm(name="dp-fedavg", init=init, step=step, settings=Settings)

@@ -1,0 +1,161 @@
+"""What a local update is asked for: its steps, and the data that each of them takes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from ...privacy.errors import InputError, InputTypeError
+from .values import ALL, Batch, UndeclaredOperation, check_drawn
+
+__all__ = ["MOST_STEPS", "LocalSteps", "checked_rate"]
+
+MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalSteps:
+    """K gradient steps of an agent, whose change is clipped as one vector.
+
+    Attributes:
+        steps: K.
+        learning_rate: of these steps.
+        batch: one batch, a tuple of K of them, or `ALL`.
+        clip_norm: bound on the change of the model; None does not clip.
+        momentum: how much of a step's direction the next one keeps.
+        proximal: how strongly the start pulls the model back.
+    """
+
+    steps: int
+    learning_rate: float
+    batch: Batch | tuple[Batch, ...]
+    clip_norm: float | None
+    momentum: float = 0.0
+    proximal: float = 0.0
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """The different batches: none where every step takes all data."""
+        if isinstance(self.batch, tuple):
+            return self.batch
+        return () if self.batch is ALL else (self.batch,)
+
+    @property
+    def call(self) -> int:
+        """The call of `draw` that stands for all of them."""
+        return self.batches[0].call if self.batches else ALL.call
+
+    def of_step(self, number: int) -> Batch:
+        """What a step takes, from 0."""
+        return self.batch[number] if isinstance(self.batch, tuple) else self.batch
+
+    @staticmethod
+    def of(
+        *,
+        steps: object,
+        learning_rate: object,
+        batch: object,
+        clip_norm: Any,
+        momentum: object,
+        proximal: object,
+        drawn: Sequence[Batch],
+    ) -> LocalSteps:
+        """The same from what a step gave, once it is checked.
+
+        Args:
+            steps: as above, and so are the others.
+            learning_rate: likewise.
+            batch: likewise.
+            clip_norm: likewise.
+            momentum: likewise.
+            proximal: likewise.
+            drawn: the batches of the round.
+
+        Raises:
+            ValueError: a number out of range, or another number of batches than of steps.
+            TypeError: what is no number.
+            UndeclaredOperation: something else than batches of this round, or one of them twice.
+        """
+        count = _steps(steps)
+        if isinstance(batch, tuple | list):
+            given = tuple(batch)
+            if len(given) != count:
+                raise InputError(
+                    f"batch has {len(given)} batches for steps={count}; give one for each step, "
+                    "one alone for all of them, or ALL"
+                )
+            for one in given:
+                _check_batch(one, drawn)
+            if len({one.call for one in given}) < count:
+                raise UndeclaredOperation(
+                    "one batch stands twice in round.local_update: draw one for each step, or give "
+                    "one alone for all of them"
+                )
+            taken: Batch | tuple[Batch, ...] = given if count > 1 else given[0]
+        else:
+            taken = batch  # type: ignore[assignment] # checked in the next line
+            if batch is not ALL:
+                _check_batch(batch, drawn)
+        return LocalSteps(
+            steps=count,
+            learning_rate=_number("learning_rate", learning_rate, positive=True),
+            batch=taken,
+            clip_norm=None if clip_norm is None else _number("clip_norm", clip_norm, positive=True),
+            momentum=_number("momentum", momentum, most=1.0),
+            proximal=_number("proximal", proximal),
+        )
+
+
+def checked_rate(rate: object) -> float:
+    """The probability of an agent to be in a cohort.
+
+    >>> checked_rate(0.01)
+    0.01
+    """
+    return _number("rate", rate, positive=True, most=1.0, reached=True)
+
+
+def _steps(value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputTypeError(f"steps={value!r:.40} must be an integer of at least 1")
+    count = operator.index(value)
+    if not 1 <= count <= MOST_STEPS:
+        raise InputError(f"steps={count} must lie in [1, {MOST_STEPS}]")
+    return count
+
+
+def _check_batch(one: object, drawn: Sequence[Batch]) -> None:
+    if not isinstance(one, Batch):
+        raise UndeclaredOperation(
+            f"round.local_update with a batch of {type(one).__name__}: give what round.draw() "
+            "returned, a tuple of as many as there are steps, or ALL"
+        )
+    check_drawn(one, drawn)
+
+
+def _number(
+    name: str,
+    value: object,
+    *,
+    positive: bool = False,
+    most: float = math.inf,
+    reached: bool = False,
+) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputTypeError(f"{name}={value!r:.40} must be a number")
+    number = float(value)
+    low = number > 0.0 if positive else number >= 0.0
+    high = number <= most if reached else number < most
+    if not (low and high and math.isfinite(number)):
+        least = "above 0" if positive else "at least 0"
+        bound = "" if math.isinf(most) else f" and {'at most' if reached else 'below'} {most:g}"
+        raise InputError(f"{name}={number!r} must be a finite number {least}{bound}")
+    return number
