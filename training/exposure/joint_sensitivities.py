@@ -126,12 +126,14 @@ class _Run:
         encrypted: bool,
         drawn: Sequence[Drawing] | None = None,
     ) -> None:
-        self._traces, self._rate, self._encrypted, self._drawn = traces, rate, encrypted, drawn
+        self._traces, self._rate, self._encrypted = traces, rate, encrypted
         self._parts = parts_of(traces)
         if traces.start.unit is Unit.AGENT:
-            self._drawn = None  # an agent takes part in every batch, however it is drawn
-        for part in self._parts if self._drawn else ():
-            check_draws(part.base, self._drawn[0].scheme, first=part.first)
+            drawn = None  # an agent takes part in every batch, however it is drawn
+        self._drawn = drawn
+        if drawn:
+            for part in self._parts:
+                check_draws(part.base, drawn[0].scheme, first=part.first)
         self._bases = list({id(part.base): part.base for part in self._parts}.values())
         # Of every round by itself: one that is another's but for a scale may lose more.
         different = {id(part.trace): part.trace for part in self._parts}
