@@ -98,7 +98,7 @@ class Sampler:
 
         >>> of = Sampler(drawn=(Drawing(Scheme.SHUFFLED, 5, 2, 5),), order_seed=0)
         >>> of.order(0, 0).tolist(), of.order(0, 1).tolist()
-        ([2, 1, 0, 3, 4], [1, 2, 3, 4, 0])
+        ([3, 4, 2, 1, 0], [2, 0, 4, 1, 3])
         """
         of = self.drawn[agent]
         if of.scheme is Scheme.CYCLIC:
