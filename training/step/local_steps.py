@@ -7,7 +7,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, SupportsIndex
 
 from torch import Tensor
 
@@ -122,7 +122,7 @@ def checked_rate(rate: object) -> float:
 
 
 def _steps(value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise InputTypeError(f"steps={value!r:.40} must be an integer of at least 1")
     count = operator.index(value)
     if not 1 <= count <= MOST_STEPS:
