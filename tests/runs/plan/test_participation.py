@@ -26,13 +26,15 @@ def _run(**table):
 def test_a_plan_says_who_takes_part_and_counts_the_rounds_of_the_worst_agent():
     found = plan(_run(probability=0.5, seed=4))
     taking = found.participation
-    assert taking is not None and taking.rounds == 8
+    assert taking is not None
+    assert taking.rounds == 8
     assert found.planned().dump()["participation"]["by_agent"] == taking.by_agent
     alone = budget(
         noise_multiplier=2, delta=1e-5, rounds=max(taking.by_agent), sampling_rate=0.05
     ).epsilon
     assert found.guarantee("eavesdropper").epsilon == pytest.approx(alone, rel=1e-9)
-    assert "(public list, seed 4)" in repr(found) and "takes part in" in found.paragraph()
+    assert "(public list, seed 4)" in repr(found)
+    assert "takes part in" in found.paragraph()
     assert plan(RUN).participation is None
 
 
