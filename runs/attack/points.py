@@ -18,6 +18,7 @@ from ...attacks.problem.presets import PRESETS, Preset
 from ...privacy.bounded import check_safetensors
 from ...privacy.errors import InputError
 from ...training.engine.checkpoint import load_checkpoint
+from ...training.graphs.graph import ScheduledGraph, Topology
 from ..folder import folder as run_folder
 from ..folder.rounds_kept import snapshot_round
 from ..run_file.build import Built
@@ -127,12 +128,22 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             f"test record of {data.name!r} must be left to guess from; lower it"
         )
     for point in points_of(config):
-        _neighbour_of(point.victim, config, built=built)
+        _neighbour_of(point.victim, point.round, config, built=built)
 
 
-def _neighbour_of(victim: int, config: RunFile, *, built: Built) -> int:
-    """An agent that is linked to the victim."""
-    found = next((j for j in built.setting.graph.neighbours(victim) if j != victim), None)
+def _neighbour_of(victim: int, round: int, config: RunFile, *, built: Built) -> int:
+    """An agent that is linked to the victim, in the attacked rounds where some are absent."""
+    graph: Topology = built.setting.graph
+    if isinstance(graph, ScheduledGraph):
+        for number in range(round, round + config.attack.together):
+            if graph.at(number).degree(victim) < 2:
+                raise InputError(
+                    f"in round {number} nothing of agent {victim} is sent: it is absent by the "
+                    "list of [participation], or all of its neighbours are; attack another "
+                    "round, which [intercept] rounds must name before training, or another agent"
+                )
+        graph = graph.at(round)
+    found = next((j for j in graph.neighbours(victim) if j != victim), None)
     if found is None:
         raise InputError(
             f"[intercept] victims={victim} has no neighbour in graph {config.graph.name!r}, so "
@@ -164,7 +175,7 @@ def trial_of(
         FileNotFoundError: the run kept no snapshot before the round.
         ValueError: nobody is linked to the victim, or the trial does not fit the run.
     """
-    owner = _neighbour_of(victim, config, built=built)
+    owner = _neighbour_of(victim, round, config, built=built)
     start = snapshot_round(round)
     name = f"{run_folder.CHECKPOINTS}/round-{start:06d}.safetensors"
     adversary = config.attack.adversary
