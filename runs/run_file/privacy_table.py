@@ -77,14 +77,17 @@ class PrivacyTable(Table):
     def _check_target(self) -> Self:
         aims = ("epsilon", "noise_multiplier", "advantage", "tpr")
         given = [name for name in aims if getattr(self, name) is not None]
+        if self.fpr is not None and self.tpr is None:
+            raise InputError(
+                f"fpr={self.fpr:g} needs tpr beside it, the true-positive rate that is allowed at "
+                "that false-positive rate"
+            )
         if len(given) != 1:
             found = " and ".join(given) if len(given) > 1 else "none"
             raise InputError(
                 "give epsilon, noise_multiplier, advantage or tpr, exactly one of them; "
                 f"{found} given"
             )
-        if self.noise_multiplier is not None and self.fpr is not None:
-            raise InputError(f"fpr={self.fpr:g} has no effect without tpr; leave it out")
         if (goal := self.goal) is not None:
             goal.check_accountant(Accountant(self.accountant))
         if self.clip_norm == math.inf and self.noise_multiplier != 0:

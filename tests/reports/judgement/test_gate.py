@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from overhear.privacy.errors import InputError
+from overhear.privacy.guarantee import Goal
 from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Kind, judge
 from overhear.reports.judgement.gate import Decision, Outcome, decide, decide_plan
@@ -619,3 +621,68 @@ def test_guesses_that_contradict_a_proof_count_whether_they_were_asked_for_or_no
     assert decision.exit_code == 4
     assert Kind.MEMBERS_GUESSED in kinds(decision, Outcome.CONTRADICTED)
     assert decided(ran(facts, membership=membership(verdict="suspicious"))).exit_code == 0
+
+
+TESTS = {"adversary": "eavesdropper", "max_advantage": 0.1}
+RATES = {"adversary": "eavesdropper", "max_tpr_at": {"tpr": 0.05, "fpr": 0.01}}
+
+
+def test_membership_tests_are_held_against_their_limits(facts: Facts) -> None:
+    asked = []
+
+    def risks(claim: Claim, goal: Goal) -> float:
+        asked.append((claim.name, goal.words))
+        return goal.figure
+
+    decision = decided(facts, TESTS | {"epsilon": 4, "delta": 1e-5} | RATES, risks=risks)
+    assert decision.exit_code == 0
+    assert asked == [("eavesdropper", "advantage 0.1"), ("eavesdropper", "TPR 0.05 at FPR 0.01")]
+    assert [one.name for one in decision.requirements[:3]] == [
+        "limit: eavesdropper, epsilon 4 at delta 1e-5",
+        "limit: eavesdropper, advantage 0.1 of membership tests",
+        "limit: eavesdropper, TPR 0.05 at FPR 0.01 of membership tests",
+    ]
+    assert "proven; the limit is advantage 0.1." in decision.requirements[1].sentence
+
+
+@pytest.mark.parametrize("limit", [TESTS, RATES], ids=["advantage", "TPR"])
+def test_membership_tests_over_their_limit_do_not_pass(facts: Facts, limit: dict[str, Any]) -> None:
+    decision = decided(facts, limit, risks=lambda _, goal: goal.figure * (1 + 1e-12))
+    assert decision.exit_code == 3
+    assert kinds(decision) == [Kind.RISK_OVER]
+    said = decision.requirements[0].sentence
+    assert '`adversary = "eavesdropper"` in [privacy]' in said
+    assert ("`advantage = 0.1`" if limit is TESTS else "`tpr = 0.05`, `fpr = 0.01`") in said
+    assert kinds(decided(facts, limit, risks=lambda *_: math.nan)) == [Kind.RISK_OVER]
+
+
+def test_membership_tests_of_which_nothing_is_proven_do_not_pass(facts: Facts) -> None:
+    """However small what is said of them: heuristic, infinite, seeded, another unit or nobody."""
+
+    def nothing(*_: Any) -> float:
+        return 0.0
+
+    assert decided(facts, TESTS).exit_code == 3  # nobody says what they come to
+    assert decided(facts, TESTS, risks=nothing).exit_code == 0
+    for worse, kind in (
+        (changed(facts, proven=False), Kind.HEURISTIC),
+        (changed(facts, epsilon=math.inf), Kind.UNPROTECTED),
+        (changed(facts, epsilon=math.inf, expressed=False), Kind.INEXPRESSIBLE),
+        (replace(facts, seeded=True), Kind.SEEDED),
+        (changed(facts, unit="agent"), Kind.OTHER_UNIT),
+        (changed(facts, adjacency="replace-one"), Kind.OTHER_ADJACENCY),
+        (replace(facts, victim=2), Kind.ONE_VICTIM),
+        (replace(facts, whose="one person with 1 record at agent 0"), Kind.ONE_VICTIM),
+    ):
+        decision = decided(worse, TESTS, risks=nothing)
+        assert decision.exit_code == 3, kind
+        assert kinds(decision, Outcome.OVER) == [kind]
+    assert decided(facts, TESTS | {"adversary": "server"}, risks=nothing).exit_code == 5
+
+
+def test_figures_about_one_person_pass_no_limit_for_any_record(facts: Facts) -> None:
+    decision = decided(replace(facts, whose="one person with 2 records at agent 0"))
+    assert kinds(decision) == [Kind.ONE_VICTIM]
+    said = decision.requirements[0].sentence
+    assert "The figure is for one person with 2 records at agent 0 alone" in said
+    assert "Leave `holders` out of [privacy]" in said

@@ -127,3 +127,35 @@ def test_the_example_is_a_policy():
     if not path.exists():
         pytest.skip("the examples are in the checkout")
     assert load_policy(path).limits[0].adversary == "eavesdropper"
+
+
+def test_a_limit_may_be_on_membership_tests_alone(tmp_path):
+    (limit,) = load(
+        tmp_path,
+        'schema = 1\n[[limits]]\nadversary = "eavesdropper"\nmax_advantage = 0.1\n'
+        "max_tpr_at = {tpr = 0.05, fpr = 0.01}\n",
+    ).limits
+    assert (limit.epsilon, limit.delta) == (None, None)
+    assert [goal.words for goal in limit.goals] == ["advantage 0.1", "TPR 0.05 at FPR 0.01"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("max_advantage = 0", "max_advantage=0 must be a number in (0, 1)"),
+        ("max_advantage = 1.0", "max_advantage=1.0 must be a number in (0, 1)"),
+        ("max_advantage = nan", "max_advantage=nan must be a number in (0, 1)"),
+        ("max_tpr_at = 0.1", "max_tpr_at=0.1 must be two rates in (0, 1), such as"),
+        ("max_tpr_at = {tpr = 0.1}", "max_tpr_at.fpr must be a number in (0, 1), below tpr"),
+        ("max_tpr_at = {tpr = 2, fpr = 0.1}", "max_tpr_at.tpr must be a number in (0, 1)"),
+        ("max_tpr_at = {tpr = 0.1, fpr = 0.1}", "tpr above fpr"),
+        ("max_tpr_at = {tpr = 0.2, fpr = 0.1, at = 1}", "max_tpr_at.at is not one of its two"),
+        ("max_advantage = 0.1\ndelta = 1e-5", "epsilon is missing"),
+        ("epsilon = 1", "delta is missing"),
+        ("unit = 'record'", "or give max_advantage or max_tpr_at"),
+    ],
+)
+def test_a_limit_on_membership_tests_that_is_none_is_refused(tmp_path, keys, words):
+    with pytest.raises(ValueError, match=r"policy\.toml") as refused:
+        load(tmp_path, f'schema = 1\n[[limits]]\nadversary = "eavesdropper"\n{keys}\n')
+    assert words in str(refused.value)
