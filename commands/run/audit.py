@@ -315,7 +315,7 @@ def _written(folder: Path, error: Exception) -> Audit:
 
 
 def _show(found: Audit) -> None:
-    from ...runs.run_file.device_name import is_same_device
+    from ...runs.run_file.device import is_same_device
     from ..terminal.audit_tables import checks_table, measured_table, trail_lines
 
     console = make_console()

@@ -55,7 +55,7 @@ def train(
     """
     from ...runs.folder.launch import hold_on, launch
     from ...runs.hosts.place import Place
-    from ...runs.run_file.device_name import check_rounds_device
+    from ...runs.run_file.device import check_rounds_device
 
     trust(trust_code)
     if device is not None:

@@ -15,7 +15,7 @@ from ...privacy.bounded import check_size
 from ...privacy.durable import PART, sync_folder
 from ...privacy.errors import InputError
 from ...privacy.ledger import read_ledger
-from ..run_file.device_name import is_same_device
+from ..run_file.device import is_same_device
 from .records import Environment, header_of, read_environment, read_metrics, read_stopped
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"

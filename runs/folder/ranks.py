@@ -65,7 +65,7 @@ from ..own.sources import digest_of_sources
 from ..own.tables import names_of
 from ..plan.plan import Plan
 from ..run_file.build import Built
-from ..run_file.device_name import gpu_number
+from ..run_file.device import gpu_number
 from ..run_file.run_file import RunFile
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder

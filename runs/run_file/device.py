@@ -1,13 +1,71 @@
-"""Where a run, its attack and its audit compute: a device by name, which has to be there."""
+"""Devices by name: which are known, which two are one, and the one that a run computes on."""
 
 from __future__ import annotations
 
-import torch
+import re
+from typing import TYPE_CHECKING
 
 from ...privacy.errors import InputError
-from .device_name import check_rounds_device, gpu_number
 
-__all__ = ["find_device"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["check_rounds_device", "find_device", "gpu_number", "is_same_device"]
+
+_KNOWN = re.compile(r"auto|cpu|mps|cuda(:(?P<number>0|[1-9][0-9]{0,8}))?")
+_LONGEST = 40  # characters of a name that is told
+
+
+def gpu_number(name: str) -> int | None:
+    """The number of the GPU that a device's name gives, if it gives one.
+
+    Args:
+        name: "auto", "cpu", "mps", "cuda" or "cuda:N".
+
+    Raises:
+        ValueError: no device has such a name.
+
+    Examples:
+        >>> gpu_number("cuda:1"), gpu_number("cuda")
+        (1, None)
+    """
+    known = _KNOWN.fullmatch(name)
+    if known is None:
+        shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+        raise InputError(
+            f"device={shown!r} is unknown; choose auto, cpu, cuda, cuda:N for one of several GPUs, "
+            "counted from 0, or mps"
+        )
+    return None if known["number"] is None else int(known["number"])
+
+
+def check_rounds_device(name: str) -> str:
+    """The name again, if rounds of training can run on such a device.
+
+    Raises:
+        ValueError: no device has such a name, or it has no float64, in which noise is made.
+    """
+    gpu_number(name)
+    if name == "mps":
+        raise InputError(
+            "device='mps' has no float64, in which the noise of rounds is made; use device='cpu'"
+        )
+    return name
+
+
+def is_same_device(one: str, other: str) -> bool:
+    """Whether two names are of one device of a process; "cuda" is the first GPU.
+
+    Args:
+        one: "cpu", "mps", "cuda" or "cuda:N".
+        other: likewise.
+
+    Examples:
+        >>> is_same_device("cuda", "cuda:0"), is_same_device("cuda:0", "cuda:1")
+        (True, False)
+    """
+    first = {"cuda": "cuda:0"}
+    return first.get(one, one) == first.get(other, other)
 
 
 def find_device(name: str, *, rounds: bool = False) -> torch.device:
@@ -30,6 +88,8 @@ def find_device(name: str, *, rounds: bool = False) -> torch.device:
         overhear.privacy.errors.InputError: device='gpu' is unknown; choose auto, cpu, cuda, \
 cuda:N for one of several GPUs, counted from 0, or mps
     """
+    import torch
+
     number = gpu_number(name)
     if rounds:
         check_rounds_device(name)
@@ -46,6 +106,8 @@ _INSTEAD = "use device='auto' or 'cpu', as --device or as [training] device"
 
 
 def _check_cuda(name: str, number: int | None) -> None:
+    import torch
+
     if not torch.cuda.is_available():
         raise InputError(f"device={name!r} but no CUDA device is there; {_INSTEAD}")
     count = torch.cuda.device_count()

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from ...privacy.errors import InputError
-from .device_name import check_rounds_device
+from .device import check_rounds_device
 from .problems import did_you_mean
 from .refusals import (
     TRAINING,

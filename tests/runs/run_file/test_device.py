@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
-from overhear.runs.run_file.device import find_device
-from overhear.runs.run_file.device_name import is_same_device
+from overhear.runs.run_file.device import find_device, is_same_device
 from overhear.runs.run_file.run_file import RunFile
 
 
