@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from overhear.training.engine.philox import normal_rows
+from overhear.training.device.philox import normal_rows
 from overhear.training.engine.randomness import SecretRandomness
 
 _SHAPES = ((10, 61_706), (10, 975_000), (100, 4_810))

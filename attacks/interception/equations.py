@@ -23,8 +23,9 @@ from torch import Tensor
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...training.engine.recording import GradientCall
-from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
+from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
+from ...training.tracing.sparse_rows import widened
 from .best_linear_estimate import Weights, best_weights, determined
 from .replay import PlayedRound, Replay
 

@@ -33,7 +33,8 @@ from torch import Tensor
 
 from ...training.engine.engine import Setting
 from ...training.engine.recording import GradientCall
-from ...training.tracing.linear_forms import Contributions, Known, NoiseSources, widened
+from ...training.tracing.linear_forms import Contributions, Known, NoiseSources
+from ...training.tracing.sparse_rows import widened
 from .reference_sums import Oracle
 from .watched_round import WatchedRound
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound
-from ..batches.sampler import Place, Sampler, drawn_positions
+from ..batches.sampler import Place, check_records, drawn_positions
 from ..data.dataset import Examples
 from ..data.store import Held, moved, placed
 from ..device.copies import together_on_device
 from ..device.numbers import check_numbers
 from ..device.repetition import computing
 from ..gradients.gradients import ClippedSums, PairGradients
-from ..graphs.graph import Topology
 from ..models.parameters import flatten
-from ..models.tasks import Task
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..step.operations import Operations
 from ..step.perform import perform
@@ -34,51 +31,11 @@ from .messages import Gathered
 from .randomness import Purpose, SecretRandomness
 from .ranks import Ranks, check_fit
 from .recording import KeptNoise, Recorded, Recording
+from .setting import Setting
 from .tensor_round import TensorRound
 from .transcript import Tap
 
 __all__ = ["Engine", "Setting"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
-    """What a run consists of, apart from its numbers.
-
-    Attributes:
-        graph: the topology and its weights, for all rounds or round by round.
-        model: the network, with the public initial parameters.
-        shards: each agent's records, in memory or as rows of a store.
-        sampling_rate: probability that a record is in a batch.
-        device: where the run computes.
-        dtype: torch.float32 or torch.float64.
-        layout: gradient layout.
-        task: what is minimised in place of the model's cross-entropy; the model, whose parameters
-            are its first block, is what the metrics evaluate.
-        repeats: whether a device is to compute the same bits again, as evaluation runs promise.
-        sampler: draws batches that are not Poisson; each record is drawn on its own where None.
-    """
-
-    graph: Topology
-    model: nn.Module
-    shards: Sequence[Held]
-    sampling_rate: float
-    device: torch.device
-    dtype: torch.dtype = torch.float32
-    layout: str = "auto"
-    task: Task | None = None
-    repeats: bool = False
-    sampler: Sampler | None = None
-
-    def __post_init__(self) -> None:
-        """Check that every agent has data and that the rate is a probability."""
-        if len(self.shards) != self.graph.agents:
-            raise InputError(
-                f"{len(self.shards)} shards for {self.graph.agents} agents; give one to each"
-            )
-        if not 0 <= self.sampling_rate <= 1:
-            raise InputError(
-                f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
-            )
 
 
 class Engine:
@@ -120,6 +77,7 @@ class Engine:
     ) -> None:
         blocks = len(setting.task.dimensions) if setting.task else 1
         check_fit(bound, setting.graph, blocks=blocks, ranks=ranks)
+        check_records(setting.sampler, [held.size for held in setting.shards])
         if ranks is not None:
             warm_up(ranks, device=setting.device)
         self.setting, self.taps, self.gathered = setting, tuple(taps), gathered
@@ -204,12 +162,8 @@ class Engine:
             return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
 
         def take_all() -> list[Examples]:
-            return taken(
-                {
-                    a: nothing if a in graph.absent else torch.arange(s.size)
-                    for a, s in self._shards.items()
-                }
-            )
+            held = {a: torch.arange(s.size) for a, s in self._shards.items() if a not in planted}
+            return taken(held | {a: nothing for a in graph.absent if a in self._mine})
 
         def draw_cohort(call: int, rate: float) -> Tensor:
             found = self._randomness.coins(round=index, call=call, rows=self._mine, rate=rate)

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
-from .philox import normal_rows
+from ..device.philox import normal_rows
 
 _LEAST_WIDTH, _LEAST_PART = 2**12, 2**16  # of a row, and of a thread's rows together, in values
 _DRAWS = 4  # of hardened noise: their sum halved has variance 1

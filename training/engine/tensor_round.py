@@ -10,7 +10,7 @@ row has the same noise wherever it is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..device.copies import on_device
-from ..functions.projection import projection
+from ..functions.projection import no_projection, projection
 from ..functions.purity import PureFunction
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
@@ -39,10 +39,10 @@ from ..step.values import (
 )
 from .exchange import Arrivals, fetch, gather
 from .function_calls import Argument, Calls, called
-from .links import Links, Route, by_coordinate, stacked
-from .messages import Gathered, whole_message
+from .links import Links, by_coordinate, stacked
+from .messages import Gathered, Outbox
 from .randomness import NoiseMaker
-from .transcript import Message, Tap
+from .transcript import Tap
 
 __all__ = ["DrawBatch", "TensorRound"]
 
@@ -93,11 +93,10 @@ class TensorRound(Operations):
         self._sizes = (len(initial),) if sizes is None else tuple(sizes)
         self._initial = initial.split(self._sizes)
         self._gradients, self._draw, self._randomness = gradients, draw, randomness
-        self._taps, self._called = taps, calls or Calls()
-        wanted = gathered is not None and index in gathered.rounds
-        self._gathered = gathered if wanted else None
-        self._projection = projection or _no_projection
-        self._noise_calls = self._send_calls = 0
+        self._called = calls or Calls()
+        self._outbox = Outbox(links, round=index, taps=taps, gathered=gathered)
+        self._projection = projection or no_projection
+        self._noise_calls = 0
         self._take_all, self._draw_cohort = take_all, draw_cohort
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
@@ -220,15 +219,14 @@ class TensorRound(Operations):
                 "round.local_update for a task with dual variables: it takes the parameters of a "
                 "task without them"
             )
-        return Agents(
-            local_change(
-                point.rows,
-                asked,
-                records=lambda of: self._take_all() if of is ALL else self._records[of.call],
-                gradients=self._gradients,
-                pairs_of_run=self.agents,
-            )
+        changed = local_change(
+            point.rows,
+            asked,
+            records=lambda of: self._take_all() if of is ALL else self._records[of.call],
+            gradients=self._gradients,
+            pairs_of_run=self.agents,
         )
+        return self._of_active(Agents(changed))
 
     def cohort(self, rate: float) -> Cohort:
         """See `Round.cohort`."""
@@ -267,35 +265,6 @@ class TensorRound(Operations):
             return self._of_active(made)
         return self._of_active(type(like)(z.mul_(std)))
 
-    def _send(self, kind: str, *, rows: Tensor, senders: Tensor, links: Tensor) -> Message:
-        message = Message(
-            round=self._index,
-            call=self._send_calls,
-            kind=kind,
-            senders=senders,
-            links=links,
-            rows=rows,
-        )
-        self._send_calls += 1
-        for tap in self._taps:
-            tap(message)
-        return message
-
-    def _tell_taps(self, operation: str, value: Value, *, kind: str) -> Tensor:
-        """Let the taps hear a message; its rows that are here."""
-        # Whom this rank's rows go to.
-        rows: Tensor = value.rows
-        route: Route = getattr(self._links.routes, operation)
-        sent = rows[: len(route.senders)]  # all of them, or none of the server's beside rank 0
-        message = self._send(kind, rows=sent, senders=route.senders, links=route.links)
-        # In rounds that are kept whole, rank 0 hears what everybody sends as well.
-        if self._gathered is not None:
-            whole = whole_message(message, operation, links=self._links)
-            if whole is not None:
-                for tap in self._gathered.taps:
-                    tap(whole)
-        return rows
-
     def _brought_here(self, rows: Tensor, plan: Arrivals | None) -> Tensor:
         """The rows that this rank's receivers get; all of them without ranks."""
         ranks = self._links.ranks
@@ -304,7 +273,7 @@ class TensorRound(Operations):
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
         check_holder("broadcast", value, Agents)
-        rows = self._tell_taps("broadcast", value, kind=kind)
+        rows = self._outbox.tell("broadcast", value, kind=kind)
         return Edges(self._brought_here(rows, self._links.broadcasts), self._links.broadcast_rows)
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
@@ -312,18 +281,18 @@ class TensorRound(Operations):
         check_holder("reply", value, Edges)
         if self._links.reply_rows is None:
             reply_order(self._links.graph)
-        rows = self._tell_taps("reply", value, kind=kind)
+        rows = self._outbox.tell("reply", value, kind=kind)
         return Edges(self._brought_here(rows, self._links.replies), self._links.reply_rows)
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
         check_holder("upload", value, Agents)
-        return self._mean(self._tell_taps("upload", value, kind=kind))
+        return self._mean(self._outbox.tell("upload", value, kind=kind))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
         check_holder("download", value, Server)
-        return Agents(self._tell_taps("download", value, kind=kind), self._links.server_rows)
+        return Agents(self._outbox.tell("download", value, kind=kind), self._links.server_rows)
 
     def _average(self, value: Agents) -> Server:
         return self._mean(value.rows)
@@ -414,10 +383,3 @@ class TensorRound(Operations):
             operation="postprocess",
             width=self._checked_width(block),
         )
-
-
-def _no_projection(value: Tensor) -> NoReturn:
-    raise UndeclaredOperation(
-        f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
-        "is feasible; give the setting a task, or use round.postprocess"
-    )

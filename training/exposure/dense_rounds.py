@@ -14,9 +14,10 @@ import numpy as np
 
 from ...privacy.adversary import Adversary
 from ...privacy.view.whole_run import Rows, StreamedView
-from ..tracing.linear_forms import Contributions, Known, widened
+from ..tracing.linear_forms import Contributions, Known
 from ..tracing.round_trace import RoundTrace
 from ..tracing.scripts import state_column
+from ..tracing.sparse_rows import widened
 from ..tracing.trace import AlgorithmTrace
 
 if TYPE_CHECKING:

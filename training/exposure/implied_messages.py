@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..tracing.linear_forms import Contributions, Messages, NoiseSources, widened
+from ..tracing.linear_forms import Contributions, Messages, NoiseSources
+from ..tracing.sparse_rows import widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

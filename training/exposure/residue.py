@@ -42,9 +42,10 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.cancellation import UNIT_ROUNDING, Cancelled, cancelled_terms
-from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources, widened
+from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ..tracing.record import RoundRecord
 from ..tracing.round_trace import RoundTrace
+from ..tracing.sparse_rows import widened
 from .shared_view import columns_of, in_row_space, numbered
 
 if TYPE_CHECKING:

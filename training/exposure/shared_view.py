@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..tracing.linear_forms import Contributions, Messages, NoiseSources, widened
+from ..tracing.linear_forms import Contributions, Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace
+from ..tracing.sparse_rows import widened
 from .implied_messages import Relations
 
 if TYPE_CHECKING:

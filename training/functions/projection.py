@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from ...privacy.errors import UndeclaredOperation
 from .purity import PureFunction
 
-__all__ = ["projection", "same_bits"]
+__all__ = ["no_projection", "projection", "same_bits"]
 
 
 def projection(project: Callable[[Tensor], Tensor]) -> PureFunction:
@@ -67,3 +68,11 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
         return False
     bits = [tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)]
     return torch.equal(*bits)
+
+
+def no_projection(value: Tensor) -> NoReturn:
+    """What `round.project` does in a run without a task."""
+    raise UndeclaredOperation(
+        f"round.project of a block of {len(value)} coordinates: the run has no task that says what "
+        "is feasible; give the setting a task, or use round.postprocess"
+    )

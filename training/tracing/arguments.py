@@ -11,8 +11,15 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
+from ..step.values import SERVER
 
-__all__ = ["checked_clip_norm", "checked_factor", "checked_knowers", "checked_number"]
+__all__ = [
+    "checked_clip_norm",
+    "checked_factor",
+    "checked_knowers",
+    "checked_number",
+    "makers_of",
+]
 
 
 def checked_number(name: str, value: object, *, least: float, most: float, remedy: str) -> float:
@@ -94,6 +101,20 @@ def checked_knowers(
             if not 0 <= agent < agents:
                 raise InputError(f"known_to: agent {agent} must lie in 0..{agents - 1}")
     return [_as_set(knowers) for knowers in known_to]
+
+
+def makers_of(holders: np.ndarray, mixing: np.ndarray | None) -> Sequence[frozenset[int]]:
+    """The agents that make each source, where nobody else is said to know it.
+
+    Args:
+        holders: (rows,) who holds each row that noise enters.
+        mixing: (rows, sources); None where each row has a source of its own.
+    """
+    if mixing is None:
+        alone = {holder: frozenset({holder}) - {SERVER} for holder in set(holders.tolist())}
+        return [alone[holder] for holder in holders.tolist()]
+    makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
+    return [frozenset(of) - {SERVER} for of in makers]
 
 
 def _as_set(knowers: Any) -> frozenset[Any]:

@@ -22,11 +22,11 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..step.values import REMEDY, SERVER, UndeclaredOperation
 from .cancellation import Columns, History, cancelled_terms
+from .sparse_rows import added, diagonal, pruned, widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_ROUNDING = 4 * np.finfo(float).eps
 _COEFFICIENTS = (2.0**-80, 2.0**80)  # what float32 holds, with room for small and large values
 
 
@@ -212,7 +212,7 @@ class LinearForms:
             a + b if sign > 0 else a - b,
             abs(a) + abs(b),
             history=self.history.plus(other.history),
-            residue=_added(self.residue, other.residue, sign),
+            residue=added(self.residue, other.residue, sign),
             operands=(a, b),
         )
 
@@ -246,7 +246,7 @@ class LinearForms:
         self._check_range(kept, kept.data)
         if lost is not None and history.data:
             first = self.made_by.note(kept, lost, size, history, operands=operands)
-            residue = _added(residue, _diagonal(first, lost), 1.0)
+            residue = added(residue, diagonal(first, lost), 1.0)
         forms = self._with(kept, residue)
         forms.history = history
         return forms
@@ -332,7 +332,7 @@ class LinearForms:
         """Rows of two forms of one trace of which no row is in both, so that none cancels."""
         width = max(self.matrix.shape[1], other.matrix.shape[1])
         matrix = widened(self.matrix, width) + widened(other.matrix, width)
-        forms = self._with(matrix, _added(self.residue, other.residue, 1.0))
+        forms = self._with(matrix, added(self.residue, other.residue, 1.0))
         forms.history = self.history.plus(other.history)
         return forms
 
@@ -355,40 +355,6 @@ class LinearForms:
         raise UndeclaredOperation(f"torch.{name} of a traced value: {REMEDY}")
 
 
-def _diagonal(first: int, lost: csr_array) -> csr_array:
-    """Each row's own residue, where something cancelled in it."""
-    from scipy.sparse import csr_array
-
-    rows = np.flatnonzero(np.diff(lost.indptr))
-    shape = (lost.shape[0], first + lost.shape[0])
-    return csr_array((np.ones(len(rows)), (rows, first + rows)), shape=shape)
-
-
-def _added(one: csr_array | None, other: csr_array | None, sign: float) -> csr_array | None:
-    """The sum of two rows of residues; None where neither has some."""
-    if one is None or other is None:
-        return one if other is None else (other if sign > 0 else -other)
-    width = max(one.shape[1], other.shape[1])
-    return widened(one, width) + sign * widened(other, width)
-
-
-def widened(matrix: csr_array, columns: int) -> csr_array:
-    """The same rows over at least `columns` columns."""
-    from scipy.sparse import csr_array
-
-    width = max(matrix.shape[1], columns)
-    return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
-
-
-def pruned(matrix: csr_array, size: csr_array) -> csr_array:
-    """The matrix with entries that are rounding relative to `size` set to zero."""
-    from scipy.sparse import csr_array
-
-    kept = csr_array(matrix.multiply(abs(matrix) > size * _ROUNDING))
-    kept.eliminate_zeros()
-    return kept
-
-
 def combined(weights: Any, rows: LinearForms) -> LinearForms:
     """Public combinations of rows, weights (combinations, rows)."""
     from scipy.sparse import csr_array
@@ -402,3 +368,13 @@ def combined(weights: Any, rows: LinearForms) -> LinearForms:
         history=rows.history.plus(rows.history) if several else rows.history,
         residue=None if rows.residue is None else csr_array(public @ rows.residue),
     )
+
+
+def only_of(here: np.ndarray, rows: LinearForms) -> LinearForms:
+    """Rows of which those that belong to an absent agent hold nothing."""
+    return rows if here.all() else rows.only(here)
+
+
+def chosen(here: np.ndarray, new: LinearForms, old: LinearForms) -> LinearForms:
+    """The rows of `new` where agents take part, and those of `old` elsewhere."""
+    return new.only(here).beside(old.only(~here))

@@ -12,7 +12,15 @@ from torch import Tensor
 from ...privacy.participation import Draws, Reach
 from ..step.values import Agents, UndeclaredOperation, Value
 from .cancellation import Cancelled, Columns, History
-from .linear_forms import Contributions, Group, Known, LinearForms, NoiseSources
+from .linear_forms import (
+    Contributions,
+    Group,
+    Known,
+    LinearForms,
+    Messages,
+    NoiseSources,
+    only_of,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -121,6 +129,35 @@ class Recorder:
         return LinearForms(
             matrix, self.columns, group.block, history=self._noted(group, sent or History())
         )
+
+    def contributed(self, active: np.ndarray, *, bounds: np.ndarray, **how: Any) -> Agents:
+        """A contribution of every agent that takes part, by a mask of those."""
+        made = self.add(
+            Contributions(
+                start=self.width,
+                owners=np.arange(len(active)),
+                bounds=np.where(active, bounds, 0.0),
+                sampling_rate=None,
+                first_vector=self.new_vectors(len(active)),
+                **how,
+            )
+        )
+        return Agents(only_of(active, made))
+
+    def send(
+        self, rows: LinearForms, *, kind: str, senders: np.ndarray, links: np.ndarray
+    ) -> LinearForms:
+        """Messages of these rows, and to whom each of them goes."""
+        message = Messages(
+            start=self.width,
+            kind=kind,
+            rows=rows.matrix,
+            senders=senders,
+            links=links,
+            block=rows.block,
+            residue=rows.residue,
+        )
+        return self.add(message, sent=rows.history)
 
     def _noted(self, group: Group, sent: History) -> History:
         """Note the units of new columns; what rows of them alone hold."""

@@ -21,8 +21,9 @@ from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
 from .batches import Key, Sensitivity, joined, mu_by_batch
-from .linear_forms import Contributions, Messages, NoiseSources, pruned, widened
+from .linear_forms import Contributions, Messages, NoiseSources
 from .record import RoundRecord
+from .sparse_rows import pruned, widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -27,8 +27,14 @@ from ..step.values import (
     check_holder,
     check_table,
 )
-from .arguments import checked_clip_norm, checked_factor, checked_knowers, checked_number
-from .linear_forms import Contributions, Known, LinearForms, Messages, NoiseSources, combined
+from .arguments import (
+    checked_clip_norm,
+    checked_factor,
+    checked_knowers,
+    checked_number,
+    makers_of,
+)
+from .linear_forms import Contributions, Known, LinearForms, NoiseSources, chosen, combined, only_of
 from .record import Recorder, RoundRecord
 
 __all__ = ["RoundRecord", "TracedRound"]
@@ -98,7 +104,7 @@ class TracedRound(Operations):
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""
         active = self._graph.active
-        return Agents(_chosen(active, self._record.rows(new, "state"), old.rows))
+        return Agents(chosen(active, self._record.rows(new, "state"), old.rows))
 
     def draw(self, sampling_rate: float | None = None) -> Batch:
         """See `Round.draw`."""
@@ -149,7 +155,7 @@ class TracedRound(Operations):
             )
             for i, block in enumerate(blocks)
         ]
-        return tuple(kind(_of_active(here, self._record.add(part))) for part in parts)
+        return tuple(kind(only_of(here, self._record.add(part))) for part in parts)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
@@ -182,26 +188,13 @@ class TracedRound(Operations):
         self._record.note_given(point)
         self._record.count_as_seen(point, "model at which local steps begin")
         bound = math.inf if asked.clip_norm is None else 2.0 * asked.clip_norm  # the diameter
-        return self._contributed(
+        return self._record.contributed(
+            self._graph.active,
             bounds=np.full(self.agents, bound),
             batch=asked.call,
             draws=Draws(tuple(batch.sampling_rate for batch in asked.batches)),
             reach=Reach.BALL,
         )
-
-    def _contributed(self, *, bounds: np.ndarray, **how: Any) -> Agents:
-        """A contribution of every agent that takes part."""
-        made = self._record.add(
-            Contributions(
-                start=self._record.width,
-                owners=np.arange(self.agents),
-                bounds=np.where(self._graph.active, bounds, 0.0),
-                sampling_rate=None,
-                first_vector=self._record.new_vectors(self.agents),
-                **how,
-            )
-        )
-        return Agents(_of_active(self._graph.active, made))
 
     def _blocks(self, points: Sequence[tuple[P, ...]]) -> list[int]:
         """The blocks of a point, the same for every point and each of them once."""
@@ -231,12 +224,8 @@ class TracedRound(Operations):
         if known_to is not None:
             sources = count if mixing is None else mixing.shape[1]
             known_to = checked_knowers(known_to, sources=sources, agents=self.agents)
-        elif mixing is None:
-            alone = {holder: frozenset({holder}) - {SERVER} for holder in set(holders.tolist())}
-            known_to = [alone[holder] for holder in holders.tolist()]
         else:
-            makers = (holders[np.flatnonzero(column)].tolist() for column in mixing.T)
-            known_to = [frozenset(of) - {SERVER} for of in makers]
+            known_to = makers_of(holders, mixing)
 
         # A column for each source, and rows that mix them.
         start = self._record.width
@@ -246,28 +235,12 @@ class TracedRound(Operations):
         # An absent agent makes no noise; the server is always there.
         here = (holders == SERVER) | self._graph.active[holders]
         noise = unit if mixing is None else combined(mixing, unit)
-        return type(like)(_of_active(here, noise) * std)
+        return type(like)(only_of(here, noise) * std)
 
     def _holders(self, value: Value) -> np.ndarray:
         if isinstance(value, Server):
             return np.array([SERVER])
         return self._receivers if isinstance(value, Edges) else np.arange(self.agents)
-
-    def _send(
-        self, rows: LinearForms, *, kind: str, senders: np.ndarray, links: np.ndarray
-    ) -> LinearForms:
-        return self._record.add(
-            Messages(
-                start=self._record.width,
-                kind=kind,
-                rows=rows.matrix,
-                senders=senders,
-                links=links,
-                block=rows.block,
-                residue=rows.residue,
-            ),
-            sent=rows.history,
-        )
 
     def broadcast(self, value: Agents, *, kind: str) -> Edges:
         """See `Round.broadcast`."""
@@ -277,7 +250,7 @@ class TracedRound(Operations):
         links = np.c_[self._senders[crosses], self._receivers[crosses]]
         rows = self._record.rows(value, "broadcast")
         self._record.note_given(value)
-        sent = self._send(rows, kind=kind, senders=np.arange(self.agents), links=links)
+        sent = self._record.send(rows, kind=kind, senders=np.arange(self.agents), links=links)
         return Edges(sent, torch.from_numpy(self._senders.copy()))
 
     def reply(self, value: Edges, *, kind: str) -> Edges:
@@ -287,7 +260,7 @@ class TracedRound(Operations):
         links = np.c_[crosses, self._senders[crosses]]
         rows = self._record.rows(value, "reply")
         self._record.note_given(value)
-        sent = self._send(rows, kind=kind, senders=self._receivers, links=links)
+        sent = self._record.send(rows, kind=kind, senders=self._receivers, links=links)
         return Edges(sent, reply_order(self._graph))
 
     def upload(self, value: Agents, *, kind: str) -> Server:
@@ -297,7 +270,7 @@ class TracedRound(Operations):
         links = np.c_[here, np.full(len(here), SERVER)]
         rows = self._record.rows(value, "upload")
         self._record.note_given(value)
-        return self._mean(self._send(rows, kind=kind, senders=every, links=links))
+        return self._mean(self._record.send(rows, kind=kind, senders=every, links=links))
 
     def download(self, value: Server, *, kind: str) -> Agents:
         """See `Round.download`."""
@@ -306,7 +279,7 @@ class TracedRound(Operations):
         links = np.c_[np.zeros_like(here), here]
         rows = self._record.rows(value, "download")
         self._record.note_given(value)
-        sent = self._send(rows, kind=kind, senders=np.array([SERVER]), links=links)
+        sent = self._record.send(rows, kind=kind, senders=np.array([SERVER]), links=links)
         return Agents(sent, torch.zeros(self.agents, dtype=torch.int64))
 
     def _average(self, value: Agents) -> Server:
@@ -326,7 +299,8 @@ class TracedRound(Operations):
                 "round.average of a bounded function under a secret cohort: it need not be 0 "
                 "without data; average clipped contributions"
             )
-        drawn = self._contributed(
+        drawn = self._record.contributed(
+            self._graph.active,
             bounds=found.bounds,
             batch=found.batch,
             draws=Draws(found.draws.rates, cohort.rate),
@@ -389,7 +363,8 @@ class TracedRound(Operations):
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
         found = self._record.bounds_of_secret(secret, "bounded", absent=bool(self._graph.absent))
         self._record.blames.append(blame)
-        return self._contributed(
+        return self._record.contributed(
+            self._graph.active,
             bounds=lipschitz * found.bounds,
             batch=found.batch,
             draws=found.draws,
@@ -417,13 +392,3 @@ class TracedRound(Operations):
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
         return self._record.finish(state, agents=self.agents, absent=self._graph.absent)
-
-
-def _of_active(here: np.ndarray, rows: LinearForms) -> LinearForms:
-    """Rows of which those that belong to an absent agent hold nothing."""
-    return rows if here.all() else rows.only(here)
-
-
-def _chosen(here: np.ndarray, new: LinearForms, old: LinearForms) -> LinearForms:
-    """The rows of `new` where agents take part, and those of `old` elsewhere."""
-    return new.only(here).beside(old.only(~here))

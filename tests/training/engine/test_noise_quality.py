@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from overhear.training.engine import philox
+from overhear.training.device import philox
 from overhear.training.engine.randomness import SecretRandomness
 
 WAYS: dict[str, Callable[..., torch.Tensor]] = {

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from overhear.training.engine.philox import normal_rows, pairs_at_once, philox4x32
+from overhear.training.device.philox import normal_rows, pairs_at_once, philox4x32
 
 # Counter, key and answer from kat_vectors of Random123 1.14.
 KNOWN = [
@@ -198,7 +198,7 @@ class Held(TorchDispatchMode):
 @pytest.mark.parametrize("draws", [1, 4])
 def test_what_lives_at_a_time_is_no_more_than_is_counted_on(monkeypatch, draws):
     pairs = 2**14
-    monkeypatch.setattr("overhear.training.engine.philox.pairs_at_once", lambda _: pairs)
+    monkeypatch.setattr("overhear.training.device.philox.pairs_at_once", lambda _: pairs)
     of = {"width": 2 * pairs, "dtype": torch.float32, "device": "cpu", "draws": draws}
     with Held() as held:
         normal_rows([1, 2, 3, 4], [0], **of)

@@ -1,0 +1,48 @@
+"""Rows of coefficients as sparse matrices: widened, pruned of rounding, and their residues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["added", "diagonal", "pruned", "widened"]
+
+_ROUNDING = 4 * np.finfo(float).eps
+
+
+def diagonal(first: int, lost: csr_array) -> csr_array:
+    """Each row's own residue, where something cancelled in it."""
+    from scipy.sparse import csr_array
+
+    rows = np.flatnonzero(np.diff(lost.indptr))
+    shape = (lost.shape[0], first + lost.shape[0])
+    return csr_array((np.ones(len(rows)), (rows, first + rows)), shape=shape)
+
+
+def added(one: csr_array | None, other: csr_array | None, sign: float) -> csr_array | None:
+    """The sum of two rows of residues; None where neither has some."""
+    if one is None or other is None:
+        return one if other is None else (other if sign > 0 else -other)
+    width = max(one.shape[1], other.shape[1])
+    return widened(one, width) + sign * widened(other, width)
+
+
+def widened(matrix: csr_array, columns: int) -> csr_array:
+    """The same rows over at least `columns` columns."""
+    from scipy.sparse import csr_array
+
+    width = max(matrix.shape[1], columns)
+    return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], width))
+
+
+def pruned(matrix: csr_array, size: csr_array) -> csr_array:
+    """The matrix with entries that are rounding relative to `size` set to zero."""
+    from scipy.sparse import csr_array
+
+    kept = csr_array(matrix.multiply(abs(matrix) > size * _ROUNDING))
+    kept.eliminate_zeros()
+    return kept
