@@ -113,6 +113,7 @@ class Graph:
         every.setflags(write=False)
         made = object.__new__(Graph)
         derived = {"name": name, "weights": weights, "connected": False, "sums": Sums.BOTH}
+        derived |= {"absent": frozenset[int]()}
         for attribute, value in {**derived, "receivers": every, "senders": every}.items():
             object.__setattr__(made, attribute, value)
         return made
