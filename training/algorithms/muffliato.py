@@ -45,7 +45,7 @@ from ...privacy.errors import InputError
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
 from ..graphs.graph import Topology
-from ..graphs.mixing import spectral_gap
+from ..graphs.spectrum import spectral_gap
 from ..step.handles import Agents
 from ..step.round import Round
 from .algorithm import Algorithm, PlannedRun

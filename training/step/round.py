@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, overload
 
-import torch
 from torch import Tensor
 
-from ..functions.purity import purified
 from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
 from .noise_watch import NoiseWatch
 from .operations import Coef, Operations
@@ -306,7 +304,7 @@ class Round:
         fixed, although they are not released. The bound is lipschitz times the bound of the
         secret. The guarantee becomes heuristic and says `blame`.
         """
-        pure = _pure(self, fn, "bounded")
+        pure = _SCRIPT.__get__(self).purified(fn, "bounded")
         return _do(
             self,
             "bounded",
@@ -326,7 +324,8 @@ class Round:
         `fn` runs once per agent on its (D,) rows of Agents and (n_i, D) rows of Edges, and returns
         all coordinates of the block that is named.
         """
-        return _do(self, "postprocess", _pure(self, fn, "postprocess"), *values, block=block)
+        pure = _SCRIPT.__get__(self).purified(fn, "postprocess")
+        return _do(self, "postprocess", pure, *values, block=block)
 
     def project(self, value: Agents, *, block: int = 1) -> Agents:
         """The nearest feasible value of a block of the run's task; `value` counts as seen."""
@@ -390,24 +389,7 @@ def _do(held: Round, operation: str, *values: object, **public: object) -> Any:
     return handle(made, script, number) if isinstance(made, Value) else made
 
 
-def _pure(held: Round, fn: Callable[..., Tensor], operation: str) -> Any:
-    """The function without anything that it could carry along."""
-    try:
-        return purified(fn, operation)
-    except Exception as error:
-        _SCRIPT.__get__(held).give_up(error)
-        raise
-
-
 def _with_table(held: Round, operation: str, table: object) -> Any:
     """A value made of a copy of a public table, which shows its numbers."""
-    try:
-        own = torch.as_tensor(table).detach().to("cpu", torch.float64, copy=True)
-    except (TypeError, ValueError, RuntimeError) as error:
-        _SCRIPT.__get__(held).refuse(
-            UndeclaredOperation(
-                f"round.{operation} takes a table of numbers, not {type(table).__name__}: {error}"
-            )
-        )
-        raise
+    own = _SCRIPT.__get__(held).copied(table, operation)
     return shown(_do(held, operation, own), own)

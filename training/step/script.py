@@ -12,7 +12,7 @@ takes by these numbers. Public tensors enter by value, as a digest.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..functions.purity import PureFunction
+from ..functions.purity import PureFunction, purified
 from .values import UNSEEN_COHORT, Batch, Cohort, UndeclaredOperation
 
 __all__ = [
@@ -150,6 +150,23 @@ has sampling_rate=0.5, but its trace has None; what a step does must depend on i
                 UndeclaredOperation(f"kind={kind!r:.40} must be the name of the message, a string")
             )
         return str(kind)
+
+    def purified(self, fn: Callable[..., Tensor], operation: str) -> PureFunction:
+        """The function without anything that it could carry along."""
+        try:
+            return purified(fn, operation)
+        except Exception as error:
+            self.give_up(error)
+            raise
+
+    def copied(self, table: object, operation: str) -> Tensor:
+        """A copy of a public table of numbers."""
+        try:
+            return torch.as_tensor(table).detach().to("cpu", torch.float64, copy=True)
+        except (TypeError, ValueError, RuntimeError) as error:
+            what = f"takes a table of numbers, not {type(table).__name__}: {error}"
+            self.refuse(UndeclaredOperation(f"round.{operation} {what}"))
+            raise
 
     @property
     def failed(self) -> bool:

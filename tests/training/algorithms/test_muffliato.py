@@ -17,7 +17,8 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
-from overhear.training.graphs.graph import Graph, spectral_gap
+from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.spectrum import spectral_gap
 from overhear.training.graphs.topologies import directed_exponential, full, ring, star
 from overhear.training.models.parameters import flatten
 from overhear.training.tracing.trace import trace
