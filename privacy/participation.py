@@ -8,7 +8,7 @@ and independent of the data:
 
     a record, rate q                     0 with probability 1 - q, 1 with probability q
     k records of one person              j of them with probability Bin(k, q)
-    a secret cohort of units, rate p     as a record of rate p
+    a secret cohort of units, rate p     as a record of rate p, if each unit has its own coin
     K batches within a secret cohort     sqrt(j) with probability p Bin(K, q), for j >= 1
 
 The last line bounds j steps of one round: their J add up in squares. What is added once to a sum
@@ -226,7 +226,7 @@ def group(records: SupportsIndex, rate: float, *, within: float = 1.0) -> Moves:
     Args:
         records: from 1 to `MOST_RECORDS`; all of them join or leave together.
         rate: in [0, 1].
-        within: probability of their agent to be in a secret cohort, without which none is drawn.
+        within: probability that any is drawn at all, by a coin that moves nothing else.
 
     >>> [round(p, 4) for p in group(2, 0.1).probabilities]
     [0.81, 0.18, 0.01]
@@ -241,6 +241,9 @@ def group(records: SupportsIndex, rate: float, *, within: float = 1.0) -> Moves:
 
 def cohort(rate: float, draws: SupportsIndex = 1, sampling_rate: float = 1.0) -> Moves:
     """A unit of a secret cohort, which makes `draws` batches of its own where it is in it.
+
+    The coin is the unit's alone: where it moves others as well, they show it, and it is a public
+    one (`Event.coin`).
 
     Args:
         rate: probability of a unit to be in the cohort, in [0, 1].

@@ -330,7 +330,7 @@ def status_of(
 def _sampling(sensitivity: JointSensitivity, statement: Statement) -> Sampling:
     spent = [r for r in sensitivity.releases if r.joint_sensitivity > 0]
     if statement.unit is Unit.AGENT:
-        secret = not sensitivity.whole_run and any(r.cohort < 1 for r in spent)
+        secret = not sensitivity.whole_run and any(r.sampling_rate < 1 for r in spent)
         return Sampling.COHORT if secret else Sampling.EVERY
     if sensitivity.whole_run:
         return Sampling.ANY

@@ -35,6 +35,8 @@ __all__ = [
     "worst",
 ]
 
+_MOST_COUNTS = 64  # numbers of records that a lower bound is looked at for
+
 
 class Release(NamedTuple):
     """What a victim's batches release to an adversary in `rounds` rounds from `first` on.
@@ -53,8 +55,9 @@ class Release(NamedTuple):
             none is.
         drawn: how batches are drawn that are not Poisson.
         replays: of batches in epochs, how often any of the rounds was released once more.
-        cohort: probability that the agent takes part in the rounds, which nobody sees; the sampling
-            rate is that within it.
+        cohort: probability that the agent takes part in the rounds with all of its records, which
+            nobody sees; the sampling rate is that within it. An agent that is itself at risk takes
+            part with the sampling rate.
         several: how many batches of a cohort have this joint sensitivity each.
     """
 
@@ -84,7 +87,7 @@ class Release(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether it is one Poisson batch of each round."""
-        return self.drawn is None and self.several == 1
+        return self.drawn is None and self.several == 1 and self.cohort == 1.0
 
 
 class JointSensitivity(NamedTuple):
@@ -300,17 +303,21 @@ def counted(
         held = max(records, r.records)
         apart = r.several > 1 or (held > 1 and r.interleaved and r.rate == 1)
         ball = r.reach is Reach.BALL and not apart
+        # The coin of a cohort moves the agent's other records, too, and shows by them. It hides the
+        # record where all lies in one ball around 0; elsewhere it counts as seen.
+        hidden = ball and not added
         if r.several > 1:
-            moves = cohort(r.cohort, r.several, r.sampling_rate)
+            moves = cohort(1.0, r.several, r.sampling_rate)
         else:
-            moves = group(held, r.sampling_rate, within=r.cohort)
+            moves = group(held, r.sampling_rate, within=r.cohort if hidden else 1.0)
         moves = moves.as_ball if ball else moves
+        coin = 1.0 if hidden else r.cohort
         # A record that is added changes what stays in a ball by twice the radius, as it would a sum
         # of that sensitivity.
-        if ball and not added:
+        if hidden:
             event = Event(noise_multiplier / (0.5 * r.joint_sensitivity), moves, Reach.BALL)
         else:
-            event = Event(noise_multiplier / r.joint_sensitivity, moves)
+            event = Event(noise_multiplier / r.joint_sensitivity, moves, coin=coin)
         counts[event] += r.rounds
     counts.update(_drawn(releases, noise_multiplier, adjacency, records=records))
     return counts
@@ -413,7 +420,8 @@ def at_least(
     """What shuffled batches give away at least, for worst-case gradients; None if not known.
 
     It is known of rounds that are all alike, where a record moves one sum: then its joint
-    sensitivity is what it moves, and not only a bound on it.
+    sensitivity is what it moves, and not only a bound on it. Where agents hold different numbers
+    of records, the least of their lower bounds is given.
 
     Args:
         sensitivity: of the run.
@@ -428,11 +436,18 @@ def at_least(
     shuffled = one.drawn is not None and one.drawn.scheme is Scheme.SHUFFLED
     if not simple or not shuffled or one.drawn is None or math.isinf(one.joint_sensitivity):
         return None
-    return least_epsilon_of_shuffled(
-        noise_multiplier / one.joint_sensitivity,
-        batches=one.drawn.epoch,
-        epochs=one.rounds // one.drawn.epoch,
-        delta=statement.delta,
-        replace=statement.adjacency is Adjacency.REPLACE_ONE,
-        share=one.drawn.epoch * one.drawn.size / one.drawn.records,
+    # The record that loses most is one of some n: the least of all n that it may be of is true.
+    between = range(one.drawn.records, one.drawn.most + 1)
+    if len(between) > _MOST_COUNTS:
+        return None
+    return min(
+        least_epsilon_of_shuffled(
+            noise_multiplier / one.joint_sensitivity,
+            batches=drawn.epoch,
+            epochs=one.rounds // drawn.epoch,
+            delta=statement.delta,
+            replace=statement.adjacency is Adjacency.REPLACE_ONE,
+            share=drawn.epoch * drawn.size / drawn.records,
+        )
+        for drawn in (one.drawn._replace(records=n) for n in between)
     )

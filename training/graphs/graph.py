@@ -120,8 +120,8 @@ class Graph:
 
     @property
     def has_links(self) -> bool:
-        """Whether some agent hears another one; a single agent has nobody to hear."""
-        return self.receivers.size > self.agents or self.agents == 1
+        """Whether agents can hear another one, where there is one and it is not absent."""
+        return self.receivers.size > self.agents or self.agents == 1 or bool(self.absent)
 
     def check_links(self, what: str) -> None:
         """Refuse what sends along links where there are none.

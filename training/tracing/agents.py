@@ -80,5 +80,6 @@ def _of_agents(group: Contributions) -> Contributions:
         reach=Reach.SUM,
         batch=0,
         sampling_rate=None,
-        draws=Draws((), group.drawn.cohort),
+        # The coin of a cohort is the agent's own; at unit "record" other records have it, too.
+        draws=Draws((group.drawn.cohort,) if group.drawn.cohort < 1.0 else ()),
     )

@@ -251,8 +251,9 @@ class RoundTrace:
         )
         if draws is None:
             return said
-        if draws.cohort < 1.0:
-            return f"{said}; in a secret cohort with probability {draws.cohort:g}"
+        secret = draws.rate(1.0) if self.unit is Unit.AGENT else draws.cohort
+        if secret < 1.0:
+            return f"{said}; in a secret cohort with probability {secret:g}"
         if self.unit is Unit.RECORD and draws.rates != draws.rates[:1]:
             steps = f"{len(draws.rates)} batches" if draws.rates else "all of an agent's data"
             return f"{said}; the local steps take {steps}, and the change is clipped as a whole"

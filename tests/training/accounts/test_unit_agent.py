@@ -1,12 +1,15 @@
 """All data of one agent as the unit: bounds of whole vectors, every round, and secret cohorts."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from overhear import account
-from overhear.privacy import Status
+from overhear.privacy import Event, Status, composed_epsilon, group
+from overhear.privacy.accounting.gaussian import delta_from_mu
 from overhear.privacy.errors import InputError, UnsupportedView
 from overhear.privacy.guarantee import Sampling
 from overhear.training import ALL, Agents, Round, UndeclaredOperation
@@ -211,23 +214,73 @@ def inner_sums(state, round, *, draws, cohort_rate, clip_norm, noise_std):
 
 
 @pytest.mark.parametrize(
-    ("rate", "draws", "expected"), [(0.1, 5, 0.2640), (0.1, 20, 1.1222), (0.5, 3, 0.8836)]
+    ("rate", "draws", "expected"), [(0.1, 5, 1.1030), (0.1, 20, 4.4986), (0.5, 3, 1.3349)]
 )
-def test_batches_within_one_cohort_share_its_coin(rate, draws, expected):
+def test_the_coin_of_a_cohort_hides_no_record(rate, draws, expected):
     asked = {"rounds": 200, "unit": "record", "draws": draws, "cohort_rate": rate}
     found = of(inner_sums, noise_multiplier=2.0, **asked)["eavesdropper"]
     assert found.epsilon == pytest.approx(expected, rel=3e-4)
     assert "secret cohort" in found.because
 
 
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "zero-out", "replace-one"])
+def test_other_records_of_an_agent_show_its_coin(adjacency):
+    # Full batches, one round: other records that are far away tell that the agent takes part, and
+    # then the record's sum is seen as without a cohort. So delta is .01 times that of a Gaussian.
+    asked = {"rounds": 1, "sampling_rate": 1.0, "draws": 1, "cohort_rate": 0.01}
+    found = of(inner_sums, noise_multiplier=1.0, unit="record", adjacency=adjacency, **asked)[
+        "eavesdropper"
+    ]
+    mu = 2.0 if adjacency == "replace-one" else 1.0
+    assert 0.01 * delta_from_mu(mu, found.epsilon) == pytest.approx(1e-5, rel=1e-2)
+    assert 0.01 * delta_from_mu(mu, found.epsilon) <= 1e-5
+
+
+def _two_sided(p, q):
+    """Epsilon at delta 1e-5 of one round in which an agent's change lies in the unit ball.
+
+    It is 0 where the agent is not in the cohort, +-1 without the record and with it, noise 1.
+    """
+    x = np.linspace(-9.0, 9.0, 200_001)
+    there, out = p * q, 1.0 - p
+    with_it = out * norm.pdf(x) + (p - there) * norm.pdf(x - 1.0) + there * norm.pdf(x + 1.0)
+    without = out * norm.pdf(x) + (p - there) * norm.pdf(x - 1.0) + there * norm.pdf(x - 1.0)
+    pairs = ((with_it, without), (without, with_it))
+    steps = np.linspace(0.0, 6.0, 1201)
+
+    def smallest(one, other):
+        deltas = [np.maximum(one - math.exp(e) * other, 0.0).sum() * (x[1] - x[0]) for e in steps]
+        return float(steps[int(np.argmax(np.array(deltas) <= 1e-5))])
+
+    return max(smallest(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "zero-out", "replace-one"])
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_a_record_of_a_cohorts_change_costs_what_a_toy_shows_or_more(p, adjacency):
+    def step(state, round, *, clip_norm, noise_std):
+        change = update(state.x, round, batch=round.draw(), clip_norm=clip_norm)
+        mean = round.average(change, cohort=round.cohort(p))
+        mean = mean + round.noise(mean, std=noise_std / (p * round.agents))
+        return State(state.x + round.download(mean, kind="mean"))
+
+    asked = {"rounds": 1, "sampling_rate": 0.3, "adjacency": adjacency, "unit": "record"}
+    found = of(step, noise_multiplier=1.0, **asked)["eavesdropper"]
+    assert found.epsilon >= _two_sided(p, 0.3) - 0.005
+
+
 def test_several_records_share_the_coin_of_their_agent():
     asked = {"rounds": 200, "unit": "record", "draws": 1, "cohort_rate": 0.5}
     given = asked | {"noise_multiplier": 2.0, "records_per_person": 3}
     found = of(inner_sums, **given)["eavesdropper"]
-    given |= {"cohort_rate": 1.0, "sampling_rate": 0.01}
-    apart = of(inner_sums, **given)["eavesdropper"]
-    assert found.epsilon == pytest.approx(apart.epsilon, rel=1e-6)
-    assert found.group[0][1] > apart.group[0][1]  # coins of their own would understate it
+    seen = {Event(2.0, group(3, 0.02), coin=0.5): 200}
+    assert found.group[0][1] == pytest.approx(composed_epsilon(seen, delta=1e-5), rel=1e-6)
+
+
+def test_an_accountant_of_equal_rounds_does_not_answer_for_a_cohort_that_shows():
+    asked = {"rounds": 200, "draws": 1, "cohort_rate": 0.5, "accountant": "rdp"}
+    with pytest.raises(InputError, match="accountant='rdp' with rounds that differ; use 'pld'"):
+        of(inner_sums, noise_multiplier=2.0, unit="record", **asked)
 
 
 def refused(step, message, **asked):

@@ -23,7 +23,7 @@ from overhear.training.graphs.topologies import (
 
 OPTIONS = {"erdos-renyi": {"edge_probability": 0.5, "seed": 3}}
 BUILT = [name for name in GRAPH_NAMES if name != "file"]
-TWO_WAY = [name for name in BUILT if not name.startswith("directed-")]
+TWO_WAY = [n for n in BUILT if not n.startswith("directed-") and n != "server"]
 
 
 def _build(name: str, agents: int) -> Graph:
