@@ -40,7 +40,7 @@ _LARGEST = 256 << 20  # bytes
 _MOST_RUNS = 10_000
 _RUN_KEYS = {"run", "label", "whose", "adjacency", "delta", "target", "counted", "views"}
 _VIEW_KEYS = {"status", "events"}
-_EVENT_KEYS = {"noise_multiplier", "multiples", "probabilities", "reach", "coin", "count"}
+_EVENT_KEYS = {"noise_multiplier", "multiples", "probabilities", "reach", "coin", "otherwise"}
 _COUNTED = ("planned", "released")
 _STATUSES = ("proven", "heuristic", "no protection", "cannot be expressed")
 
@@ -93,7 +93,7 @@ class PersonRun:
         views = {
             name: {
                 "status": view.status,
-                "events": [_written(e, n) for e, n in view.events.items()],
+                "events": [{**_written(e), "count": n} for e, n in view.events.items()],
             }
             for name, view in self.views.items()
         }
@@ -260,14 +260,15 @@ def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = 
     return composed_epsilon(together, delta=least, adjacency=next(iter(of)))
 
 
-def _written(event: Event, count: int) -> dict[str, Any]:
+def _written(event: Event) -> dict[str, Any]:
+    other = event.otherwise
     return {
         "noise_multiplier": event.noise_multiplier,
         "multiples": list(event.moves.multiples),
         "probabilities": list(event.moves.probabilities),
         "reach": event.reach.value,
         "coin": event.coin,
-        "count": count,
+        "otherwise": None if other is None else _written(other),
     }
 
 
@@ -311,15 +312,17 @@ def _view(found: Any, adjacency: Adjacency) -> PersonView:
         raise InputError("events must be a list")
     events: Counter[Event] = Counter()
     for one in found["events"]:
-        event, count = _event(one)
-        events[event] += count
+        _check_keys(one, _EVENT_KEYS | {"count"}, "an event")
+        event = {key: one[key] for key in _EVENT_KEYS}
+        events[_event(event)] += check_count(one["count"])
     if events:
         check_rounds(events, adjacency)
     return PersonView(status=found["status"], events=dict(events))
 
 
-def _event(found: Any) -> tuple[Event, int]:
-    _check_keys(found, _EVENT_KEYS, "an event")
+def _event(found: Any, *, other: bool = False) -> Event:
+    """What takes place, or, of a public lottery, what does otherwise."""
+    _check_keys(found, _EVENT_KEYS, "what takes place otherwise" if other else "an event")
     for key in ("multiples", "probabilities"):
         if not isinstance(found[key], list):
             raise InputError(f"{key} must be a list of numbers")
@@ -328,13 +331,16 @@ def _event(found: Any) -> tuple[Event, int]:
     check_real("noise_multiplier", found["noise_multiplier"])
     check_real("coin", found["coin"])
     moves = Moves(tuple(map(float, found["multiples"])), tuple(map(float, found["probabilities"])))
-    event = Event(
+    otherwise = found["otherwise"]
+    if other and otherwise is not None:
+        raise InputError("what takes place otherwise has no lottery of its own")
+    return Event(
         float(found["noise_multiplier"]),
         moves.checked(),
         Reach(found["reach"]),
         float(found["coin"]),
+        None if otherwise is None else _event(otherwise, other=True),
     )
-    return event, check_count(found["count"])
 
 
 def _check_keys(found: Any, keys: set[str], what: str) -> None:

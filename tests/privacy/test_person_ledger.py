@@ -26,6 +26,14 @@ from overhear.privacy.person_ledger import (
 FIRST = {Event(2.0, poisson(0.02)): 1000}
 SECOND = {Event(1.0, poisson(0.01)): 1000}
 EVERY = "eavesdropper"
+OTHER = {
+    "noise_multiplier": 1.0,
+    "multiples": [0.0, 1.0],
+    "probabilities": [0.9, 0.1],
+    "reach": "place",
+    "coin": 1.0,
+    "otherwise": None,
+}
 
 
 def run(name: str, events: dict[Event, int], **changed: Any) -> PersonRun:
@@ -66,6 +74,7 @@ def test_every_kind_of_round_is_read_as_it_was_written(tmp_path):
         Event(1.7, group(3, 0.013)): 7,
         Event(0.9, poisson(0.1), Reach.BALL): 2,
         Event(2.2, poisson(1.0), Reach.SUM, 0.25): 3,
+        Event(2.0, poisson(0.1), Reach.SUM, 0.6, Event(1.0, poisson(0.08), Reach.PLACE)): 4,
     }
     path = tmp_path / "person.jsonl"
     PersonLedger.add(path, run("a", events, adjacency=Adjacency.REPLACE_ONE))
@@ -167,6 +176,10 @@ def event_with(**changed: Any) -> dict[str, Any]:
         (event_with(count=1.5), "rounds=1.5 must be an integer"),
         (event_with(reach="far"), "reach='far'"),
         (event_with(coin=2.0), "coin=2.0"),
+        (event_with(otherwise={}), "what takes place otherwise must be an object"),
+        (event_with(otherwise=[]), "what takes place otherwise must be an object"),
+        (event_with(otherwise=OTHER | {"noise_multiplier": -1.0}), "noise_multiplier=-1.0"),
+        (event_with(otherwise=OTHER | {"otherwise": OTHER}), "has no lottery of its own"),
         (event_with(probabilities=[0.5, 0.1]), "must sum to 1"),
         (event_with(multiples=[1.0, 0.0]), "must rise"),
         (event_with(multiples=[0.0, -1.0]), "must be finite and at least 0"),
@@ -210,6 +223,7 @@ def test_an_entry_is_json_without_records(ledger):
         "probabilities": [0.98, 0.02],
         "reach": "sum",
         "coin": 1.0,
+        "otherwise": None,
         "count": 1000,
     }
     assert replace(run("a", FIRST), label="other").entry()["label"] == "other"

@@ -88,6 +88,27 @@ def test_a_person_with_records_at_two_agents_is_what_the_line_is_about(runs, tmp
         total_of_runs([held, runs[0]])
 
 
+@pytest.mark.parametrize(
+    ("changes", "whose"),
+    [
+        (["training.largest_batch=54"], "one person with 1 record at the agent that is worst off"),
+        (["training.largest_batch=54", "privacy.adjacency=replace-one", "privacy.victim=2"],
+         "one person with 1 record at agent 2"),
+        (["algorithm.name=dp-cga", "algorithm.clip=batch", "privacy.unit=agent"],
+         "all data of the agent that is worst off"),
+        (["participation.agents_per_round=2", "privacy.holders=[0, 1]"],
+         "one person with 1 record at agent 0 and 1 record at agent 1"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_line_costs_what_the_run_does_however_records_take_part(changes, whose, tmp_path):
+    ledger, folder = tmp_path / "person.jsonl", trained(tmp_path, *changes)
+    add_runs(ledger, [folder])
+    total = person_total([ledger])
+    assert total.epsilon == pytest.approx(collect(folder).ledger.epsilon["eavesdropper"], rel=1e-9)
+    assert [one.whose for one in total.runs] == [whose]
+
+
 def test_one_adversary_holds_all_views(runs, tmp_path):
     ledger = tmp_path / "person.jsonl"
     add_runs(ledger, runs[:2])
