@@ -40,7 +40,8 @@ _LARGEST = 256 << 20  # bytes
 _MOST_RUNS = 10_000
 _RUN_KEYS = {"run", "label", "whose", "adjacency", "delta", "target", "counted", "views"}
 _VIEW_KEYS = {"status", "events"}
-_EVENT_KEYS = {"noise_multiplier", "multiples", "probabilities", "reach", "coin", "count"}
+_SIDE_KEYS = {"noise_multiplier", "multiples", "probabilities", "reach", "coin"}
+_EVENT_KEYS = _SIDE_KEYS | {"otherwise", "count"}
 _COUNTED = ("planned", "released")
 _STATUSES = ("proven", "heuristic", "no protection", "cannot be expressed")
 
@@ -261,13 +262,29 @@ def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = 
 
 
 def _written(event: Event, count: int) -> dict[str, Any]:
+    other = event.otherwise
     return {
-        "noise_multiplier": event.noise_multiplier,
-        "multiples": list(event.moves.multiples),
-        "probabilities": list(event.moves.probabilities),
-        "reach": event.reach.value,
-        "coin": event.coin,
+        **_side(event),
+        "otherwise": None if other is None else _side(other),
         "count": count,
+    }
+
+
+def _side(event: Event) -> dict[str, Any]:
+    """All of an event but what takes place otherwise.
+
+    Raises:
+        ValueError: it holds more than is written, which a reader would miss.
+    """
+    noise_multiplier, moves, reach, coin, other = event  # every field, so that none is forgotten
+    if other is not None and other.otherwise is not None:
+        raise InputError("otherwise has an otherwise of its own; give one lottery of two rounds")
+    return {
+        "noise_multiplier": noise_multiplier,
+        "multiples": list(moves.multiples),
+        "probabilities": list(moves.probabilities),
+        "reach": reach.value,
+        "coin": coin,
     }
 
 
@@ -320,6 +337,14 @@ def _view(found: Any, adjacency: Adjacency) -> PersonView:
 
 def _event(found: Any) -> tuple[Event, int]:
     _check_keys(found, _EVENT_KEYS, "an event")
+    one = _side_of({key: found[key] for key in _SIDE_KEYS})
+    if (other := found["otherwise"]) is not None:
+        _check_keys(other, _SIDE_KEYS, "what takes place otherwise")
+        one = one._replace(otherwise=_side_of(other))
+    return one, check_count(found["count"])
+
+
+def _side_of(found: Mapping[str, Any]) -> Event:
     for key in ("multiples", "probabilities"):
         if not isinstance(found[key], list):
             raise InputError(f"{key} must be a list of numbers")
@@ -328,13 +353,12 @@ def _event(found: Any) -> tuple[Event, int]:
     check_real("noise_multiplier", found["noise_multiplier"])
     check_real("coin", found["coin"])
     moves = Moves(tuple(map(float, found["multiples"])), tuple(map(float, found["probabilities"])))
-    event = Event(
+    return Event(
         float(found["noise_multiplier"]),
         moves.checked(),
         Reach(found["reach"]),
         float(found["coin"]),
     )
-    return event, check_count(found["count"])
 
 
 def _check_keys(found: Any, keys: set[str], what: str) -> None:

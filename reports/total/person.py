@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...privacy.adversary import EAVESDROPPER
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Status, Unit
 from ...privacy.person_ledger import (
     PersonLedger,
     PersonRun,
@@ -90,6 +90,8 @@ def _whose(run: AccountedRun) -> str:
     at = "the agent that is worst off"
     if p is not None and p.victim is not None:
         at = f"agent {p.victim}"
+    if statement.unit is not Unit.RECORD:
+        return f"all data of {at}"
     records = statement.records_per_person
     return f"one person with {records} {'record' if records == 1 else 'records'} at {at}"
 

@@ -66,6 +66,7 @@ def test_every_kind_of_round_is_read_as_it_was_written(tmp_path):
         Event(1.7, group(3, 0.013)): 7,
         Event(0.9, poisson(0.1), Reach.BALL): 2,
         Event(2.2, poisson(1.0), Reach.SUM, 0.25): 3,
+        Event(1.2, poisson(0.2), Reach.BALL, 0.1, Event(2.4, poisson(0.2))): 5,
     }
     path = tmp_path / "person.jsonl"
     PersonLedger.add(path, run("a", events, adjacency=Adjacency.REPLACE_ONE))
@@ -172,6 +173,9 @@ def event_with(**changed: Any) -> dict[str, Any]:
         (event_with(multiples=[0.0, -1.0]), "must be finite and at least 0"),
         (event_with(probabilities=[0.98]), "give one for each"),
         (event_with(probabilities="ab"), "must be a list of numbers"),
+        (event_with(otherwise={}), "what takes place otherwise must be an object"),
+        (event_with(otherwise=event_with()["views"][EVERY]["events"][0]), "must be an object"),
+        (event_with(otherwise=[1]), "what takes place otherwise must be an object"),
     ],
     ids=str,
 )  # fmt: skip
@@ -210,6 +214,7 @@ def test_an_entry_is_json_without_records(ledger):
         "probabilities": [0.98, 0.02],
         "reach": "sum",
         "coin": 1.0,
+        "otherwise": None,
         "count": 1000,
     }
     assert replace(run("a", FIRST), label="other").entry()["label"] == "other"

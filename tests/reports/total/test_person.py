@@ -88,6 +88,28 @@ def test_a_person_with_records_at_two_agents_is_what_the_line_is_about(runs, tmp
         total_of_runs([held, runs[0]])
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("training.batches=fixed", "privacy.adjacency=replace-one"),
+        ("training.batches=shuffled", "privacy.adjacency=zero-out"),
+        ("training.largest_batch=70",),
+        ("privacy.records_per_person=3",),
+    ],
+    ids=str,
+)
+def test_a_line_holds_all_of_what_a_run_costs(changes, tmp_path):
+    sized = [] if "person" in changes[0] else ["training.batch_size=60"]
+    folder = trained(tmp_path, *sized, *changes)
+    ledger, report = tmp_path / "person.jsonl", collect(folder)
+    add_runs(ledger, [folder])
+    (row, *_) = (one for one in report.plan.adversaries if one.name == "eavesdropper")
+    stated = report.ledger.epsilon["eavesdropper"]
+    if row.group:
+        stated = row.group[0].epsilon
+    assert person_total([ledger]).epsilon == pytest.approx(stated, rel=1e-9)
+
+
 def test_one_adversary_holds_all_views(runs, tmp_path):
     ledger = tmp_path / "person.jsonl"
     add_runs(ledger, runs[:2])
