@@ -270,6 +270,11 @@ class Statement:
         if not self.holders:
             return
         group(sum(records for _, records in self.holders), 1.0)
+        if self.unit is not Unit.RECORD:
+            raise InputError(
+                f"holders={agents} are about records of one person, and unit='{self.unit}' about "
+                f"{self.unit.words}; give one of them"
+            )
         if self.records_per_person > 1:
             raise InputError(
                 f"records_per_person={self.records_per_person} is about one agent, and holders "
