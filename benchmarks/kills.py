@@ -39,7 +39,8 @@ from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.engine.checkpoint import BrokenCheckpoint, load_checkpoint
 from overhear.training.engine.transcript import Transcript
-from overhear.training.exposure.guarantees import accounted, run_epsilon
+from overhear.training.exposure.events import accounted
+from overhear.training.exposure.guarantees import run_epsilon
 
 RUN = """
 [data]

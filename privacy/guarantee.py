@@ -262,9 +262,7 @@ class Statement:
             if isinstance(agent, bool) or not isinstance(agent, int):
                 raise InputTypeError(f"holder {agent!r:.40} must be the number of an agent")
             if agent < 0 or agents.count(agent) > 1:
-                raise InputError(
-                    f"holders={agents} must be numbers of agents, from 0, each of them once"
-                )
+                raise InputError(f"holders={agents} must be numbers of agents, from 0, each once")
         for _, records in self.holders:
             group(records, 1.0)  # refuses what is no count
         if not self.holders:
@@ -272,8 +270,7 @@ class Statement:
         group(sum(records for _, records in self.holders), 1.0)
         if self.unit is not Unit.RECORD:
             raise InputError(
-                f"holders={agents} are about records of one person, and unit='{self.unit}' about "
-                f"{self.unit.words}; give one of them"
+                f"holders={agents} are about records, and unit='{self.unit}' is not; give one"
             )
         if self.records_per_person > 1:
             raise InputError(

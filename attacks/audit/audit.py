@@ -30,8 +30,9 @@ import numpy as np
 from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
+from ...training.exposure.events import counted
 from ...training.exposure.guarantees import check_traced_at
-from ...training.exposure.sensitivity import JointSensitivity, bound_of, counted
+from ...training.exposure.sensitivity import JointSensitivity, bound_of
 from ..bounds.evidence import (
     LINKS,
     Evidence,

@@ -27,7 +27,8 @@ from ...runs.folder.sums import write_sums
 from ...runs.plan.plan import Plan
 from ...runs.plan.second_opinions import contradiction, opinions
 from ...runs.run_file.build import Built
-from ...training.exposure.guarantees import accounted, run_epsilon
+from ...training.exposure.events import accounted
+from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import Released, Report, Reproduce, Run, Tool

@@ -21,8 +21,8 @@ from ...privacy.accounting.risk import composed_risk, risk_of_mu
 from ...privacy.guarantee import Statement, Status
 from ...privacy.ledger import Spent
 from ...runs.plan.plan import Plan
-from ...training.exposure.guarantees import accounted
-from ...training.exposure.sensitivity import JointSensitivity, Release, counted, spent_releases
+from ...training.exposure.events import accounted, counted, spent_releases
+from ...training.exposure.sensitivity import JointSensitivity, Release
 from ..schema import Hits, Odds, Risk
 from ..standing import standing
 

@@ -19,11 +19,8 @@ from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile
 from ...training.accounts.targets import reached
-from ...training.exposure.guarantees import (
-    accounted,
-    calibrated_multiplier,
-    run_epsilon,
-)
+from ...training.exposure.events import accounted
+from ...training.exposure.guarantees import calibrated_multiplier, run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix

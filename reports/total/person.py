@@ -24,7 +24,7 @@ from ...privacy.person_ledger import (
 from ...runs.described import status_word
 from ...runs.folder.accounted_run import AccountedRun, read_run, released_sensitivity
 from ...runs.numbers import bound, figure, is_infinite, small
-from ...training.exposure.sensitivity import counted, spent_releases
+from ...training.exposure.events import counted, spent_releases
 from ..plain_text import plain
 from ..schema import PersonTotal, PersonTotalRun
 

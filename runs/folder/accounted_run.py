@@ -13,7 +13,8 @@ import torch
 
 from ...privacy.errors import InputError
 from ...privacy.ledger import Spent
-from ...training.exposure.guarantees import accounted, run_epsilon
+from ...training.exposure.events import accounted
+from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build

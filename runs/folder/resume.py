@@ -26,7 +26,7 @@ from ...privacy.ledger import Ledger, Spent
 from ...privacy.view.view import UnsupportedView
 from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint
-from ...training.exposure.guarantees import accounted
+from ...training.exposure.events import accounted
 from ..numbers import bound, small
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile, check_same

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from ...privacy.guarantee import Statement
 from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
-from ..exposure.guarantees import asked_releases
-from ..exposure.sensitivity import JointSensitivity, counted
+from ..exposure.events import asked_releases, counted
+from ..exposure.sensitivity import JointSensitivity
 
 __all__ = ["opinion_on"]
 

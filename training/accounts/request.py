@@ -17,7 +17,7 @@ from ...privacy.batches.drawing import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Goal, Statement
 from ..algorithms.algorithm import Algorithm, choices
-from ..exposure.sensitivity import check_scheme
+from ..exposure.events import check_scheme
 from ..graphs.graph import Graph, GraphSequence, ScheduledGraph, Topology
 from ..graphs.participation import check_active, scheduled
 from ..graphs.topologies import build_graph

@@ -13,13 +13,9 @@ from ...privacy.accounting.risk import scale_for_risk
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Goal, Statement
-from ..exposure.guarantees import (
-    asked_releases,
-    calibrated_multiplier,
-    check_traced_at,
-    run_epsilon,
-)
-from ..exposure.sensitivity import JointSensitivity, UnsupportedMechanism, counted, spent_releases
+from ..exposure.events import asked_releases, counted, spent_releases
+from ..exposure.guarantees import calibrated_multiplier, check_traced_at, run_epsilon
+from ..exposure.sensitivity import JointSensitivity, UnsupportedMechanism
 
 __all__ = ["multiplier_for", "reached"]
 

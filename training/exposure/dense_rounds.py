@@ -2,6 +2,15 @@
 
 The state is carried from round to round as rows over everything that ever entered it; only what is
 sent, the points at which gradients are taken and the final models count as seen.
+
+A view of round after round finds the round in which noise cancels, and forgets what was sent before
+it. Where noise is used again, what shows it is an earlier message; so for the witness all rounds up
+to that one are written out as one matrix,
+
+    O_t = C_t S_t-1 + A_t G_t + B_t Z_t
+    S_t = F_t S_t-1 + K_t G_t + L_t Z_t
+
+and the rows of O_0 .. O_t whose combination is free of noise are named.
 """
 
 from __future__ import annotations
@@ -13,6 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary
+from ...privacy.errors import UnsupportedView
+from ...privacy.view.leak import in_round
+from ...privacy.view.view import View
 from ...privacy.view.whole_run import Rows, StreamedView
 from ..tracing.linear_forms import Contributions, Known
 from ..tracing.round_trace import RoundTrace
@@ -23,8 +35,9 @@ from ..tracing.trace import AlgorithmTrace
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["DenseRound", "contributions_of", "dense_rounds", "streamed_view"]
+__all__ = ["DenseRound", "contributions_of", "dense_rounds", "streamed_view", "witness"]
 
+_MOST_ENTRIES = 4_000_000  # of the matrix of all rounds: 32 MB
 _RELEASED = ("x", "y")  # fields that hold models and dual variables; out after the last round
 
 
@@ -176,3 +189,60 @@ def contributions_of(
             positions += (position + mine).tolist()
             position += g.size
     return np.asarray(columns, dtype=int), owners, bounds, part.vectors[positions].tolist()
+
+
+def witness(
+    traces: AlgorithmTrace,
+    adversary: Adversary,
+    *,
+    victim: int,
+    ended: bool = True,
+    closed: bool = False,
+) -> tuple[str, ...]:
+    """The messages, in their order, that show a contribution of the victim; none if nothing does.
+
+    Args:
+        traces: of a run, or of its first rounds.
+        adversary: who sees.
+        victim: the agent that holds the record.
+        ended: whether the traces are a whole run, whose last models are released.
+        closed: whether what the view is closed with counts as seen, such as the points at which
+            gradients are taken. A witness without it is what the adversary was sent.
+
+    Raises:
+        UnsupportedView: rounding hides what is shown, or a round is too large.
+    """
+    seen: dict[str, bool] = {"ended": ended, "closed": closed}
+    view = streamed_view(traces, adversary, victims=[victim], until_leak=True, **seen)
+    shown = view.leaks(victim)
+    if not shown:
+        return ()
+    rounds = dense_rounds(traces, adversary, victims=[victim], **seen)
+    return _across(list(itertools.islice(rounds, view.round + 1))) or shown
+
+
+def _across(rounds: Sequence[DenseRound]) -> tuple[str, ...]:
+    """What leaks from rounds written out as one matrix; nothing where that would be too large."""
+    rows = sum(len(one.seen.carried) for one in rounds)
+    widths = [(one.seen.contributions.shape[1], one.seen.noise.shape[1]) for one in rounds]
+    columns, sources = sum(c for c, _ in widths), sum(n for _, n in widths)
+    if rows * (columns + sources) > _MOST_ENTRIES:
+        return ()
+    # Each round over the columns of all rounds; its own stand behind those of the rounds before.
+    state = np.zeros((rounds[0].seen.carried.shape[1], columns + sources))
+    seen, names = [np.zeros((0, columns + sources))], list[str]()
+    at, source = 0, columns
+    for number, (one, (added, noise)) in enumerate(zip(rounds, widths, strict=True)):
+        seen.append(one.seen.carried @ state)
+        after = one.carried.carried @ state
+        for rows_of, block in ((one.seen, seen[-1]), (one.carried, after)):
+            block[:, at : at + added] += rows_of.contributions
+            block[:, source : source + noise] += rows_of.noise
+        names += [in_round(name, number) for name in one.messages]
+        state, at, source = after, at + added, source + noise
+    matrix = np.vstack(seen)
+    view = View(contributions=matrix[:, :columns], noise=matrix[:, columns:], messages=names)
+    try:
+        return view.leaks(range(columns))
+    except UnsupportedView:  # the names of the last round alone are sure
+        return ()

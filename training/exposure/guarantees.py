@@ -4,7 +4,6 @@
     a second opinion on it   `opinion_on`             dp-accounting's, of the same releases
     statement with figures   `guarantee`              for one adversary at a noise multiplier
     noise for a target       `calibrated_multiplier`  the inverse, evaluated once more
-    what a ledger names      `accounted`              rounds that were released more often
 
 Plans, runs, resumptions, audits and reports call these and add nothing of their own. All releases
 made from one batch act as one Gaussian of effective multiplier (noise multiplier) / J; batches are
@@ -15,24 +14,15 @@ sampling. J is decided in `joint_sensitivities`.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
-from ...privacy.errors import InputError
 from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status, Unit
 from ...privacy.view.view import UnsupportedView
-from .sensitivity import (
-    JointSensitivity,
-    Release,
-    UnsupportedMechanism,
-    at_least,
-    bound_of,
-    counted,
-    spent_releases,
-)
+from .events import asked_releases, at_least, counted, spent_releases
+from .sensitivity import JointSensitivity, UnsupportedMechanism
 
 _SLACKS = (0.0, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-7, 1e-5, 1e-3)
 
@@ -95,27 +85,6 @@ def run_epsilon(
     )
 
 
-def asked_releases(
-    sensitivity: JointSensitivity, rounds: int | Sequence[int] | None
-) -> tuple[Release, ...]:
-    """The releases that are meant and cost anything."""
-    _check_rounds(rounds)
-    if rounds is not None and not isinstance(rounds, int):
-        _check_replays(sensitivity, rounds)
-    return spent_releases(_of_rounds(sensitivity, rounds))
-
-
-def _of_rounds(
-    sensitivity: JointSensitivity, rounds: int | Sequence[int] | None
-) -> tuple[Release, ...]:
-    """The releases of some rounds, or what bounds those of each record."""
-    if rounds is None:
-        return sensitivity.releases
-    if sensitivity.each:
-        return bound_of([_released(of, rounds) for of in sensitivity.each])
-    return _released(sensitivity.releases, rounds)
-
-
 def _not_composed(accountant: Accountant) -> UnsupportedMechanism:
     return UnsupportedMechanism(f"accountant='{accountant}' with rounds that differ; use 'pld'")
 
@@ -142,105 +111,6 @@ def check_traced_at(sensitivity: JointSensitivity, noise_multiplier: float | Non
         f"{asked}, where the step's noise may not keep its proportion; trace it there, or check "
         "that it does (training.accounts.proportion)"
     )
-
-
-def _check_rounds(rounds: int | Sequence[int] | None) -> None:
-    """Refuse what is no number of rounds: less than nothing would cost nothing."""
-    if rounds is None or isinstance(rounds, Sequence):
-        return
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-        raise InputError(f"rounds={rounds!r} must be an integer of at least 0, or a list of rounds")
-
-
-def _released(releases: Sequence[Release], rounds: int | Sequence[int]) -> tuple[Release, ...]:
-    """The releases of the start and of so many rounds, or of the rounds of these numbers."""
-    if not isinstance(rounds, int):
-        return _replayed(releases, Counter(rounds))
-    last = max((r.first + r.rounds - 1 for r in releases), default=0)
-    if rounds > last:
-        of_rounds = {r.first for r in releases if r.first > 0}
-        if of_rounds - {1}:
-            raise UnsupportedView(f"{rounds} rounds of {last} that differ: the rest has no trace")
-        return tuple(r._replace(rounds=rounds) if r.first else r for r in releases)
-    begun = [r for r in releases if r.first <= rounds]
-    return tuple(r._replace(rounds=min(r.rounds, rounds - r.first + 1)) for r in begun)
-
-
-def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Release, ...]:
-    alike = {r.first for r in releases if r.first} <= {1}  # every round has the one trace
-    last = max((r.first + r.rounds - 1 for r in releases), default=0)
-    if not alike and max(entries, default=0) > last:
-        raise UnsupportedView(f"round {max(entries)} was released, but only {last} were traced")
-    found = []
-    for r in releases:
-        end = math.inf if alike and r.first else r.first + r.rounds
-        inside = {number: n for number, n in entries.items() if r.first <= number < end}
-        counted = sum(inside.values())
-        if r.drawn is not None and r.drawn.scheme.in_epochs:
-            # A round that is released again holds the same records.
-            last_inside = max(inside, default=r.first - 1)
-            again = counted - len(inside)
-            found.append(r._replace(rounds=last_inside - r.first + 1, replays=again))
-            continue
-        found.append(r._replace(rounds=max(counted, int(r.first == 0))))
-    return tuple(r for r in found if r.rounds)
-
-
-def _check_replays(
-    sensitivity: JointSensitivity, entries: Sequence[int], *, torn: bool = False
-) -> None:
-    twice = [number for number, count in Counter(entries).items() if count > 1]
-    if sensitivity.whole_run and (twice or torn):
-        which = f"round {min(twice)}" if twice else "the round of a torn line"
-        raise UnsupportedView(
-            f"{which} may have been released twice, and for {sensitivity.adversary.name} all "
-            "rounds are one release in which none may repeat; give the run a closed state (form = "
-            '"repaired") to account for it'
-        )
-
-
-def accounted(
-    sensitivity: JointSensitivity, entries: Sequence[int], *, torn: bool = False
-) -> JointSensitivity:
-    """The joint sensitivity with every planned round, more often where the ledger has more.
-
-    A run that stopped early is accounted as planned, because what stopped it may depend on the
-    data. A torn line may be any round, all of its batches, so every release counts once more.
-
-    Args:
-        sensitivity: of the planned run.
-        entries: the number of each round in the ledger.
-        torn: whether the last line of the ledger was cut off.
-
-    Raises:
-        UnsupportedView: a round was released again where all rounds are one release.
-    """
-    _check_replays(sensitivity, entries, torn=torn)
-    if not sensitivity.each:
-        return sensitivity._replace(releases=_accounted(sensitivity.releases, entries, torn=torn))
-    each = tuple(_accounted(of, entries, torn=torn) for of in sensitivity.each)
-    if each == sensitivity.each:
-        return sensitivity
-    return sensitivity._replace(releases=bound_of(each), each=each)
-
-
-def _accounted(
-    releases: Sequence[Release], entries: Sequence[int], *, torn: bool
-) -> tuple[Release, ...]:
-    counted = dict[Release, Release]()
-    for r in _replayed(releases, Counter(entries)):
-        origin = next(o for o in releases if o._replace(rounds=r.rounds, replays=r.replays) == r)
-        counted[origin] = r
-    return tuple(_spent(r, counted.get(r), more=int(torn)) for r in releases)
-
-
-def _spent(planned: Release, counted: Release | None, *, more: int) -> Release:
-    """A release as planned, or more often where so much was counted."""
-    released = 0 if counted is None else counted.rounds
-    if planned.drawn is None or not planned.drawn.scheme.in_epochs:
-        return planned._replace(rounds=max(planned.rounds, released) + more)
-    again = 0 if counted is None else counted.replays
-    return planned._replace(rounds=max(planned.rounds, released), replays=again + more)
 
 
 def guarantee(

@@ -19,9 +19,9 @@ from ..tracing.linear_forms import Contributions
 from ..tracing.round_trace import UNCLIPPED
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
+from .dense_rounds import witness
 from .sensitivity import JointSensitivity
 from .whole_run import EVERY, effective_of, whole_run_joint_sensitivities
-from .witness import witness
 
 __all__ = ["replace_infinite_by_whole_run"]
 

@@ -30,9 +30,10 @@ from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
+from .events import check_draws
 from .local_views import AdversaryView, LocalViews
 from .residue import Residues
-from .sensitivity import JointSensitivity, Release, check_draws, cost, rounded, worst
+from .sensitivity import JointSensitivity, Release, cost, rounded, worst
 
 
 def joint_sensitivities(

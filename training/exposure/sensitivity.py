@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import Adversary
-from ...privacy.batches.at_least import least_epsilon_of_shuffled
-from ...privacy.batches.drawing import Drawing, EpochRound, Scheme, epoch_events
+from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Status
-from ...privacy.participation import Draws, Event, Reach, cohort, group
+from ...privacy.guarantee import Status
+from ...privacy.participation import Reach
 from ...privacy.view.view import UnsupportedView
-from ..tracing.linear_forms import Contributions
-from ..tracing.round_trace import RoundTrace
 
 __all__ = [
     "JointSensitivity",
     "Release",
     "UnsupportedMechanism",
-    "at_least",
     "bound_of",
-    "check_draws",
-    "check_scheme",
     "cost",
-    "counted",
     "rounded",
-    "spent_releases",
     "worst",
 ]
-
-_MOST_COUNTS = 64  # numbers of records that a lower bound is looked at for
 
 
 class Release(NamedTuple):
@@ -246,208 +233,3 @@ def bound_of(
 def cost(one: JointSensitivity) -> tuple[float, bool]:
     """What the worst victim is chosen by: the figures, and of equal ones that nothing protects."""
     return one.sum_of_squares, one.status is Status.NO_PROTECTION
-
-
-def spent_releases(releases: Sequence[Release]) -> tuple[Release, ...]:
-    """The releases that cost anything.
-
-    Raises:
-        ValueError: a sampling rate or a joint sensitivity that is none; dropped, it would cost
-            nothing.
-    """
-    for release in releases:
-        if not release.joint_sensitivity >= 0:
-            raise InputError(
-                f"joint_sensitivity={release.joint_sensitivity} must be a number >= 0; the "
-                "view's entries overflow or are not numbers"
-            )
-        for name in ("sampling_rate", "cohort"):
-            if not 0 <= getattr(release, name) <= 1:
-                raise InputError(f"{name}={getattr(release, name)} must lie in [0, 1]")
-    return tuple(r for r in releases if r.joint_sensitivity > 0 and r.rate > 0)
-
-
-def counted(
-    releases: Sequence[Release], noise_multiplier: float, adjacency: Adjacency, *, records: int = 1
-) -> Counter[Event]:
-    """What an accountant is asked about: each kind of round, and how many there are of it.
-
-    Args:
-        releases: each costs something.
-        noise_multiplier: of the run.
-        adjacency: of the statement.
-        records: of one person, in place of one in every batch.
-
-    Raises:
-        UnsupportedMechanism: sampled contributions that stay in a ball, with another batch's
-            between them: no proof covers a record that is replaced in these. And what is not
-            proven of batches that are not Poisson.
-    """
-    counts: Counter[Event] = Counter()
-    added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
-    for r in releases:
-        if r.drawn is not None:
-            continue
-        if r.reach is Reach.BALL and r.interleaved and not added and r.rate < 1:
-            raise UnsupportedMechanism(
-                "clipped means of a batch that interleaves with another batch, or that one of "
-                f"several holders makes, have no bound under adjacency='{adjacency}'; take all "
-                "contributions of a batch before those of the next, or use round.clipped_sums"
-            )
-        if r.several > 1 and records > 1:
-            raise UnsupportedMechanism(
-                f"records_per_person={records} has no bound where {r.several} batches of one "
-                "secret cohort are released; leave it out, or draw one batch a round"
-            )
-        # Several records move one ball no further than one does; each may move balls of its own.
-        held = max(records, r.records)
-        apart = r.several > 1 or (held > 1 and r.interleaved and r.rate == 1)
-        ball = r.reach is Reach.BALL and not apart
-        # The coin of a cohort moves the agent's other records, too, and shows by them. It hides the
-        # record where all lies in one ball around 0; elsewhere it counts as seen.
-        hidden = ball and not added
-        if r.several > 1:
-            moves = cohort(1.0, r.several, r.sampling_rate)
-        else:
-            moves = group(held, r.sampling_rate, within=r.cohort if hidden else 1.0)
-        moves = moves.as_ball if ball else moves
-        coin = 1.0 if hidden else r.cohort
-        # A record that is added changes what stays in a ball by twice the radius, as it would a sum
-        # of that sensitivity.
-        if hidden:
-            event = Event(noise_multiplier / (0.5 * r.joint_sensitivity), moves, Reach.BALL)
-        else:
-            event = Event(noise_multiplier / r.joint_sensitivity, moves, coin=coin)
-        counts[event] += r.rounds
-    counts.update(_drawn(releases, noise_multiplier, adjacency, records=records))
-    return counts
-
-
-def check_scheme(scheme: Scheme, adjacency: Adjacency, *, records: int = 1) -> None:
-    """Refuse what is not proven of batches that are drawn so.
-
-    Raises:
-        UnsupportedMechanism: with the reason, and what is proven.
-
-    >>> check_scheme(Scheme.SHUFFLED, Adjacency.ADD_OR_REMOVE_ONE)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    overhear...UnsupportedMechanism: batches='shuffled' has no bound under adjacency='add-or-...
-    """
-    if scheme.in_epochs and adjacency is Adjacency.ADD_OR_REMOVE_ONE:
-        raise UnsupportedMechanism(
-            f"batches='{scheme}' has no bound under adjacency='{adjacency}': with one record more "
-            "every later batch holds other records; use adjacency='zero-out' or 'replace-one'"
-        )
-    if scheme in (Scheme.FIXED, Scheme.TRUNCATED) and records > 1:
-        raise UnsupportedMechanism(
-            f"records_per_person={records} has no bound with batches='{scheme}': records of one "
-            "person push each other out of a batch; use batches='poisson' without largest_batch"
-        )
-
-
-def _drawn(
-    releases: Sequence[Release], noise_multiplier: float, adjacency: Adjacency, *, records: int
-) -> Counter[Event]:
-    """The rounds whose batches are not Poisson."""
-    counts: Counter[Event] = Counter()
-    added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
-    epochs: dict[Drawing, list[EpochRound]] = {}
-    for r in releases:
-        if r.drawn is None:
-            continue
-        check_scheme(r.drawn.scheme, adjacency, records=records)
-        if r.records > 1:
-            raise UnsupportedMechanism(
-                f"records of several holders have no bound with batches='{r.drawn.scheme}'; use "
-                "batches='poisson'"
-            )
-        radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
-        multiplier = noise_multiplier / radius
-        if r.drawn.scheme.in_epochs:
-            # k records move a round k times as far as one, or so many rounds of an epoch.
-            one = EpochRound(multiplier / records, r.reach, r.first, r.rounds, r.replays)
-            epochs.setdefault(r.drawn, []).append(one)
-            continue
-        event = r.drawn.event(multiplier, r.reach, r.sampling_rate, added=added)
-        if r.interleaved and not added and event.rate < 1:
-            raise UnsupportedMechanism(
-                f"batches='{r.drawn.scheme}' of which one interleaves with another in a round "
-                f"have no bound under adjacency='{adjacency}'; take all contributions of a batch "
-                "before those of the next, or use batches='poisson'"
-            )
-        counts[event] += r.rounds
-    for drawn, rounds in epochs.items():
-        replaced = adjacency is Adjacency.REPLACE_ONE
-        counts.update(epoch_events(rounds, drawn.epoch, replaced=replaced))
-    return counts
-
-
-def check_draws(trace: RoundTrace, scheme: Scheme, *, first: int) -> None:
-    """Refuse a round that draws a batch at a rate of its own, or that no epoch has room for.
-
-    Args:
-        trace: of the round.
-        scheme: how batches are drawn; any but Poisson.
-        first: the number of the round, 0 for the start.
-
-    Raises:
-        UnsupportedMechanism: with the reason, and what can be drawn so.
-    """
-    groups = [g for g in trace.groups if isinstance(g, Contributions)]
-    if any(g.sampling_rate is not None for g in groups):
-        raise UnsupportedMechanism(
-            f"the step draws a batch at a rate of its own, which batches='{scheme}' does not have; "
-            "use round.draw() without a rate, or batches='poisson' without largest_batch"
-        )
-    if any(g.drawn != Draws() for g in groups):
-        raise UnsupportedMechanism(
-            "the step takes several batches together, all data, or the batches of a secret "
-            f"cohort, of which no bound is known with batches='{scheme}'; give round.local_update "
-            "one batch, or use batches='poisson' without largest_batch"
-        )
-    batches = {g.batch for g in groups}
-    if scheme.in_epochs and batches and (first == 0 or batches != {0}):
-        when = "the start draws a batch" if first == 0 else "the step draws several batches a round"
-        raise UnsupportedMechanism(
-            f"{when}, and an epoch of batches='{scheme}' has one for each round; use "
-            "batches='poisson' or 'fixed'"
-        )
-
-
-def at_least(
-    sensitivity: JointSensitivity, *, statement: Statement, noise_multiplier: float
-) -> float | None:
-    """What shuffled batches give away at least, for worst-case gradients; None if not known.
-
-    It is known of rounds that are all alike, where a record moves one sum: then its joint
-    sensitivity is what it moves, and not only a bound on it. Where agents hold different numbers
-    of records, the least of their lower bounds is given.
-
-    Args:
-        sensitivity: of the run.
-        statement: what epsilon is said of.
-        noise_multiplier: of the run.
-    """
-    releases = spent_releases(sensitivity.releases)
-    if len(releases) != 1 or sensitivity.status is not Status.PROVEN or not noise_multiplier > 0:
-        return None
-    (one,) = releases
-    simple = one.contributions == 1 and one.reach is Reach.SUM
-    shuffled = one.drawn is not None and one.drawn.scheme is Scheme.SHUFFLED
-    if not simple or not shuffled or one.drawn is None or math.isinf(one.joint_sensitivity):
-        return None
-    # The record that loses most is one of some n: the least of all n that it may be of is true.
-    between = range(one.drawn.records, one.drawn.most + 1)
-    if len(between) > _MOST_COUNTS:
-        return None
-    return min(
-        least_epsilon_of_shuffled(
-            noise_multiplier / one.joint_sensitivity,
-            batches=drawn.epoch,
-            epochs=one.rounds // drawn.epoch,
-            delta=statement.delta,
-            replace=statement.adjacency is Adjacency.REPLACE_ONE,
-            share=drawn.epoch * drawn.size / drawn.records,
-        )
-        for drawn in (one.drawn._replace(records=n) for n in between)
-    )

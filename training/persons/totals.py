@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from ...privacy.accounting import accountant as accounting
 from ...privacy.guarantee import Statement
 from ...privacy.participation import Event
+from ..exposure.events import counted, spent_releases
 from ..exposure.guarantees import check_traced_at
-from ..exposure.sensitivity import JointSensitivity, counted, spent_releases
+from ..exposure.sensitivity import JointSensitivity
 
 __all__ = ["total_epsilon"]
 

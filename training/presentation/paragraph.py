@@ -8,7 +8,8 @@ from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.guarantee import Guarantee, Sampling, Status, Unit
-from ..exposure.sensitivity import JointSensitivity, counted, spent_releases
+from ..exposure.events import counted, spent_releases
+from ..exposure.sensitivity import JointSensitivity
 from .summary import Summary, rounded_down, rounded_up
 
 __all__ = ["as_paragraph"]

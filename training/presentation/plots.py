@@ -11,7 +11,8 @@ from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
-from ..exposure.sensitivity import JointSensitivity, Release, counted, spent_releases
+from ..exposure.events import counted, spent_releases
+from ..exposure.sensitivity import JointSensitivity, Release
 from .summary import Summary
 
 if TYPE_CHECKING:

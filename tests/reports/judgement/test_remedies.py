@@ -21,7 +21,8 @@ from overhear.reports.schema import Remedy as Fix
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import graph_of
 from overhear.runs.run_file.run_file import RunFile
-from overhear.training.exposure.guarantees import accounted, run_epsilon
+from overhear.training.exposure.events import accounted
+from overhear.training.exposure.guarantees import run_epsilon
 
 RUN = """
 data.name = "digits"

@@ -9,12 +9,12 @@ from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.batches.drawing import Drawing, Scheme
 from overhear.privacy.participation import Reach
-from overhear.training.exposure.guarantees import accounted, guarantee, run_epsilon
+from overhear.training.exposure.events import accounted, counted
+from overhear.training.exposure.guarantees import guarantee, run_epsilon
 from overhear.training.exposure.sensitivity import (
     JointSensitivity,
     Release,
     UnsupportedMechanism,
-    counted,
     worst,
 )
 

@@ -8,9 +8,9 @@ import pytest
 from overhear.privacy import EAVESDROPPER, Statement, Status, UnsupportedView, epsilon
 from overhear.privacy.guarantee import Bound
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
+from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import (
     UnsupportedMechanism,
-    accounted,
     calibrated_multiplier,
     guarantee,
     run_epsilon,

@@ -9,7 +9,8 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Status
 from overhear.training.accounts.account import account
 from overhear.training.algorithms.correlated.decor import prepare
-from overhear.training.exposure.guarantees import accounted, run_epsilon
+from overhear.training.exposure.events import accounted
+from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.sensitivity import JointSensitivity, Release, bound_of, worst
 from overhear.training.graphs.topologies import build_graph
 

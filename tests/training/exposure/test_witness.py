@@ -18,11 +18,11 @@ from overhear.privacy import (
 )
 from overhear.training import build_graph
 from overhear.training.exposure import infinite
+from overhear.training.exposure.dense_rounds import witness
 from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee
 from overhear.training.exposure.infinite import replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity
-from overhear.training.exposure.witness import witness
 from overhear.training.step.round import Round
 from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import AlgorithmTrace, trace
@@ -166,7 +166,7 @@ def test_a_run_too_large_for_a_view_of_all_rounds_cannot_be_expressed(
 
 
 def test_names_of_a_long_run_are_those_of_the_round_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overhear.training.exposure.witness._MOST_ENTRIES", 0)
+    monkeypatch.setattr("overhear.training.exposure.dense_rounds._MOST_ENTRIES", 0)
     shown = witness(traced(reused, start), EAVESDROPPER, victim=0)
     assert shown == ("masked of agent 0 to 1, 4 in round 2",)
 

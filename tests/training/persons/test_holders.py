@@ -153,7 +153,7 @@ def test_the_usual_adversaries_hold_none_of_the_records():
         ({"holders": {0: 1.5}}, "records_per_person=1.5 must be an integer"),
         ({"holders": [0, 1], "victim": 1}, "victim=1 is about the records of one agent"),
         ({"holders": [0, 1], "records_per_person": 2}, "say how many each holds instead"),
-        ({"holders": [0, 1], "unit": "agent"}, "are about records of one person, and unit"),
+        ({"holders": [0, 1], "unit": "agent"}, "are about records, and unit"),
         ({"holders": [0, 1], "accountant": "rdp"}, "are added up by accountant='pld' alone"),
         ({"holders": [0, 1], "adversaries": ["neighbour:1"]}, "contains agent 1, which holds"),
         ({"holders": [0, 1], "adversaries": ["coalition:1,2"]}, "contains agent 1, which holds"),
