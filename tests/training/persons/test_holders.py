@@ -142,7 +142,7 @@ def test_the_usual_adversaries_hold_none_of_the_records():
     ("given", "said"),
     [
         ({"holders": [0, 0]}, r"holders=\[0, 0\] must be numbers of agents, from 0, each"),
-        ({"holders": [0, -1]}, "from 0, each of them once"),
+        ({"holders": [0, -1]}, "from 0, each once"),
         ({"holders": [0, 10]}, "holders has agent 10, and agents are 0..9"),
         ({"holders": "01"}, "must be a list of agents"),
         ({"holders": 3}, "must be a list of agents"),
