@@ -30,6 +30,7 @@ __all__ = [
     "check_scheme",
     "cost",
     "counted",
+    "of_records",
     "rounded",
     "spent_releases",
     "worst",
@@ -125,6 +126,30 @@ class JointSensitivity(NamedTuple):
     def sum_of_squares(self) -> float:
         """Over all rounds, to nine digits: what the worst victim is chosen by."""
         return rounded(sum(r.rounds * r.joint_sensitivity**2 for r in self.releases))
+
+
+def of_records(sensitivity: JointSensitivity, records: int) -> JointSensitivity:
+    """The same of so many records of the victim, which are all there or none is.
+
+    Each is drawn on its own, and each moves what it is in by the joint sensitivity at most.
+
+    Args:
+        sensitivity: of one record.
+        records: how many, from 1.
+
+    >>> from overhear.privacy import EAVESDROPPER
+    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 0.02, 9, 1),), Status.PROVEN, "-")
+    >>> [r.records for r in of_records(one, 3).releases]
+    [3]
+    """
+    if records == 1:
+        return sensitivity
+
+    def held(releases: tuple[Release, ...]) -> tuple[Release, ...]:
+        return tuple(r._replace(records=records) for r in releases)
+
+    each = tuple(held(of) for of in sensitivity.each)
+    return sensitivity._replace(releases=held(sensitivity.releases), each=each)
 
 
 class UnsupportedMechanism(InputError):
@@ -294,13 +319,13 @@ def counted(
                 f"several holders makes, have no bound under adjacency='{adjacency}'; take all "
                 "contributions of a batch before those of the next, or use round.clipped_sums"
             )
-        if r.several > 1 and records > 1:
+        held = max(records, r.records)
+        if r.several > 1 and held > 1:
             raise UnsupportedMechanism(
-                f"records_per_person={records} has no bound where {r.several} batches of one "
+                f"records_per_person={held} has no bound where {r.several} batches of one "
                 "secret cohort are released; leave it out, or draw one batch a round"
             )
         # Several records move one ball no further than one does; each may move balls of its own.
-        held = max(records, r.records)
         apart = r.several > 1 or (held > 1 and r.interleaved and r.rate == 1)
         ball = r.reach is Reach.BALL and not apart
         # The coin of a cohort moves the agent's other records, too, and shows by them. It hides the
@@ -355,17 +380,13 @@ def _drawn(
     for r in releases:
         if r.drawn is None:
             continue
-        check_scheme(r.drawn.scheme, adjacency, records=records)
-        if r.records > 1:
-            raise UnsupportedMechanism(
-                f"records of several holders have no bound with batches='{r.drawn.scheme}'; use "
-                "batches='poisson'"
-            )
+        held = max(records, r.records)
+        check_scheme(r.drawn.scheme, adjacency, records=held)
         radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
         multiplier = noise_multiplier / radius
         if r.drawn.scheme.in_epochs:
             # k records move a round k times as far as one, or so many rounds of an epoch.
-            one = EpochRound(multiplier / records, r.reach, r.first, r.rounds, r.replays)
+            one = EpochRound(multiplier / held, r.reach, r.first, r.rounds, r.replays)
             epochs.setdefault(r.drawn, []).append(one)
             continue
         event = r.drawn.event(multiplier, r.reach, r.sampling_rate, added=added)
