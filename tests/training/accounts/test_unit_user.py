@@ -10,12 +10,14 @@ import pytest
 from scipy.stats import norm
 
 from overhear.privacy.accounting.accountant import composed_epsilon
+from overhear.privacy.accounting.trade_off import trade_off
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Unit
 from overhear.privacy.participation import Event, group
 from overhear.training.accounts.account import account
 from overhear.training.exposure.guarantees import calibrated_multiplier, run_epsilon
 from overhear.training.exposure.sensitivity import UnsupportedMechanism
+from overhear.training.presentation.summary import rounded_up
 
 RUN = {"graph": "ring:6", "rounds": 1000, "sampling_rate": 0.02, "delta": 1e-5}
 WATCH = {"adversaries": ["eavesdropper"]}
@@ -172,3 +174,12 @@ def test_one_record_a_user_is_a_record_for_every_accountant():
     found = users(1, accountant="rdp", rounds=10)
     record = account("dp-dpsgd", noise_multiplier=2.0, accountant="rdp", **RUN | {"rounds": 10})
     assert found.epsilon("eavesdropper") == record.epsilon("eavesdropper")
+
+
+def test_what_is_read_off_the_releases_alone_is_of_all_records_too():
+    found = users(3)
+    (release,) = found.joint_sensitivities["eavesdropper"].releases
+    assert release.records == 3
+    curve = trade_off({Event(2.0, group(3, 0.02)): 1000}, adjacency="add-or-remove-one")
+    hits = 100.0 * (1.0 - float(curve.false_negative_rates(0.01)))
+    assert f"names at most {rounded_up(hits)} % of users" in found.statement()
