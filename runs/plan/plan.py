@@ -327,12 +327,12 @@ def _published_bound(
     records: float | None,
     exposures: Mapping[str, JointSensitivity],
 ) -> PublishedClaim | None:
-    """What the algorithm's own paper claims, of Poisson batches."""
+    """What the algorithm's own paper claims, of Poisson batches and of no user's records."""
     bound = algorithm_named(config.algorithm.name).published_bound
     # What papers claim is about agents that take part in every round.
     if bound is None or config.privacy is None or config.participation is not None:
         return None
-    if draws_otherwise(config):
+    if draws_otherwise(config) or statement.unit is Unit.USER:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     run = PlannedRun(

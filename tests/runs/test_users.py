@@ -135,6 +135,7 @@ def test_data_of_ones_own_say_whose_a_record_is(run_file, tmp_path, capsys, monk
     assert "a user has more than 1 record; raise" in capsys.readouterr().err
 
 
+_OF_TABLES = ("root", "user", "target", "columns")
 OF_USERS = ("records_per_person = 3", 'records_per_person = 3\nunit = "user"')
 POLICY = """\
 schema = 1
@@ -200,3 +201,19 @@ def test_a_limit_of_a_user_says_of_how_many_records(run_file, tmp_path, capsys):
         policy.write_text(text, "utf-8")
         assert main(["check", str(tmp_path), "--policy", str(policy)]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_what_a_paper_claims_of_a_record_does_not_stand_beside_a_figure_of_users(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    text = RUN.replace('name = "dp-dpsgd"', 'name = "dpdl"').replace(*OF_USERS)
+    for before, after in (
+        ('name = "csv"', 'name = "digits"'),
+        ("_per_person = 3", "_per_person = 2"),
+    ):
+        text = text.replace(before, after)
+    kept = [line for line in text.splitlines() if line.split(" ")[0] not in _OF_TABLES]
+    path.write_text("\n".join(kept), "utf-8")
+    assert main(["plan", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["published_bound"] is None
+    assert main(["plan", str(path), "--json", "--set", "privacy.unit=record"]) == 0
+    assert json.loads(capsys.readouterr().out)["published_bound"] is not None
