@@ -43,23 +43,29 @@ class Status(enum.StrEnum):
 NOT_A_CLIENT = (
     "only declared releases have unit='client'; use unit='agent', which is all that one agent holds"
 )
+NO_CAP = (
+    "unit='user' needs records_per_person: the largest number of records that any user has, a "
+    "public cap, since nothing else says how many there are"
+)
 
 
 class Unit(enum.StrEnum):
     """Whose data are hidden.
 
     RECORD: one record of one agent.
+    USER: all records of one user, which one agent holds; at most `records_per_person` of them.
     AGENT: all data of one agent of a run. The agent stays in the graph and makes its noise.
     CLIENT: all data of one client, of declared releases.
     """
 
     RECORD = "record"
+    USER = "user"
     AGENT = "agent"
     CLIENT = "client"
 
     @classmethod
     def _missing_(cls, value: object) -> Unit:
-        raise InputError(f"unit={value!r} must be 'record' or 'agent'")
+        raise InputError(f"unit={value!r} must be 'record', 'user' or 'agent'")
 
     @property
     def words(self) -> str:
@@ -68,7 +74,28 @@ class Unit(enum.StrEnum):
         >>> Unit.AGENT.words
         'all data of one agent'
         """
+        if self is Unit.USER:
+            return "all records of one user"
         return "one record" if self is Unit.RECORD else f"all data of one {self.value}"
+
+    def name_with(self, records: int | None) -> str:
+        """What it is one of, after "one" or "a", with the cap on the records of a user.
+
+        >>> Unit.USER.name_with(3), Unit.AGENT.name_with(None)
+        ('user with at most 3 records', 'agent')
+        """
+        if self is not Unit.USER or records is None:
+            return self.value
+        return f"{self.value} with at most {records} {'record' if records == 1 else 'records'}"
+
+    def words_with(self, records: int | None) -> str:
+        """As `words`, with that cap.
+
+        >>> Unit.USER.words_with(3), Unit.RECORD.words_with(None)
+        ('all records of one user (at most 3)', 'one record')
+        """
+        capped = self is Unit.USER and records is not None
+        return f"{self.words} (at most {records})" if capped else self.words
 
     @property
     def usual_adjacency(self) -> Adjacency:
@@ -218,7 +245,8 @@ class Statement:
         adjacency: how two neighbouring data sets differ.
         unit: whose presence is hidden.
         accountant: how rounds are added up.
-        records_per_person: besides one record, how many of one person are spoken of.
+        records_per_person: besides one record, how many of one person are spoken of; of unit
+            "user" the public cap on the records of a user, which every epsilon is about.
         holders: (agent, records) of every agent that holds records of the one person that every
             epsilon is about; all of these are there, or none is, or all are replaced. Empty where
             it is about one record of one agent.
@@ -282,6 +310,24 @@ class Statement:
                 f"holders={agents} are added up by accountant='pld' alone, not "
                 f"'{self.accountant}'; leave accountant out"
             )
+
+    @property
+    def at_once(self) -> int:
+        """How many records of one agent are there, or none of them: of a user as many as allowed.
+
+        >>> Statement(delta=1e-5, unit="user", records_per_person=3).at_once
+        3
+        """
+        return self.records_per_person if self.unit is Unit.USER else 1
+
+    @property
+    def about(self) -> str:
+        """What every epsilon is said of, in words.
+
+        >>> Statement(delta=1e-5, unit="user", records_per_person=3).about
+        'all records of one user (at most 3)'
+        """
+        return self.whose or self.unit.words_with(self.records_per_person)
 
     @property
     def whose(self) -> str:

@@ -244,7 +244,9 @@ class Total(Described):
     """How many runs."""
     runs: list[TotalRun]
     delta: Delta
-    unit: Literal["record", "agent"]
+    unit: Literal["record", "user", "agent"]
+    records_per_person: Count | None = None
+    """Of unit "user": the cap on the records of a user in every run."""
     adjacency: Adjacency
     composed: Literal["privacy loss distribution", "as its report"]
     """How; of a single run as its own report does."""

@@ -56,7 +56,8 @@ def adversary_table(adversaries: Sequence[Mapping[str, Any]]) -> Table:
     """
     several = any(row.get("holders") for row in adversaries)
     unit = Unit(adversaries[0]["unit"]) if adversaries else Unit.RECORD
-    about = "the records of one person" if several else unit.words
+    cap = adversaries[0].get("records_per_person") if adversaries else None
+    about = "the records of one person" if several else unit.words_with(cap)
     table = Table(
         title=f"Who could learn what about {about}", title_justify="left", box=box.SIMPLE_HEAD
     )

@@ -181,7 +181,7 @@ def read_header(found: Mapping[str, Any]) -> Header:
     agents = integer(found["agents"], "agents", least=1, most=MOST_AGENTS)
     system = found.get("system", "a system of your own")
     check_text(system, "system")
-    check_choice(found, "unit", [str(unit) for unit in Unit])
+    check_choice(found, "unit", [str(Unit.RECORD), str(Unit.CLIENT)])
     check_choice(found, "depends_on", ["released", "public"])
     check_choice(found, "links", ["clear", "encrypted"])
     return Header(

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Unit
 from ...runs.described import as_text
 from ...runs.evidence.schema import Attack, Audit
 from ...runs.folder import folder as run_folder
@@ -180,7 +181,7 @@ def _compared(run: CheckedRun) -> ComparedRun:
                 epsilon=float(spent[row.name]),
                 status=row.status,
                 delta=row.delta,
-                unit=whose_of(report) or row.unit,
+                unit=whose_of(report) or Unit(row.unit).name_with(row.records_per_person),
                 adjacency=row.adjacency,
             )
             for row in report.plan.adversaries

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
+from ...privacy.guarantee import Unit
 from ...privacy.ledger import Spent
 from ...runs.attack.attack import PLANTED
 from ...runs.audit.trail import trail_of_folder
@@ -122,7 +123,7 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
         attack=attack,
         audit=audit,
         measured=measured(audit),
-        assumptions=assumptions(_facts(built, run, spent), audit),
+        assumptions=assumptions(_facts(built, run, spent, plan), audit),
         reproduce=_reproduce(folder),
     )
     if (inferred := read_membership(folder)) is not None:
@@ -138,7 +139,7 @@ def collect(folder: Path, *, others: Sequence[Path] = ()) -> Report:
     return report.model_copy(update={"total": total_of_runs([folder, *others])})
 
 
-def _facts(built: Built, run: Run, spent: Spent) -> Facts:
+def _facts(built: Built, run: Run, spent: Spent, plan: Plan) -> Facts:
     sampler = built.setting.sampler
     return Facts(
         planned=header_of(spent).planned_rounds,
@@ -159,6 +160,8 @@ def _facts(built: Built, run: Run, spent: Spent) -> Facts:
         counted_as_public=built.data.notes,
         batches=None if sampler is None else sampler.words(run.sampling_rate),
         participation=run.participation,
+        records_of_user=plan.statement.at_once if plan.statement.unit is Unit.USER else None,
+        users_known=built.data.users is not None,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from ...privacy.guarantee import Unit
 from ...runs.described import as_text
 from ...runs.numbers import is_infinite
 from ..cited import Cited
@@ -80,7 +81,8 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         plan=held["plan"],
         spent=held["ledger"]["epsilon"],
         head=held["plan"]["adversaries"][head.row],
-        subject=facts.whose or f"one {head.unit}",
+        subject=facts.whose or f"one {Unit(head.unit).name_with(head.records)}",
+        named=lambda row: Unit(row["unit"]).name_with(row.get("records_per_person")),
         verdict=found,
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,

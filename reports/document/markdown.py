@@ -8,7 +8,7 @@ from ...privacy.guarantee import Unit
 from ...runs.evidence.membership import MembershipRate
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, small
 from ...runs.plan.second_opinions import bracket_words
-from ..judgement.facts import facts_of_report
+from ..judgement.facts import about_of, facts_of_report
 from ..judgement.phrases import adversary_words
 from ..judgement.sentence import text_of
 from ..judgement.verdict import verdict
@@ -70,15 +70,13 @@ def _adversaries(report: Report) -> Iterator[str]:
                 ", ".join(str(one.agent) for one in row.holders or []) or str(row.victim),
                 "∞" if is_infinite(epsilon) else shown,
                 small(row.delta),
-                row.unit,
+                Unit(row.unit).name_with(row.records_per_person),
                 row.adjacency,
                 _odds(report, row.name),
                 STATUSES[standing(row.status, float(epsilon))],
             ]
         )
-    unit = Unit(report.plan.adversaries[0].unit) if report.plan.adversaries else Unit.RECORD
-    whose = facts_of_report(report).whose
-    yield f"## Who could learn what about {whose or unit.words}\n"
+    yield f"## Who could learn what about {about_of(report)}\n"
     yield _table(rows)
     if report.second_opinion:
         yield "".join(

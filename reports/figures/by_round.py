@@ -72,8 +72,9 @@ def epsilon_figure(report: Report, cited: Cited) -> Markup:
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
     x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
     area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1])
-    unit = Unit(report.plan.adversaries[0].unit) if report.plan.adversaries else Unit.RECORD
-    parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {unit.words}")]
+    rows = report.plan.adversaries
+    about = Unit(rows[0].unit).words_with(rows[0].records_per_person) if rows else "one record"
+    parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {about}")]
     labels = []
     if limit is not None:
         y = area.y(limit)
@@ -94,10 +95,10 @@ def epsilon_figure(report: Report, cited: Cited) -> Markup:
         words = Markup("{}{}: {}{}").format(_short(name), more, "" if line.proven else "≥ ", figure)
         labels.append((area.y(line.points[-1][1]), words))
     parts.append(_end_labels(labels))
-    about = f"Lines for {', '.join(name for line in lines for name in line.names)}"
+    drawn = f"Lines for {', '.join(name for line in lines for name in line.names)}"
     if limit is not None:
-        about += "; a dashed horizontal line for the limit"
-    return drawing(f"0 0 {WIDTH} {HEIGHT}", "Epsilon by round", about, Markup("").join(parts))
+        drawn += "; a dashed horizontal line for the limit"
+    return drawing(f"0 0 {WIDTH} {HEIGHT}", "Epsilon by round", drawn, Markup("").join(parts))
 
 
 def utility_figure(report: Report, cited: Cited) -> Markup:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.guarantee import Bound, Goal, Statement, Status
+from ...privacy.guarantee import Bound, Goal, Statement, Status, Unit
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership
 from ...runs.evidence.schema import Attack, Audit
@@ -27,6 +27,7 @@ __all__ = [
     "Claim",
     "Facts",
     "Ran",
+    "about_of",
     "adversary_key",
     "facts_of_plan",
     "facts_of_report",
@@ -46,6 +47,7 @@ class Claim:
         worst_adversary: the one behind the name, where the worst one was searched.
         victim: the agent whose record is meant.
         epsilon, delta, unit, adjacency: the statement.
+        records: of unit "user" the cap on the records of a user; else None.
         proven: whether epsilon is an upper bound.
         because: why the figure is what it is.
         row: its place among the adversaries of the plan.
@@ -64,6 +66,7 @@ class Claim:
     because: str
     row: int
     expressed: bool = True
+    records: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +77,7 @@ class Asked:
         adversary: its name.
         epsilon: the largest that passes; None asks for nothing.
         delta, unit, adjacency: of the statement.
+        records: of unit "user", how many records of a user have to be within the figure.
         any_record: whether a figure for the records of one agent alone does not pass.
         goal: what membership tests may achieve at most, in place of epsilon; delta is then 1.
     """
@@ -85,6 +89,7 @@ class Asked:
     adjacency: str
     any_record: bool
     goal: Goal | None = None
+    records: int | None = None
 
     @classmethod
     def of_limit(cls, limit: Limit) -> list[Asked]:
@@ -96,6 +101,7 @@ class Asked:
             unit=limit.unit,
             adjacency=limit.adjacency,
             any_record=True,
+            records=limit.records_per_person,
         )
         of_tests = [replace(stated, epsilon=None, delta=1.0, goal=goal) for goal in limit.goals]
         return [*([] if limit.epsilon is None else [stated]), *of_tests]
@@ -110,6 +116,7 @@ class Asked:
             unit=claim.unit,
             adjacency=claim.adjacency,
             any_record=False,
+            records=claim.records,
         )
 
 
@@ -264,6 +271,14 @@ def whose_of(report: Report) -> str:
     return Statement(delta=report.plan.target.delta, holders=holders).whose
 
 
+def about_of(report: Report) -> str:
+    """What the figures of a report are for, in words."""
+    if not report.plan.adversaries:
+        return Unit.RECORD.words
+    row = report.plan.adversaries[0]
+    return whose_of(report) or Unit(row.unit).words_with(row.records_per_person)
+
+
 def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
     """The facts of a plan, before anything is trained."""
     p = config.privacy
@@ -284,6 +299,7 @@ def facts_of_plan(config: RunFile, plan: Plan) -> Facts:
                 because=g.because,
                 row=row,
                 expressed=g.status is not Status.CANNOT_BE_EXPRESSED,
+                records=g.statement.records_per_person if g.unit is Unit.USER else None,
             )
             for row, g in enumerate(plan.guarantees)
         ),
@@ -341,6 +357,7 @@ def facts_of_report(
                 row=at,
                 expressed=standing(row.status, ledger.epsilon[row.name])
                 is not Status.CANNOT_BE_EXPRESSED,
+                records=row.records_per_person,
             )
             for at, row in enumerate(plan.adversaries)
             if row.name in ledger.epsilon

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ...privacy.adversary import EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal
+from ...privacy.guarantee import Goal, Unit
 from ..schema import Remedy as Fix
 from .facts import Asked, Claim, Facts
 from .sentence import Figure, Value
@@ -243,7 +243,7 @@ def _finding(
         remedy=tuple(_remedies(kind, facts, claim, asked, computed)),
         claim=claim,
         words={
-            "asked_unit": asked.unit,
+            "asked_unit": Unit(asked.unit).name_with(asked.records),
             "asked_adjacency": asked.adjacency,
             "asked_delta": Figure("small", asked.delta),
         },
@@ -297,7 +297,7 @@ def _naming(adversary: str, facts: Facts) -> Action:
 
 def _kinds(facts: Facts, claim: Claim, asked: Asked) -> Iterator[Kind]:
     """Why a figure does not pass, the most basic reason first."""
-    if claim.unit != asked.unit:
+    if claim.unit != asked.unit or (claim.records or 0) < (asked.records or 0):
         yield Kind.OTHER_UNIT
     if claim.adjacency != asked.adjacency:
         yield Kind.OTHER_ADJACENCY

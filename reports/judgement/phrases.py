@@ -275,7 +275,7 @@ ACTIONS: Mapping[Action, str] = {
         "The run has one agent, so there is no such adversary: ask about the eavesdropper or the "
         "final models instead."
     ),
-    Action.UNIT: 'Ask for `unit = "{unit}"`.',
+    Action.UNIT: "Ask for `{unit_key}`.",
     Action.ADJACENCY: 'Set `adjacency = "{asked_adjacency}"` in [privacy] and train again.',
     Action.DELTA: "Set `delta = {asked_delta}` in [privacy] and train again.",
     Action.VICTIM: "Leave {limiting} out of [privacy] and train again.",

@@ -21,6 +21,7 @@ from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Goal
+from ...privacy.participation import MOST_RECORDS
 from ...privacy.releases.fields import SERVER
 from ...runs.run_file.problems import did_you_mean, stated
 from ...runs.run_file.tables import PresetName, Table
@@ -30,7 +31,7 @@ from ..plain_text import plain
 __all__ = ["Code", "Evidence", "Limit", "Policy", "load_policy", "policy_of", "policy_schema"]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-UnitName = Literal["record", "agent", "client"]
+UnitName = Literal["record", "user", "agent", "client"]
 DeclaredName = Literal["checked", "trusted"]
 AdjacencyName = Literal["add-or-remove-one", "zero-out", "replace-one"]
 _USUAL_DELTA = 1e-5
@@ -65,11 +66,21 @@ class Limit(Table):
     """Largest TPR of any membership test at an FPR, such as {tpr = 0.05, fpr = 0.01}."""
     unit: UnitName = "record"
     """Whose presence is hidden."""
+    records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] | None = None
+    """Of unit "user": how many records of one user the figure has to be about, or more."""
     adjacency: AdjacencyName = "add-or-remove-one"
     """How two neighbouring data sets differ."""
 
     @model_validator(mode="after")
     def _check_unit(self) -> Self:
+        if (self.unit == "user") != (self.records_per_person is not None):
+            raise InputError(
+                "records_per_person is missing; a limit of unit='user' says how many records of "
+                "one user a figure has to be about"
+                if self.unit == "user"
+                else f"records_per_person={self.records_per_person} has no effect at "
+                f"unit='{self.unit}'; leave it out, or ask for unit='user'"
+            )
         if self.unit != "agent" or self.adjacency != "add-or-remove-one":
             return self
         if "adjacency" in self.model_fields_set:
@@ -258,6 +269,7 @@ _DEMANDS = {
     "max_tpr_at": "be two rates in (0, 1), such as {tpr = 0.05, fpr = 0.01}",
     "tpr": "be a number in (0, 1), above fpr",
     "fpr": "be a number in (0, 1), below tpr",
+    "records_per_person": f"be an integer from 1 to {MOST_RECORDS}",
     "unit": f"be one of {', '.join(_CHOICES['unit'])}",
     "adjacency": f"be one of {', '.join(_CHOICES['adjacency'])}",
     "audit_canaries": "be an integer of at least 1",

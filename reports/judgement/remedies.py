@@ -120,7 +120,7 @@ def limit_fixes(config: RunFile, spent: Spent) -> Callable[[Claim, Asked], Seque
 
     def found(claim: Claim, asked: Asked) -> Sequence[Fix]:
         p = config.privacy
-        if p is None or asked.unit != claim.unit:
+        if p is None or asked.unit != claim.unit or asked.records != claim.records:
             return ()
         try:
             graph, noise = as_run()

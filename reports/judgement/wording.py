@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ...privacy.adversary import EAVESDROPPER, WORST_NEIGHBOUR
+from ...privacy.guarantee import Unit
 from ...runs.folder import folder as run_folder
 from ..cited import Key
 from . import phrases
@@ -31,6 +32,7 @@ __all__ = [
 
 _WHAT = {
     "record": "a given record of agent",
+    "user": "a given user of agent",
     "agent": "anything at all of the data of agent",
     "client": "anything at all of the data of client",
 }
@@ -131,7 +133,15 @@ def _subject(claim: Claim, facts: Facts) -> Sentence:
     if facts.whose:
         return (f"{facts.whose[:1].upper()}{facts.whose[1:]}",)
     victim = Figure("whole", claim.victim, ("plan", "adversaries", claim.row, "victim"))
-    return fill("One {unit} of agent {victim}", unit=claim.unit, victim=victim)
+    unit = Unit(claim.unit).name_with(claim.records)
+    return fill("One {unit} of agent {victim}", unit=unit, victim=victim)
+
+
+def _key_of(claim: Claim) -> str:
+    """The unit as a policy asks for it."""
+    if claim.records is None:
+        return f'unit = "{claim.unit}"'
+    return f'unit = "{claim.unit}"` and `records_per_person = {claim.records}'
 
 
 def action_sentence(remedy: Remedy, finding: Finding, facts: Facts) -> Sentence:
@@ -227,7 +237,8 @@ def fields_of(finding: Finding, facts: Facts) -> dict[str, Value]:
             "record": f"{facts.whose or f'{_WHAT[claim.unit]} {claim.victim}'}{searched}",
             "figure": Figure(kind, claim.epsilon, ("ledger", "epsilon", claim.name) if ran else ()),
             "delta": Figure("small", claim.delta, place if ran else ()),
-            "unit": claim.unit,
+            "unit": Unit(claim.unit).name_with(claim.records),
+            "unit_key": _key_of(claim),
             "adjacency": claim.adjacency,
             "because": claim.because,
             "by": ("just over" if close else "over",),

@@ -2,7 +2,7 @@
 
 A line is made from a run folder: of every planned round, or of more where more was released. What
 is known of the person is what the run file says: the holders of its records, or one record, or
-`records_per_person` of them, or all data, of the agent that is worst off.
+`records_per_person` of them, or all records of a user, or all data, of the agent that is worst off.
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ def _whose(run: AccountedRun) -> str:
     if statement.unit is Unit.AGENT:
         return f"all data of {at}"
     records = statement.records_per_person
+    if statement.unit is Unit.USER:
+        return f"one user with at most {records} {'record' if records == 1 else 'records'} at {at}"
     return f"one person with {records} {'record' if records == 1 else 'records'} at {at}"
 
 

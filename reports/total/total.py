@@ -28,6 +28,12 @@ __all__ = ["total_of_runs"]
 
 _ASSUME = "--assume-same-records takes them for the same"
 
+_UNITS: dict[Unit, Literal["record", "user", "agent"]] = {
+    Unit.RECORD: "record",
+    Unit.USER: "user",
+    Unit.AGENT: "agent",
+}
+
 
 def total_of_runs(
     folders: Sequence[Path], *, delta: float | None = None, assume_same_records: bool = False
@@ -71,7 +77,8 @@ def total_of_runs(
         counted=len(runs),
         runs=[_run(folder, run) for folder, run in runs.items()],
         delta=statement.delta,
-        unit="agent" if statement.unit is Unit.AGENT else "record",
+        unit=_UNITS[statement.unit],
+        records_per_person=statement.records_per_person if statement.unit is Unit.USER else None,
         adjacency=statement.adjacency.value,
         composed="as its report" if len(runs) == 1 else "privacy loss distribution",
         records=records,
@@ -140,6 +147,13 @@ def _statement(runs: _Runs, delta: float | None) -> Statement:
         raise InputError(
             f"unit differs ({each}), and what is hidden must be one for a total; give the runs of "
             "one unit"
+        )
+    caps = {one.at_once: folder for folder, one in zip(runs, stated, strict=True)}
+    if len(caps) > 1:
+        each = ", ".join(f"{folder}: {cap}" for cap, folder in caps.items())
+        raise InputError(
+            f"records_per_person differs ({each}), and the cap on the records of a user must be "
+            "one for a total; train with one, or compose the user's lines with overhear person"
         )
     smallest = min(one.delta for one in stated)
     return replace(stated[0], delta=smallest if delta is None else delta)

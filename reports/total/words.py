@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...privacy.guarantee import Unit
 from ...runs.numbers import bound, figure, is_infinite, small
 from ..schema import Total, TotalAdversary
 
@@ -63,7 +64,8 @@ def notes(total: Total) -> Iterator[str]:
 def _counted(total: Total) -> str:
     each = "; ".join(_run(one.run, one.rounds, one.planned_rounds) for one in total.runs)
     return (
-        f"Counted at delta {small(total.delta)}, for one {total.unit} ({total.adjacency}): {each}."
+        f"Counted at delta {small(total.delta)}, for one "
+        f"{Unit(total.unit).name_with(total.records_per_person)} ({total.adjacency}): {each}."
     )
 
 

@@ -282,6 +282,11 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
             "no game with all data of an agent is played here; audit a run file with "
             "unit='record', or rely on the checks of `overhear.testing`"
         )
+    if Unit(config.privacy.unit) is Unit.USER:
+        raise InputError(
+            "[privacy] unit='user' cannot be audited: the canaries of an audit are single records; "
+            "audit the same run file with unit='record', which says what one record loses"
+        )
     check_by_records(built, multiplier=multiplier)
     if multiplier == 0:
         raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")

@@ -63,6 +63,8 @@ class Facts:
         counted_as_public: what was read off the records and is counted as public, in words.
         batches: how they are drawn, in sentences, where they are not Poisson.
         participation: in how many rounds agents take part, where a public list says so.
+        records_of_user: the cap on the records of a user, where the figures are about users.
+        users_known: whether the data say whose a record is, so that the cap was checked.
     """
 
     planned: int
@@ -83,6 +85,8 @@ class Facts:
     counted_as_public: tuple[str, ...] = ()
     batches: str | None = None
     participation: str | None = None
+    records_of_user: int | None = None
+    users_known: bool = False
 
 
 # Verified by checks of the audit, else assumed.
@@ -352,5 +356,25 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
         entropy,
         *read_off,
         *listed,
+        *_users(facts),
         *(_entry(of, of.status, of.how) for there, of in cases if there),
     ]
+
+
+def _users(facts: Facts) -> Sequence[Assumption]:
+    """That a user has no more records than the figures are about, and has them at one agent."""
+    if facts.records_of_user is None:
+        return ()
+    records = "record" if facts.records_of_user == 1 else "records"
+    return (
+        Assumption(
+            name="users",
+            text=f"No user has more than {facts.records_of_user} {records}, and each has all of "
+            "them at one agent.",
+            status="verified" if facts.users_known else "assumed",
+            how="the data say whose a record is, and were checked when they were dealt"
+            if facts.users_known
+            else "nothing in the data says whose a record is; [data] user names the column that "
+            "does",
+        ),
+    )

@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Guarantee, Statement, Status
+from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.raised import line_of, told
 from ...training.accounts.account import account_of
 from ...training.accounts.result import Account
 from ...training.accounts.subject import Subject
-from ...training.accounts.warnings import warnings_of
+from ...training.accounts.warnings import unknown_users, warnings_of
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.graphs.participation import participation_words
 from ...training.own.algorithms import algorithm_named
+from ...training.own.names import is_own
 from ...training.presentation.html import page_part
 from ...training.presentation.paragraph import as_paragraph
 from ...training.presentation.rows import as_frame, row_of, target_of
-from ...training.presentation.summary import Summary, rounded_up
+from ...training.presentation.summary import Summary, rounded_up, users_words
 from ...training.presentation.text import lines_of
 from ...training.tracing.scripts import Scripts
 from ..run_file.build import (
@@ -36,6 +37,7 @@ from ..run_file.build import (
     graph_of,
     records_of,
     sampling_rate_of,
+    says_whose,
     statement_of,
 )
 from ..run_file.privacy_table import PrivacyTable
@@ -138,7 +140,8 @@ class Plan:
         return [
             f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} at sampling rate "
             f"{self.sampling_rate:g}, noise multiplier {rounded_up(self.noise_multiplier, 6)}",
-            f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}",
+            f"{said.adjacency} {said.unit.name_with(said.records_per_person)}, "
+            f"delta {said.delta:g}, accountant {said.accountant}",
             *([] if self.participation is None else [f"participation: {self.participation.words}"]),
         ]
 
@@ -190,11 +193,12 @@ def make_plan(
     """
     graph, p = graph or graph_of(config), config.privacy
     needs_records = algorithm_named(config.algorithm.name).needs_records
+    statement, encrypted = statement_of(config), config.graph.links == "encrypted"
     counts = needs_records or config.training.sampling_rate is None or draws_otherwise(config)
-    data = data_of(config) if counts else None
+    own_users = statement.unit is Unit.USER and is_own(config.data.name)
+    data = data_of(config) if counts or own_users else None
     rate = sampling_rate_of(config, data)
     records = records_of(config, data) if data is not None and needs_records else None
-    statement, encrypted = statement_of(config), config.graph.links == "encrypted"
     found = account_of(
         Subject(
             algorithm=algorithm_named(config.algorithm.name),
@@ -220,6 +224,7 @@ def make_plan(
         limited=not begun,
     )
     every = _guarantees(config, found)
+    known = says_whose(config, data)
     return Plan(
         statement=statement,
         noise_multiplier=found.noise_multiplier,
@@ -230,7 +235,11 @@ def make_plan(
         rounds=found.rounds,
         message_kinds=found.message_kinds,
         scripts=found.scripts,
-        warnings=[*_warnings(config, found, every), *read_off_the_data(config)],
+        warnings=[
+            *_warnings(config, found, every),
+            *read_off_the_data(config),
+            *([] if known else unknown_users(statement)),
+        ],
         published_bound=_published_bound(
             config,
             graph,
@@ -242,7 +251,11 @@ def make_plan(
             exposures=found.joint_sensitivities,
         ),
         victims=found.epsilon_by_agent() if every_agent else None,
-        summary=replace(found.summary, guarantees=every),
+        summary=replace(
+            found.summary,
+            guarantees=every,
+            users=users_words(statement, known=known),
+        ),
         participation=participation_of(graph),
     )
 
@@ -314,12 +327,12 @@ def _published_bound(
     records: float | None,
     exposures: Mapping[str, JointSensitivity],
 ) -> PublishedClaim | None:
-    """What the algorithm's own paper claims, of Poisson batches."""
+    """What the algorithm's own paper claims, of Poisson batches and of no user's records."""
     bound = algorithm_named(config.algorithm.name).published_bound
     # What papers claim is about agents that take part in every round.
     if bound is None or config.privacy is None or config.participation is not None:
         return None
-    if draws_otherwise(config):
+    if draws_otherwise(config) or statement.unit is Unit.USER:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     run = PlannedRun(

@@ -60,7 +60,7 @@ class Holder(Described):
 
 
 class PlannedAdversary(Described):
-    """What one adversary can learn about one record, as planned."""
+    """What one adversary can learn about one record or another unit, as planned."""
 
     name: str
     """The adversary that was asked for."""
@@ -73,7 +73,7 @@ class PlannedAdversary(Described):
     mu_per_round: NotNegative
     epsilon: NotNegative
     delta: Delta
-    unit: Literal["record", "agent"]
+    unit: Literal["record", "user", "agent"]
     adjacency: Adjacency
     sampling: str
     status: Status
@@ -82,6 +82,8 @@ class PlannedAdversary(Described):
     bound: str
     """How epsilon was found."""
     because: str
+    records_per_person: Annotated[int, Field(ge=1)] | None = None
+    """Of unit "user": the cap on the records of a user, which are all in the figure."""
     group: list[GroupEpsilon] | None = None
     """Of several records of one person, where `records_per_person` asks for them."""
     holders: list[Holder] | None = None

@@ -160,6 +160,11 @@ def statement_of(config: RunFile) -> Statement:
     )
 
 
+def says_whose(config: RunFile, data: Dataset | None) -> bool:
+    """Whether the data say whose a record is, so that training checks the cap on a user's."""
+    return config.data.user is not None or (data is not None and data.users is not None)
+
+
 def clip_norm_of(config: RunFile) -> float | None:
     """The clip norm, None where nothing is clipped."""
     if config.privacy is None or math.isinf(config.privacy.clip_norm):

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal, Statement, Unit
+from ...privacy.guarantee import NO_CAP, Goal, Statement, Unit
 from ...privacy.participation import MOST_RECORDS
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table
@@ -44,11 +44,12 @@ class PrivacyTable(Table):
     """Those that plan and report name; by default outsiders and the worst one or coalition."""
     victim: Index | None = None
     """Agent whose record is meant; by default the worst one."""
-    unit: Literal["record", "agent"] = "record"
-    """Whose data are hidden: one record, or all data of an agent, of which whole vectors are
-    clipped."""
+    unit: Literal["record", "user", "agent"] = "record"
+    """Whose data are hidden: one record, all records of a user, up to records_per_person at one
+    agent, or all data of an agent, of which whole vectors are clipped."""
     records_per_person: Annotated[int, Field(ge=1, le=MOST_RECORDS)] = 1
-    """States epsilon of so many records of one person at one agent besides that of one record."""
+    """States epsilon of so many records of one person at one agent besides that of one record;
+    of unit = "user" the cap on the records of a user."""
     holders: Indices | None = None
     """Agents that hold records of one person; every figure is then about all of these together."""
     records_held: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
@@ -63,11 +64,14 @@ class PrivacyTable(Table):
         unit = Unit(self.unit)
         said = "adjacency" in self.model_fields_set
         adjacency = Adjacency(self.adjacency) if said else unit.usual_adjacency
-        if unit is Unit.AGENT:
+        if unit is Unit.USER and "records_per_person" not in self.model_fields_set:
+            raise InputError(NO_CAP)
+        if unit is not Unit.RECORD:
             Statement(
                 delta=self.delta,
                 adjacency=adjacency,
                 unit=unit,
+                accountant=Accountant(self.accountant),
                 records_per_person=self.records_per_person,
                 holders=tuple((agent, 1) for agent in self.holders or ()),
             )  # refuses what does not go together

@@ -47,7 +47,7 @@ def _does_not_clip(value: object) -> bool:
 
 
 def _is_agent(value: object) -> bool:
-    return isinstance(value, str) and value in ("client", "device", "node", "user")
+    return isinstance(value, str) and value in ("client", "device", "node")
 
 
 _NOT_KNOWN = (
@@ -96,9 +96,9 @@ PRIVACY: Mapping[str, Unprovable] = {
         asks=_is_agent,
         reason=(
             "is not to be had: use unit='agent' for all data of one agent, with an algorithm that "
-            "clips whole vectors, or unit='record', beside which records_per_person states "
-            "epsilon of several records of one person; [data] user is the column that names whose "
-            "a record is"
+            "clips whole vectors, or unit='user' for all records of one user, of which "
+            "records_per_person is the public cap; [data] user is the column that names whose a "
+            "record is"
         ),
     ),
     "clip_norm": Unprovable(
@@ -121,9 +121,9 @@ def refuse_unprovable(values: object, requests: Mapping[str, Unprovable]) -> Non
     Raises:
         ValueError: with key, value, reason and remedy.
 
-    >>> refuse_unprovable({"unit": "user"}, PRIVACY)  # doctest: +ELLIPSIS
+    >>> refuse_unprovable({"unit": "device"}, PRIVACY)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    overhear...InputError: unit='user' is not to be had: use unit='agent' ...
+    overhear...InputError: unit='device' is not to be had: use unit='agent' ...
     """
     if not isinstance(values, Mapping):
         return

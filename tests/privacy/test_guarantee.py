@@ -47,7 +47,7 @@ def test_delta_outside_the_unit_interval_is_refused(delta):
     [
         ({"adjacency": "zero-one"}, "adjacency='zero-one' must be one of 'add-or-remove-one', 'ze"),
         ({"accountant": "moments"}, "accountant='moments' must be one of 'pld', 'rdp', 'prv'"),
-        ({"unit": "user"}, "unit='user' must be 'record' or 'agent'"),
+        ({"unit": "device"}, "unit='device' must be 'record', 'user' or 'agent'"),
         ({"unit": "agent"}, "an agent cannot join or leave a fixed graph"),
         ({"unit": "agent", "adjacency": "zero-out", "records_per_person": 2}, "has no effect at"),
     ],

@@ -112,7 +112,7 @@ def test_more_records_of_a_user_than_the_cap_are_refused_by_number_alone(
         ('user = "who"', 'user = "a"', "user='a' is declared as an input"),
         ('user = "who"', 'user = "ill"', "user='ill' is declared as an input"),
         ("agents = 4", 'agents = 4\npartition = "dirichlet"', "records of a user stay together"),
-        ("records_per_person = 3", 'unit = "user"', "give [data] user, the column"),
+        ("records_per_person = 3", 'unit = "user"', "unit='user' needs records_per_person"),
     ],
 )
 def test_what_no_figure_of_a_user_could_rest_on_is_refused(run_file, capsys, before, after, said):
@@ -133,3 +133,87 @@ def test_data_of_ones_own_say_whose_a_record_is(run_file, tmp_path, capsys, monk
         run_file.write_text(text, encoding="utf-8")
         assert main(["train", str(run_file), "--out", str(tmp_path / f"run{cap}")]) == code
     assert "a user has more than 1 record; raise" in capsys.readouterr().err
+
+
+_OF_TABLES = ("root", "user", "target", "columns")
+OF_USERS = ("records_per_person = 3", 'records_per_person = 3\nunit = "user"')
+POLICY = """\
+schema = 1
+[[limits]]
+adversary = "eavesdropper"
+epsilon = 8
+delta = 1e-4
+unit = "user"
+records_per_person = 3
+"""
+
+
+def test_a_run_of_unit_user_says_so_from_the_plan_to_the_report(run_file, tmp_path, capsys):
+    run_file.write_text(run_file.read_text().replace(*OF_USERS), "utf-8")
+    run, policy = tmp_path / "run", tmp_path / "policy.toml"
+    assert main(["plan", str(run_file), "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    (row,) = planned["adversaries"]
+    expected = composed_epsilon({Event(2.0, group(3, 0.2)): 2}, delta=1e-4)
+    assert row["epsilon"] == pytest.approx(expected, rel=1e-4)
+    assert (row["unit"], row["records_per_person"], row.get("group")) == ("user", 3, None)
+    assert planned["warnings"] == []  # [data] user says whose a record is
+    assert main(["plan", str(run_file), "--statement"]) == 0
+    said = capsys.readouterr().out
+    assert "all records of one user (at most 3)" in said
+    assert "at one agent: training checks it" in said
+    assert main(["train", str(run_file), "--out", str(run)]) == 0
+    assert main(["report", str(run)]) == 0
+    report = json.loads((run / "privacy.json").read_text(encoding="utf-8"))
+    (held,) = (one for one in report["assumptions"] if one["name"] == "users")
+    assert held["status"] == "verified"
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "differ in one user with at most 3 records" in page
+    assert "one record of agent" not in page.lower()
+    for records, code in ((3, 0), (4, 3)):
+        policy.write_text(POLICY.replace("person = 3", f"person = {records}"), "utf-8")
+        assert main(["check", str(run), "--policy", str(policy)]) == code
+    assert "one user with at most 4 records" in " ".join(capsys.readouterr().out.split())
+    assert main(["person", str(tmp_path / "ann.jsonl"), "--add", str(run), "--json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["runs"]
+    assert line["whose"] == "one user with at most 3 records at the agent that is worst off"
+    assert line["alone"] == pytest.approx(expected, rel=1e-4)
+    assert main(["audit", str(run)]) == 2
+    assert "unit='user' cannot be audited" in capsys.readouterr().err
+
+
+def test_without_a_column_the_cap_is_printed_as_an_assumption(run_file, capsys):
+    text = run_file.read_text().replace(*OF_USERS).replace('user = "who"\n', "")
+    run_file.write_text(text, "utf-8")
+    assert main(["plan", str(run_file), "--json"]) == 0
+    (warned,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert warned.startswith("that no user has more than 3 records, and that all of them are at")
+    assert main(["plan", str(run_file), "--statement"]) == 0
+    assert "that is assumed, and nothing here checks it" in capsys.readouterr().out
+
+
+def test_a_limit_of_a_user_says_of_how_many_records(run_file, tmp_path, capsys):
+    policy = tmp_path / "policy.toml"
+    for text, said in (
+        (POLICY.replace("records_per_person = 3\n", ""), "records_per_person is missing"),
+        (POLICY.replace('unit = "user"\n', ""), "has no effect at unit='record'"),
+    ):
+        policy.write_text(text, "utf-8")
+        assert main(["check", str(tmp_path), "--policy", str(policy)]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_what_a_paper_claims_of_a_record_does_not_stand_beside_a_figure_of_users(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    text = RUN.replace('name = "dp-dpsgd"', 'name = "dpdl"').replace(*OF_USERS)
+    for before, after in (
+        ('name = "csv"', 'name = "digits"'),
+        ("_per_person = 3", "_per_person = 2"),
+    ):
+        text = text.replace(before, after)
+    kept = [line for line in text.splitlines() if line.split(" ")[0] not in _OF_TABLES]
+    path.write_text("\n".join(kept), "utf-8")
+    assert main(["plan", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["published_bound"] is None
+    assert main(["plan", str(path), "--json", "--set", "privacy.unit=record"]) == 0
+    assert json.loads(capsys.readouterr().out)["published_bound"] is not None

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import NOT_A_CLIENT, Goal, Statement, Unit
+from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Goal, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
@@ -24,7 +24,7 @@ from .price import price_of
 from .request import algorithm_of, check_drawn, drawn_of, goal_of, held_by, topology_of
 from .result import Account
 from .subject import Subject
-from .warnings import warnings_of
+from .warnings import unknown_users, warnings_of
 
 __all__ = ["account", "account_of"]
 
@@ -58,7 +58,7 @@ def account(  # every number that a figure depends on has a name here
     largest_batch: int | str | None = None,
     form: Form | str = Form.REPAIRED,
     adjacency: Adjacency | str | None = None,
-    records_per_person: int = 1,
+    records_per_person: int | None = None,
     holders: Mapping[int, int] | Sequence[int] = (),
     unit: Unit | str = Unit.RECORD,
     accountant: Accountant | str = Accountant.PLD,
@@ -102,11 +102,13 @@ def account(  # every number that a figure depends on has a name here
         form: "repaired", or "published" where the algorithm has both.
         adjacency: how two neighbouring data sets differ; by default a record more or less, and
             at unit="agent" the data of an agent zeroed out.
-        records_per_person: states epsilon of so many records of one person besides.
+        records_per_person: states epsilon of so many records of one person besides, by default
+            of none; at unit="user" the largest number of records of any user, which is public.
         holders: agents that hold records of one person, one each, or by agent how many it holds;
             every figure is then about all of these together, and not about one record.
-        unit: whose data are hidden: "record", or "agent" for all data of one agent, whose
-            contributions have to be clipped as whole vectors.
+        unit: whose data are hidden: "record"; "user" for all records of one user, up to
+            records_per_person of them at one agent, each drawn on its own; or "agent" for all data
+            of one agent, whose contributions have to be clipped as whole vectors.
         accountant: how rounds are added up.
         settings: the algorithm's own hyper-parameters by name.
 
@@ -132,6 +134,13 @@ def account(  # every number that a figure depends on has a name here
     ...     noise_multiplier=100, clip="batch", unit="agent", adjacency="replace-one",
     ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 3)
     6.573
+
+    All records of one user, of whom nobody has more than five:
+
+    >>> round(account("dp-dpsgd", graph="ring:10", rounds=1000, sampling_rate=0.02, delta=1e-5,
+    ...     noise_multiplier=2, unit="user", records_per_person=5,
+    ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 4)
+    8.4253
     """
     chosen = algorithm_of(algorithm, step, settings=settings)
     if links not in _LINKS:
@@ -156,6 +165,8 @@ def account(  # every number that a figure depends on has a name here
     whose = Unit(unit)
     if whose is Unit.CLIENT:
         raise InputError(f"unit={unit!r:.40} is not to be had here: {NOT_A_CLIENT}")
+    if whose is Unit.USER and records_per_person is None:
+        raise InputError(NO_CAP)
     topology = topology_of(graph, active, rounds=rounds)
     subject = Subject(
         algorithm=chosen.algorithm,
@@ -184,7 +195,7 @@ def account(  # every number that a figure depends on has a name here
             adjacency=whose.usual_adjacency if adjacency is None else Adjacency(adjacency),
             unit=whose,
             accountant=Accountant(accountant),
-            records_per_person=records_per_person,
+            records_per_person=1 if records_per_person is None else records_per_person,
             holders=held_by(holders),
         ),
         goal=goal,
@@ -258,7 +269,9 @@ def account_of(
         notice(price.words)
     figures = figures_of(
         subject,
-        Asked(names, victim, encrypted, statement.holders, statement.unit),
+        Asked(
+            names, victim, encrypted, statement.holders, statement.unit, records=statement.at_once
+        ),
         statement=statement,
         noise_multiplier=noise_multiplier,
         goal=goal,
@@ -279,15 +292,16 @@ def account_of(
         joint_sensitivities=MappingProxyType(figures.joint_sensitivities),
         message_kinds=tuple(figures.message_kinds),
         scripts=figures.traces.scripts.at_rate(subject.sampling_rate),
-        warnings=tuple(
-            warnings_of(
+        warnings=(
+            *warnings_of(
                 every,
                 algorithm=subject.algorithm,
                 form=subject.form,
                 target=target,
                 encrypted=encrypted,
                 batches=subject.batches,
-            )
+            ),
+            *unknown_users(statement),
         ),
         subject=subject,
         encrypted=encrypted,

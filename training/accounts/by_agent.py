@@ -9,7 +9,7 @@ from ...privacy.batches.drawing import Drawing
 from ...privacy.guarantee import Statement
 from ..exposure.guarantees import run_epsilon
 from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
-from ..exposure.sensitivity import JointSensitivity, Release, rounded
+from ..exposure.sensitivity import JointSensitivity, Release, of_records, rounded
 from ..exposure.whole_run import whole_run_by_victim
 from ..tracing.trace import AlgorithmTrace
 
@@ -24,6 +24,7 @@ def exposures_by_agent(
     sampling_rate: float,
     encrypted: bool = False,
     drawn: Sequence[Drawing] | None = None,
+    records: int = 1,
 ) -> dict[str, list[JointSensitivity]]:
     """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
 
@@ -36,6 +37,7 @@ def exposures_by_agent(
         sampling_rate: of batches that the step draws without a rate of its own.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
         drawn: as for `joint_sensitivities`.
+        records: of one user, which are all there or none is.
     """
     settled: dict[str, list[JointSensitivity]] = {}
     every = joint_sensitivities_by_victim(
@@ -48,7 +50,8 @@ def exposures_by_agent(
             else {}
         )
         each = [whole.get(e.victim, e) if math.isinf(e.largest) else e for e in found]
-        settled[name] = [_as_worst(exposure, worst[name]) for exposure in each]
+        held = [of_records(exposure, records) for exposure in each]
+        settled[name] = [_as_worst(exposure, worst[name]) for exposure in held]
     return settled
 
 

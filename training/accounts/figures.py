@@ -19,7 +19,7 @@ from ...privacy.view.view import UnsupportedView
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
-from ..exposure.sensitivity import JointSensitivity
+from ..exposure.sensitivity import JointSensitivity, of_records
 from ..persons.holders import Holders, person_joint_sensitivities, usual_of_person
 from ..tracing.agents import at_unit
 from ..tracing.trace import AlgorithmTrace
@@ -42,6 +42,7 @@ class Asked(NamedTuple):
         holders: (agent, records) of every agent that holds records of the one person who is meant;
             empty where one record of one agent is.
         unit: whose data are hidden.
+        records: of one user, which are all there or none is; 1 where the unit is another one.
     """
 
     adversaries: Sequence[str]
@@ -49,6 +50,7 @@ class Asked(NamedTuple):
     encrypted: bool = False
     holders: Holders = ()
     unit: Unit = Unit.RECORD
+    records: int = 1
 
     def found_in(self, traces: AlgorithmTrace, subject: Subject) -> dict[str, JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
@@ -56,6 +58,12 @@ class Asked(NamedTuple):
         Without noise there is nothing that a whole run would hide, so it is not looked at; nor is
         it where batches are not Poisson.
         """
+        found = self._of_one_record(traces, subject)
+        return {name: of_records(of, self.records) for name, of in found.items()}
+
+    def _of_one_record(
+        self, traces: AlgorithmTrace, subject: Subject
+    ) -> dict[str, JointSensitivity]:
         traces = at_unit(traces, self.unit)
         if self.holders:
             return dict(

@@ -33,7 +33,9 @@ def opinion_on(
     releases = asked_releases(sensitivity, rounds)
     hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)
     return second_opinion(
-        counted(releases, noise_multiplier, statement.adjacency) if hidden else {},
+        counted(releases, noise_multiplier, statement.adjacency, records=statement.at_once)
+        if hidden
+        else {},
         ours=epsilon,
         delta=statement.delta,
         adjacency=statement.adjacency,

@@ -19,7 +19,7 @@ from ..presentation.html import as_html
 from ..presentation.paragraph import as_paragraph
 from ..presentation.plots import plot
 from ..presentation.rows import as_frame, as_json
-from ..presentation.summary import Summary
+from ..presentation.summary import Summary, users_words
 from ..presentation.text import as_rich, as_text
 from ..tracing.agents import at_unit
 from ..tracing.scripts import Scripts
@@ -142,6 +142,7 @@ class Account:
             sampling_rate=self.sampling_rate,
             encrypted=self.encrypted,
             drawn=self.subject.drawn,
+            records=self.said_of.at_once,
         )
         return {
             name: epsilon_by_agent(
@@ -272,4 +273,5 @@ class Account:
             encrypted=self.encrypted,
             batches=self.subject.batches,
             participation=participation_words(self.subject.graph),
+            users=users_words(self.said_of),
         )

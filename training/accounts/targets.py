@@ -65,7 +65,7 @@ def reached(
         return goal.fpr or 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return 1.0
-    events = counted(releases, noise_multiplier, statement.adjacency)
+    events = counted(releases, noise_multiplier, statement.adjacency, records=statement.at_once)
     curve = trade_off(events, adjacency=statement.adjacency)
     if goal.fpr is None:
         return curve.delta(0.0)
@@ -115,7 +115,7 @@ def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal:
             "give noise_multiplier in place of it"
         )
     needed = scale_for_risk(
-        counted(releases, 1.0, statement.adjacency),
+        counted(releases, 1.0, statement.adjacency, records=statement.at_once),
         advantage=goal.advantage,
         true_positive_rate=None if goal.tpr is None or goal.fpr is None else (goal.tpr, goal.fpr),
         adjacency=statement.adjacency,

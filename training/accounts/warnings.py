@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.guarantee import Guarantee, Status
+from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..presentation.summary import rounded_down, rounded_up
 
-__all__ = ["warnings_of"]
+__all__ = ["unknown_users", "warnings_of"]
 
 
 def warnings_of(
@@ -73,3 +73,19 @@ def warnings_of(
             "timing; agents still see what is sent to them."
         )
     return said
+
+
+def unknown_users(statement: Statement) -> list[str]:
+    """What a figure of users takes for granted where the data do not say whose a record is.
+
+    Args:
+        statement: what every epsilon is said of.
+    """
+    if statement.unit is not Unit.USER:
+        return []
+    return [
+        f"that no user has more than {statement.records_per_person} "
+        f"{'record' if statement.records_per_person == 1 else 'records'}, and that all of them are "
+        "at one agent, is assumed: nothing in the data says whose a record is ([data] user names "
+        "the column that does)"
+    ]

@@ -233,7 +233,8 @@ def check_together(users: Tensor, parts: Sequence[NDArray[np.int64]]) -> None:
     if sum(map(len, held)) > len(np.unique(np.concatenate(held))):
         raise InputError(
             "the records of a user lie at several agents, and the figures are about the records "
-            "that one agent holds; keep a user's records at one agent"
+            "that one agent holds; keep a user's records at one agent, or name the agents of one "
+            "person in [privacy] holders"
         )
 
 

@@ -202,13 +202,13 @@ def counted(
                 f"several holders makes, have no bound under adjacency='{adjacency}'; take all "
                 "contributions of a batch before those of the next, or use round.clipped_sums"
             )
-        if r.several > 1 and records > 1:
+        held = max(records, r.records)
+        if r.several > 1 and held > 1:
             raise UnsupportedMechanism(
-                f"records_per_person={records} has no bound where {r.several} batches of one "
+                f"records_per_person={held} has no bound where {r.several} batches of one "
                 "secret cohort are released; leave it out, or draw one batch a round"
             )
         # Several records move one ball no further than one does; each may move balls of its own.
-        held = max(records, r.records)
         apart = r.several > 1 or (held > 1 and r.interleaved and r.rate == 1)
         ball = r.reach is Reach.BALL and not apart
         # The coin of a cohort moves the agent's other records, too, and shows by them. It hides the
@@ -263,17 +263,13 @@ def _drawn(
     for r in releases:
         if r.drawn is None:
             continue
-        check_scheme(r.drawn.scheme, adjacency, records=records)
-        if r.records > 1:
-            raise UnsupportedMechanism(
-                f"records of several holders have no bound with batches='{r.drawn.scheme}'; use "
-                "batches='poisson'"
-            )
+        held = max(records, r.records)
+        check_scheme(r.drawn.scheme, adjacency, records=held)
         radius = r.joint_sensitivity * (0.5 if r.reach is Reach.BALL else 1.0)
         multiplier = noise_multiplier / radius
         if r.drawn.scheme.in_epochs:
             # k records move a round k times as far as one, or so many rounds of an epoch.
-            one = EpochRound(multiplier / records, r.reach, r.first, r.rounds, r.replays)
+            one = EpochRound(multiplier / held, r.reach, r.first, r.rounds, r.replays)
             epochs.setdefault(r.drawn, []).append(one)
             continue
         event = r.drawn.event(multiplier, r.reach, r.sampling_rate, added=added)

@@ -59,6 +59,7 @@ def run_epsilon(
     """
     check_traced_at(sensitivity, noise_multiplier)
     releases = asked_releases(sensitivity, rounds)
+    records = max(records, statement.at_once)
     if not releases:
         return 0.0
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
@@ -164,8 +165,8 @@ def group_of(
         rounds: as for `run_epsilon`.
     """
     records = statement.records_per_person
-    if records == 1:
-        return ()
+    if records == 1 or statement.unit is not Unit.RECORD:
+        return ()  # a user's records are in the figure itself
     found = run_epsilon(
         sensitivity,
         statement=statement,
@@ -255,8 +256,9 @@ def calibrated_multiplier(
             f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "
             "at every noise; give noise_multiplier in place of epsilon"
         )
-    events = counted(releases, 1.0, statement.adjacency)
-    if len(releases) == 1 and releases[0].records == 1 and releases[0].is_plain:
+    held = max(statement.at_once, *(r.records for r in releases))
+    events = counted(releases, 1.0, statement.adjacency, records=statement.at_once)
+    if len(releases) == 1 and held == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events
         needed = (
             accounting.noise_multiplier(

@@ -20,6 +20,7 @@ __all__ = [
     "UnsupportedMechanism",
     "bound_of",
     "cost",
+    "of_records",
     "rounded",
     "worst",
 ]
@@ -112,6 +113,30 @@ class JointSensitivity(NamedTuple):
     def sum_of_squares(self) -> float:
         """Over all rounds, to nine digits: what the worst victim is chosen by."""
         return rounded(sum(r.rounds * r.joint_sensitivity**2 for r in self.releases))
+
+
+def of_records(sensitivity: JointSensitivity, records: int) -> JointSensitivity:
+    """The same of so many records of the victim, which are all there or none is.
+
+    Each is drawn on its own, and each moves what it is in by the joint sensitivity at most.
+
+    Args:
+        sensitivity: of one record.
+        records: how many, from 1.
+
+    >>> from overhear.privacy import EAVESDROPPER
+    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 0.02, 9, 1),), Status.PROVEN, "-")
+    >>> [r.records for r in of_records(one, 3).releases]
+    [3]
+    """
+    if records == 1:
+        return sensitivity
+
+    def held(releases: tuple[Release, ...]) -> tuple[Release, ...]:
+        return tuple(r._replace(records=records) for r in releases)
+
+    each = tuple(held(of) for of in sensitivity.each)
+    return sensitivity._replace(releases=held(sensitivity.releases), each=each)
 
 
 class UnsupportedMechanism(InputError):

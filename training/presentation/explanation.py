@@ -30,6 +30,11 @@ from .summary import rounded_up
 
 __all__ = ["Explanation", "Part", "explain"]
 
+_HELD = {
+    Unit.RECORD: "a record",
+    Unit.USER: "one record of a user",
+    Unit.AGENT: "all data",
+}
 _MOST_MESSAGES = 4000  # of a view that is written out
 _SHOWN = 12
 _LEAST = 1e-6  # weight of a message that counts, next to the largest one
@@ -95,7 +100,7 @@ def explain(
     who = stated.adversary
     if stated.worst_adversary is not None:
         who = f"{who} ({stated.worst_adversary})"
-    held = "all data" if stated.unit is Unit.AGENT else "a record"
+    held = _HELD[stated.unit]
     head = f"{who} and {held} of agent {sensitivity.victim}"
     if math.isinf(stated.mu_per_round) or not sensitivity.releases or not sensitivity.largest:
         seen = "mu is infinite" if math.isinf(stated.mu_per_round) else "nothing is seen, mu is 0"

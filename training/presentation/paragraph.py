@@ -18,6 +18,9 @@ _CHANGES = {
     (Unit.RECORD, Adjacency.ADD_OR_REMOVE_ONE): "adding or removing one record",
     (Unit.RECORD, Adjacency.ZERO_OUT): "blanking the values of one record",
     (Unit.RECORD, Adjacency.REPLACE_ONE): "replacing one record by another",
+    (Unit.USER, Adjacency.ADD_OR_REMOVE_ONE): "adding or removing all records of one user",
+    (Unit.USER, Adjacency.ZERO_OUT): "blanking the values of all records of one user",
+    (Unit.USER, Adjacency.REPLACE_ONE): "replacing all records of one user by another one's",
     (Unit.AGENT, Adjacency.ZERO_OUT): "taking away all data of one agent",
     (Unit.AGENT, Adjacency.REPLACE_ONE): "replacing all data of one agent by other data",
 }
@@ -28,6 +31,12 @@ _PERSON = {
     Adjacency.ZERO_OUT: "blanking the values of all records",
     Adjacency.REPLACE_ONE: "replacing all records",
 }
+_WORST_OFF = {
+    Unit.RECORD: "whose record is",
+    Unit.USER: "whose user is",
+    Unit.AGENT: "whose data are",
+}
+_NAMED = {Unit.RECORD: "members", Unit.USER: "users", Unit.AGENT: "agents that hold data"}
 _ALARMS = 0.01  # false-positive rate of the membership test that is spoken of
 
 
@@ -67,10 +76,11 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
             said += _meant(summary, same[0], sensitivities[same[0].adversary])
     secret = any(stated.sampling is Sampling.COHORT for stated in summary.guarantees)
     coins = ", as who takes part," if secret else ""
-    whose = "whose record is" if summary.statement.unit is Unit.RECORD else "whose data are"
-    figure = f"the agent {whose} worst off"
+    figure = f"the agent {_WORST_OFF[summary.statement.unit]} worst off"
     if summary.statement.holders:
         figure = summary.statement.whose
+    if summary.users is not None:
+        said.append(summary.users)
     who = "nobody on a link reads it" if summary.encrypted else "every message can be read"
     said.append(
         "Assumed are that the agents run this step and send nothing else that depends on their "
@@ -91,7 +101,7 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
             counted(releases, summary.noise_multiplier, adjacency), adjacency=adjacency
         )
         hits = 100.0 * (1.0 - float(curve.false_negative_rates(_ALARMS)))
-        what = "members" if summary.statement.unit is Unit.RECORD else "agents that hold data"
+        what = _NAMED[summary.statement.unit]
         said.append(
             f"The best membership test names at most {rounded_up(hits)} % of {what} at "
             f"{100 * _ALARMS:g} % false positives."
@@ -134,6 +144,8 @@ def _sentence(summary: Summary, same: Sequence[Guarantee]) -> str:
     who, stated = " and ".join(_named(one) for one in same), same[0]
     statement = summary.statement
     change = _CHANGES[statement.unit, statement.adjacency]
+    if statement.unit is Unit.USER:
+        change += f" (at most {statement.records_per_person})"
     if statement.holders:
         change = f"{_PERSON[statement.adjacency]} of {statement.whose}"
     epsilon = f"epsilon {rounded_up(stated.epsilon)} at delta {summary.statement.delta:g}"

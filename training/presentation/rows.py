@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...privacy.guarantee import Goal, Guarantee
+from ...privacy.guarantee import Goal, Guarantee, Unit
 from .summary import Summary
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ def row_of(stated: Guarantee) -> dict[str, Any]:
 
 
 def _group(stated: Guarantee) -> dict[str, Any]:
-    """Of several records of one person, where that was asked for."""
+    """Of several records of one person or user, where that was asked for."""
     found: dict[str, Any] = {}
+    if stated.unit is Unit.USER:
+        found["records_per_person"] = stated.statement.records_per_person
     if stated.group:
         found["group"] = [{"records": k, "epsilon": _finite(of)} for k, of in stated.group]
     if held := stated.statement.holders:

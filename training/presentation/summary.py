@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...privacy.guarantee import Goal, Guarantee, Statement
+from ...privacy.guarantee import Goal, Guarantee, Statement, Unit
 
-__all__ = ["Summary", "rounded_down", "rounded_up"]
+__all__ = ["Summary", "rounded_down", "rounded_up", "users_words"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +33,7 @@ class Summary:
         batches: how they are drawn, in a sentence, where they are not Poisson.
         encrypted: whether nobody on a link can read it.
         participation: in how many rounds agents take part; None where everybody does in all.
+        users: what is assumed of users, in a sentence; None where the unit is another one.
     """
 
     algorithm: str
@@ -52,6 +53,7 @@ class Summary:
     encrypted: bool
     batches: str | None = None
     participation: str | None = None
+    users: str | None = None
 
     @property
     def title(self) -> str:
@@ -82,9 +84,26 @@ class Summary:
         said = self.statement
         whose = f" of {said.whose}" if said.holders else ""
         return (
-            f"{said.adjacency} {said.unit}{whose}, delta {said.delta:g}, accountant "
-            f"{said.accountant}"
+            f"{said.adjacency} {said.unit.name_with(said.records_per_person)}{whose}, "
+            f"delta {said.delta:g}, accountant {said.accountant}"
         )
+
+
+def users_words(statement: Statement, *, known: bool = False) -> str | None:
+    """What a figure of users takes for granted, in a sentence; None where the unit is another one.
+
+    Args:
+        statement: what every epsilon is said of.
+        known: whether the data say whose a record is.
+
+    >>> users_words(Statement(delta=1e-5, unit="user", records_per_person=1), known=True)
+    'No user has more than 1 record, and each has them at one agent: training checks it.'
+    """
+    if statement.unit is not Unit.USER:
+        return None
+    most = _of(statement.records_per_person, "record")
+    how = "training checks it" if known else "that is assumed, and nothing here checks it"
+    return f"No user has more than {most}, and each has them at one agent: {how}."
 
 
 def rounded_up(value: float, digits: int = 3) -> str:

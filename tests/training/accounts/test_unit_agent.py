@@ -144,7 +144,7 @@ def test_single_records_that_are_clipped_bound_no_agent():
         ({"adjacency": "add-or-remove-one"}, "an agent cannot join or leave a fixed graph"),
         ({"records_per_person": 3}, "records_per_person=3 has no effect at unit='agent'"),
         ({"unit": "client"}, "use unit='agent'"),
-        ({"unit": "user"}, "unit='user' must be 'record' or 'agent'"),
+        ({"unit": "user"}, "unit='user' needs records_per_person"),
     ],
 )
 def test_what_means_nothing_for_an_agent_is_refused(asked, message):
