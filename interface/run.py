@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..privacy.errors import InputTypeError
-from ..privacy.ledger import Spent, read_ledger
+from ..privacy.ledgers.ledger import Spent, read_ledger
 from ..runs.evidence.evidence import read_audit
 from ..runs.folder import folder as run_folder
 from ..runs.folder.records import MetricsLine

@@ -26,7 +26,7 @@ from .adversary import (
     parse_adversary,
 )
 from .guarantee import Bound, Guarantee, Sampling, Statement, Status, Unit
-from .ledger import Ledger, Spent, read_ledger
+from .ledgers.ledger import Ledger, Spent, read_ledger
 from .noise.correlated import (
     WhisperNoise,
     decor_covariance,

@@ -17,7 +17,14 @@ from typing import Any, BinaryIO
 
 from ..bounded import check_size
 from ..errors import InputError
-from ..ledger_lines import LONGEST_LINE, Chain, damaged, is_complete_object, parsed, round_number
+from ..ledgers.ledger_lines import (
+    LONGEST_LINE,
+    Chain,
+    damaged,
+    is_complete_object,
+    parsed,
+    round_number,
+)
 from .files import LogFile, Played, check_joined, check_same_system, missing_rounds
 from .lines import SCHEMA, Header, Release, party_name, read_header, read_release
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from ...privacy.guarantee import Goal, Guarantee, Status
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Guarantee, Status
 from ...runs.numbers import bound, small
 from ...runs.recorder.conformance.written import Held
 from ...training.accounts.declared import DeclaredAccount
@@ -97,18 +98,19 @@ def _held(
         )
     if math.isinf(one.epsilon):
         return Outcome.OVER, f"Epsilon is infinite: {one.because}."
+    said = f"Epsilon is at most {bound(one.epsilon)}"
     if goal is not None:
         reached = account.reached(one.adversary, goal)
         said = f"Membership tests come to {bound(reached, 4)}"
         if reached > goal.figure:
             return Outcome.OVER, f"{said}, as declared, over {goal.words}."
+        said = f"{said} at most"
     elif limit.epsilon is None or one.epsilon > limit.epsilon * (1 + 1e-12):
         return Outcome.OVER, (
             f"Epsilon is {bound(one.epsilon)}, as declared, above {limit.epsilon:g}."
         )
     if one.status not in (Status.DECLARED, Status.CHECKED):
         return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
-    said = f"Epsilon is at most {bound(one.epsilon)}" if goal is None else f"{said} at most"
     said = f"{said} if the list of releases is true"
     if evidence.declared is None:
         return Outcome.MISSING, (

@@ -15,7 +15,7 @@ from typing import TypeGuard, TypeVar
 
 from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
-from ...privacy.ledger import Spent
+from ...privacy.ledgers.ledger import Spent
 from ...runs.described import LARGEST_OBJECT, Described
 from ...runs.evidence.last_model import LastModel
 from ...runs.evidence.membership import Membership

@@ -12,7 +12,7 @@ from typing import Literal
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.guarantee import Unit
-from ...privacy.ledger import Spent
+from ...privacy.ledgers.ledger import Spent
 from ...runs.attack.attack import PLANTED
 from ...runs.audit.trail import trail_of_folder
 from ...runs.errors import ContradictedProof

@@ -19,7 +19,7 @@ from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.risk import Risk as Curve
 from ...privacy.accounting.risk import composed_risk, risk_of_mu
 from ...privacy.guarantee import Statement, Status
-from ...privacy.ledger import Spent
+from ...privacy.ledgers.ledger import Spent
 from ...runs.plan.plan import Plan
 from ...training.exposure.events import accounted, counted, spent_releases
 from ...training.exposure.sensitivity import JointSensitivity, Release

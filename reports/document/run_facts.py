@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.errors import InputError
-from ...privacy.ledger import Spent
+from ...privacy.ledgers.ledger import Spent
 from ...runs.folder import folder as run_folder
 from ...runs.folder.records import MetricsLine, Stopped, read_stopped
 from ...runs.plan.plan import Plan

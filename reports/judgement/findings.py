@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from ...privacy.adversary import EAVESDROPPER, FINAL_MODELS, SINGLE_MESSAGE
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal, Unit
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Unit
 from ..schema import Remedy as Fix
 from .facts import Asked, Claim, Facts
 from .sentence import Figure, Value

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.bounded import read_text
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal
+from ...privacy.goal import Goal
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.releases.fields import SERVER
 from ...runs.run_file.problems import did_you_mean, stated

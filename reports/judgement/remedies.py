@@ -13,8 +13,9 @@ from dataclasses import replace
 
 from ...privacy.accounting.request import Accountant
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal, Status
-from ...privacy.ledger import Spent
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Status
+from ...privacy.ledgers.ledger import Spent
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile

@@ -14,7 +14,7 @@ from pathlib import Path
 from ...privacy.adversary import EAVESDROPPER
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status, Unit
-from ...privacy.person_ledger import (
+from ...privacy.ledgers.person_ledger import (
     PersonLedger,
     PersonRun,
     PersonView,

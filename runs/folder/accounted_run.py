@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ...privacy.errors import InputError
-from ...privacy.ledger import Spent
+from ...privacy.ledgers.ledger import Spent
 from ...training.exposure.events import accounted
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity

@@ -14,7 +14,7 @@ from typing import TextIO
 from ...privacy.bounded import check_size
 from ...privacy.durable import PART, sync_folder
 from ...privacy.errors import InputError
-from ...privacy.ledger import read_ledger
+from ...privacy.ledgers.ledger import read_ledger
 from ..run_file.device import is_same_device
 from .records import Environment, header_of, read_environment, read_metrics, read_stopped
 

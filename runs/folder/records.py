@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
-from ...privacy.ledger import Spent
+from ...privacy.ledgers.ledger import Spent
 from ...privacy.participation import Reach
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.evaluation import Metrics

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...privacy.errors import InputError
-from ...privacy.ledger import Spent, read_ledger
+from ...privacy.ledgers.ledger import Spent, read_ledger
 from ...training.exposure.guarantees import run_epsilon
 from ..own.sources import SOURCES
 from ..plan.plan import Plan

@@ -22,7 +22,7 @@ from pathlib import Path
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import PART, sync_folder, write_durably
 from ...privacy.errors import InputError
-from ...privacy.ledger import Ledger, Spent
+from ...privacy.ledgers.ledger import Ledger, Spent
 from ...privacy.view.view import UnsupportedView
 from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint

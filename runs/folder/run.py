@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy.durable import write_durably
-from ...privacy.ledger import Ledger
+from ...privacy.ledgers.ledger import Ledger
 from ...training.data.dataset import Examples
 from ...training.engine.checkpoint import Checkpoint, save_checkpoint
 from ...training.engine.engine import Engine

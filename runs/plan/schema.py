@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ...privacy import guarantee
+from ...privacy.goal import Goal
 from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Status
 
 __all__ = [
@@ -36,13 +37,11 @@ class Target(Described):
     """What advantage or tpr comes to at the noise of the plan, where one is the target."""
 
     @property
-    def goal(self) -> guarantee.Goal | None:
+    def goal(self) -> Goal | None:
         """It as it is calibrated to; None where the noise was given."""
         if self.epsilon is None and self.advantage is None and self.tpr is None:
             return None
-        return guarantee.Goal(
-            epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr
-        )
+        return Goal(epsilon=self.epsilon, advantage=self.advantage, tpr=self.tpr, fpr=self.fpr)
 
 
 class GroupEpsilon(Described):

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ...privacy.chained_file import ChainedFile
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
-from ...privacy.ledger_lines import LONGEST_LINE, Chain, round_number
+from ...privacy.ledgers.chained_file import ChainedFile
+from ...privacy.ledgers.ledger_lines import LONGEST_LINE, Chain, round_number
 from ...privacy.releases.fields import check_keys, party, shown
 from ...privacy.releases.lines import SCHEMA, SERVER, Header, read_header
 from ...privacy.releases.log import ReleaseLog, read_log

@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ...privacy.accounting.request import Accountant, Adjacency
-from ...privacy.chained_file import ChainedFile
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Unit
-from ...privacy.ledger_lines import round_number
+from ...privacy.ledgers.chained_file import ChainedFile
+from ...privacy.ledgers.ledger_lines import round_number
 from ...privacy.releases.fields import SERVER, check_size, number, party, shown
 from ...privacy.releases.lines import Header, read_release
 from ...privacy.releases.log import ReleaseLog, party_name, read_log

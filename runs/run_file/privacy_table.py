@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.errors import InputError
-from ...privacy.guarantee import NO_CAP, Goal, Statement, Unit
+from ...privacy.goal import Goal
+from ...privacy.guarantee import NO_CAP, Statement, Unit
 from ...privacy.participation import MOST_RECORDS
 from .refusals import PRIVACY
 from .tables import Count, Index, Indices, Names, Positive, Table

@@ -14,7 +14,8 @@ from typing import Any
 
 from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Goal, Statement, Unit
+from ...privacy.goal import Goal
+from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology

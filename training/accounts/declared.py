@@ -24,7 +24,8 @@ from ...privacy.adversary import (
     parse_adversary,
 )
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import Goal, Guarantee, Statement, Status
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Guarantee, Statement, Status
 from ...privacy.releases.fields import SERVER
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.views import Exposed, Views

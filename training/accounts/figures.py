@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal, Statement, Unit
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Statement, Unit
 from ...privacy.view.view import UnsupportedView
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.infinite import replace_infinite_by_whole_run

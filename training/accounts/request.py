@@ -15,7 +15,8 @@ from ...privacy._validate import check_real
 from ...privacy.accounting.request import Accountant, check_count
 from ...privacy.batches.drawing import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.guarantee import Goal, Statement
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Statement
 from ..algorithms.algorithm import Algorithm, choices
 from ..exposure.events import check_scheme
 from ..graphs.graph import Graph, GraphSequence, ScheduledGraph, Topology

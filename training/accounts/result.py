@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Goal, Guarantee, Statement
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Guarantee, Statement
 from ..algorithms.algorithm import Bound
 from ..exposure.guarantees import run_epsilon
 from ..exposure.sensitivity import JointSensitivity

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from ...privacy.accounting.risk import scale_for_risk
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import UnsupportedView
-from ...privacy.guarantee import Goal, Statement
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Statement
 from ..exposure.events import asked_releases, counted, spent_releases
 from ..exposure.guarantees import calibrated_multiplier, check_traced_at, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, UnsupportedMechanism

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...privacy.guarantee import Goal, Guarantee, Unit
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Guarantee, Unit
 from .summary import Summary
 
 if TYPE_CHECKING:

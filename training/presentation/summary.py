@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...privacy.guarantee import Goal, Guarantee, Statement, Unit
+from ...privacy.goal import Goal
+from ...privacy.guarantee import Guarantee, Statement, Unit
 
 __all__ = ["Summary", "rounded_down", "rounded_up", "users_words"]
 

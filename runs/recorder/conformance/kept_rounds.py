@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....privacy.errors import InputError
-from ....privacy.ledger_lines import round_number
+from ....privacy.ledgers.ledger_lines import round_number
 from ....privacy.releases.fields import shown
 from ....privacy.releases.lines import Release
 from ....privacy.releases.log import Played, ReleaseLog, party_name

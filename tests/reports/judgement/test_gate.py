@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.privacy.guarantee import Goal
+from overhear.privacy.goal import Goal
 from overhear.reports.judgement.facts import Asked, Claim, Facts, facts_of_report
 from overhear.reports.judgement.findings import Action, Kind, judge
 from overhear.reports.judgement.gate import Decision, Outcome, decide, decide_plan

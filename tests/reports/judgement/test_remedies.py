@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overhear.privacy.ledger import Spent
+from overhear.privacy.ledgers.ledger import Spent
 from overhear.reports.judgement.facts import Asked, Claim, facts_of_plan
 from overhear.reports.judgement.policy import Limit
 from overhear.reports.judgement.remedies import (

@@ -13,8 +13,8 @@ import torch
 
 from overhear.commands import cli
 from overhear.privacy import UnsupportedView, read_ledger
-from overhear.privacy.chained_file import LedgerInUse
-from overhear.privacy.ledger import Ledger
+from overhear.privacy.ledgers.chained_file import LedgerInUse
+from overhear.privacy.ledgers.ledger import Ledger
 from overhear.reports.document.collect import collect
 from overhear.runs.folder import resume, run
 from overhear.runs.folder.folder import is_finished

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
-from overhear.privacy.ledger import read_ledger
+from overhear.privacy.ledgers.ledger import read_ledger
 from overhear.reports.document.collect import collect
 from overhear.runs.audit.folder_checks import folder_checks
 from overhear.runs.errors import ContradictedProof

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.privacy.chained_file import LedgerInUse
 from overhear.privacy.errors import InputError, InputTypeError
 from overhear.privacy.guarantee import Statement
+from overhear.privacy.ledgers.chained_file import LedgerInUse
 from overhear.privacy.releases.log import Played, read_log
 from overhear.runs.recorder.record import record
 from overhear.training.accounts.declared import account_of_releases

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .bounded import check_size
+from ..bounded import check_size
+from ..errors import InputError
 from .chained_file import ChainedFile
-from .errors import InputError
 from .ledger_lines import (
     LONGEST_HEADER,
     LONGEST_LINE,

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .bounded import check_size
-from .durable import BINARY, named, part_of, publish, write_all
-from .errors import InputError
+from ..bounded import check_size
+from ..durable import BINARY, named, part_of, publish, write_all
+from ..errors import InputError
 from .ledger_lines import LONGEST_LINE, Chain
 
 __all__ = ["ChainedFile", "LedgerInUse"]

@@ -24,14 +24,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ._validate import check_real
-from .accounting.accountant import composed_epsilon
-from .accounting.request import Adjacency, check_count, check_delta, check_rounds
-from .bounded import read_bounded
+from .._validate import check_real
+from ..accounting.accountant import composed_epsilon
+from ..accounting.request import Adjacency, check_count, check_delta, check_rounds
+from ..bounded import read_bounded
+from ..errors import InputError
+from ..participation import Event, Moves, Reach
 from .chained_file import ChainedFile
-from .errors import InputError
 from .ledger_lines import LONGEST_HEADER, Chain, damaged, parsed
-from .participation import Event, Moves, Reach
 
 __all__ = ["PersonLedger", "PersonRun", "PersonView", "compose", "read_person_ledger"]
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import InputError
+from ..errors import InputError
 
 __all__ = [
     "LONGEST_HEADER",
