@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _NEARLY_1 = 1.0 - 2.0**-52  # a smaller probability to be full counts as so much
+MOST_COUNTED = 10**12  # records of an agent, or of a batch; sizes beyond are told apart no more
 RARE = 1e-8  # probability of a batch to overflow that "auto" aims at
 
 
@@ -195,6 +196,13 @@ def drawings(
             "bound is known here for batches drawn otherwise, so draw each record on its own"
         )
     scheme = Scheme(batches)
+    if max(records, default=0) > MOST_COUNTED and (
+        scheme is not Scheme.POISSON or largest_batch is not None
+    ):
+        raise InputError(
+            f"records={max(records)} of an agent must be at most {MOST_COUNTED:g} where batches "
+            "depend on them; lower it, or use batches='poisson' without largest_batch"
+        )
     if scheme is not Scheme.POISSON:
         if largest_batch is not None:
             raise InputError(
@@ -216,8 +224,11 @@ def drawings(
         largest = max(largest_for(n, sampling_rate) for n in set(records))
     elif isinstance(largest_batch, bool) or not isinstance(largest_batch, int):
         raise InputError(f"largest_batch={largest_batch!r} must be an integer, or 'auto'")
-    elif largest_batch < 1:
-        raise InputError(f"largest_batch={largest_batch} must be at least 1")
+    elif not 1 <= largest_batch <= MOST_COUNTED:
+        raise InputError(
+            f"largest_batch={largest_batch} must lie in [1, {MOST_COUNTED:g}]; leave it out where "
+            "batches are not cut"
+        )
     else:
         largest = largest_batch
     return tuple(Drawing(Scheme.TRUNCATED, n, largest, n) for n in records)

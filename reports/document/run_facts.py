@@ -15,7 +15,6 @@ from ...privacy.ledgers.ledger import Spent
 from ...runs.folder import folder as run_folder
 from ...runs.folder.records import MetricsLine, Stopped, read_stopped
 from ...runs.plan.plan import Plan
-from ...runs.plan.schema import Target
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
 from ...training.data.digests import digests_of
@@ -73,12 +72,16 @@ def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
     if not path.exists():
         return None
     found = read_stopped(path)
-    target = Target(epsilon=found.target, delta=found.delta, adversary=found.adversary)
+    target = plan.target
     of_run = (
-        (found.rounds, target) == (plan.rounds, plan.target)
+        target.goal is not None
+        and (found.rounds, found.delta, found.adversary)
+        == (plan.rounds, target.delta, target.adversary)
         and found.round <= plan.rounds
         and spent.resumed_after  # without a resumption the planned rounds are within the target
         and math.isclose(found.epsilon, plan.guarantee(found.adversary).epsilon, rel_tol=_TOLERANCE)
+        # A target of another figure than epsilon is written down as the epsilon that is planned.
+        and found.target == (found.epsilon if target.epsilon is None else target.epsilon)
     )
     if not of_run:
         raise InputError(

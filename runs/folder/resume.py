@@ -146,7 +146,8 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     with session.stop.held():
         _tidy(out, after=after, ledger=spent, broken=broken)
         ledger.resume(after)
-        stopped = _stop(session, last) if last < plan.rounds else None
+        again = (last > after and bool(repeated)) or len(set(released)) < len(released)
+        stopped = _stop(session, last, again=again) if last < plan.rounds else None
         session = replace(session, last=last, released=released, run=header.run)
         found = run_session(session, ledger=ledger, start=start)
     if stopped is None:
@@ -194,8 +195,8 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
     return last
 
 
-def _stop(session: Session, last: int) -> Stopped:
-    """Write down where the budget ends the run, before the rounds that are left of it."""
+def _stop(session: Session, last: int, *, again: bool) -> Stopped:
+    """Write down where the budget ends the run; without any release `again` none can be."""
     p, plan = session.config.privacy, session.plan
     goal = None if p is None else p.goal
     if p is None or goal is None:
@@ -203,6 +204,9 @@ def _stop(session: Session, last: int) -> Stopped:
     epsilon = plan.guarantee(p.adversary).epsilon
     spent = f"epsilon {bound(epsilon)}"
     spent += f", and {goal.words} is reached," if goal.of_risk else f" of {goal.figure:g}"
+    why = "rounds that were released twice have used up the rest"
+    if not again:
+        why = "the target leaves nothing for a round that is released twice, as the next would be"
     found = Stopped(
         round=last,
         rounds=plan.rounds,
@@ -211,9 +215,8 @@ def _stop(session: Session, last: int) -> Stopped:
         target=epsilon if p.epsilon is None else p.epsilon,
         delta=p.delta,
         because=(
-            f"Stopped after round {last} of {plan.rounds}: rounds that were released twice have "
-            f"used up the rest. One more release would exceed the target of {p.adversary}; spent "
-            f"is {spent} at delta {small(p.delta)}."
+            f"Stopped after round {last} of {plan.rounds}: {why}. One more release would exceed "
+            f"the target of {p.adversary}; spent is {spent} at delta {small(p.delta)}."
         ),
     )
     found.write(session.out / run_folder.STOPPED)

@@ -415,7 +415,8 @@ def test_at_least_is_what_a_simulated_adversary_reaches():
         ({"batch_size": 51}, "more than the 50 records of agent 1"),
         ({"batch_size": None}, "needs batch_size"),
         ({"largest_batch": 20}, "cuts Poisson batches"),
-        ({"batches": "poisson", "largest_batch": 0}, "at least 1"),
+        ({"batches": "poisson", "largest_batch": 0}, "must lie in"),
+        ({"batches": "poisson", "largest_batch": 10**30}, "must lie in"),
         ({"batches": "poisson", "largest_batch": True}, "an integer, or 'auto'"),
         ({"batches": "poisson", "largest_batch": "all"}, "an integer, or 'auto'"),
     ],
@@ -424,6 +425,16 @@ def test_what_no_agent_can_draw_is_refused(how, words):
     given = {"batches": "fixed", "batch_size": 10.0, "sampling_rate": 0.1, **how}
     with pytest.raises(InputError, match=words):
         drawings(given.pop("batches"), [60, 50], **given)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"batches": "fixed", "batch_size": 10.0}, {"batches": "poisson", "largest_batch": "auto"}],
+)
+def test_more_records_than_are_told_apart_are_refused(how):
+    # Beyond 2^53 the search for a size would go on for ever: one more is no other number.
+    with pytest.raises(InputError, match="at most 1e\\+12"):
+        drawings(how.pop("batches"), [10**19], **{"batch_size": None, **how}, sampling_rate=0.1)
 
 
 def test_a_lottery_within_a_lottery_is_refused():

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ...privacy.accounting.request import Adjacency
+from ...privacy.adversary import Sees
 from ...privacy.batches.at_least import least_epsilon_of_shuffled
 from ...privacy.batches.drawing import Drawing, EpochRound, Scheme, epoch_events
 from ...privacy.errors import InputError
@@ -324,8 +325,9 @@ def at_least(
     """What shuffled batches give away at least, for worst-case gradients; None if not known.
 
     It is known of rounds that are all alike, where a record moves one sum: then its joint
-    sensitivity is what it moves, and not only a bound on it. Where agents hold different numbers
-    of records, the least of their lower bounds is given.
+    sensitivity is what it moves, and not only a bound on it. Whoever sees final models alone sees
+    less than the rounds, whose releases bound what it learns from above only. Where agents
+    hold different numbers of records, the least of their lower bounds is given.
 
     Args:
         sensitivity: of the run.
@@ -334,6 +336,8 @@ def at_least(
     """
     releases = spent_releases(sensitivity.releases)
     if len(releases) != 1 or sensitivity.status is not Status.PROVEN or not noise_multiplier > 0:
+        return None
+    if sensitivity.adversary.sees is Sees.END_STATES:
         return None
     (one,) = releases
     simple = one.contributions == 1 and one.reach is Reach.SUM

@@ -284,13 +284,14 @@ class _Run:
         )
 
     def _as_drawn(self, found: JointSensitivity) -> JointSensitivity:
-        """The same, of batches as the victim draws them."""
+        """The same, of batches as the victim draws them, and with what its adversary sees."""
         if self._drawn is None:
             return found
         of = self._drawn[found.victim]
         rate = self._rate if of.scheme is Scheme.TRUNCATED else of.rate
         releases = (r._replace(drawn=of, sampling_rate=rate) for r in found.releases)
-        return found._replace(releases=tuple(releases))
+        who = self._under_encryption(found.adversary)
+        return found._replace(adversary=who, releases=tuple(releases))
 
     def named(self, sensitivity: JointSensitivity) -> JointSensitivity:
         """The same with the messages named between which noise cancels, if it does.

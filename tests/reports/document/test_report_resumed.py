@@ -123,6 +123,17 @@ def test_a_run_that_its_budget_ended_is_not_said_to_have_all_its_rounds(run_file
     assert found(report, closed(report_schema())) == []
 
 
+@pytest.mark.parametrize("target", ["advantage = 0.3", "tpr = 0.3\nfpr = 0.1"])
+def test_a_run_whose_budget_is_of_a_membership_test_is_reported_when_it_ended_early(
+    run_file: Path, target: str
+) -> None:
+    text = run_file.read_text(encoding="utf-8")
+    run_file.write_text(text.replace("epsilon = 4", target), encoding="utf-8")
+    report, page = reported(resumed(run_file))
+    assert (report["run"]["rounds_done"], report["run"]["finished"]) == (10, True)
+    assert "The budget ended the run after round 10 of 12: rounds that were" in told(page)
+
+
 def test_a_run_that_its_budget_ended_is_not_complete_and_the_reason_is_named(
     run_file: Path,
 ) -> None:

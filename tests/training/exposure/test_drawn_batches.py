@@ -9,6 +9,7 @@ from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.request import Adjacency
 from overhear.privacy.batches.drawing import Drawing, Scheme
 from overhear.privacy.participation import Reach
+from overhear.training import account
 from overhear.training.exposure.events import accounted, counted
 from overhear.training.exposure.guarantees import guarantee, run_epsilon
 from overhear.training.exposure.sensitivity import (
@@ -132,3 +133,24 @@ def test_what_shuffling_costs_at_least_is_stated_where_one_sum_moves():
     cyclic = shuffled(Release(1.0, 0.1, 20, 1, drawn=TEN._replace(scheme=Scheme.CYCLIC)))
     stated = guarantee("eavesdropper", cyclic, statement=BLANK, noise_multiplier=2.0)
     assert stated.at_least is None
+
+
+@pytest.mark.parametrize("links", ["clear", "encrypted"])
+def test_of_final_models_alone_no_least_cost_of_shuffling_is_stated(links):
+    # Its releases are those of all rounds, which bound what a final model tells from above alone.
+    found = account(
+        "dp-dpsgd",
+        graph="ring:3",
+        rounds=20,
+        sampling_rate=0.1,
+        delta=1e-5,
+        noise_multiplier=2.0,
+        adjacency="zero-out",
+        sampling="shuffled",
+        records=100,
+        batch_size=10.0,
+        links=links,
+        adversaries=["eavesdropper", "final-models"],
+    )
+    assert found["final-models"].at_least is None
+    assert (found["eavesdropper"].at_least is None) == (links == "encrypted")
