@@ -22,7 +22,8 @@ from overhear.attacks.audit.canary_noise import (
     of_observed_size,
     of_renewed_size,
 )
-from overhear.attacks.audit.game import CanaryGame, play, shares_noise
+from overhear.attacks.audit.game import CanaryGame, play
+from overhear.attacks.audit.observed_rows import shares_noise
 from overhear.privacy.adversary import parse_adversary
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.engine.tensor_round import TensorRound

@@ -184,7 +184,7 @@ def _game(run_file: Path, *overrides: str):
     config = load_run_file(run_file, overrides)
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
-    game, against = game_of(config, built, plan, multiplier=plan.noise_multiplier)
+    game, against, _ = game_of(config, built, plan, multiplier=plan.noise_multiplier)
     assert game is not None
     return game, against
 
