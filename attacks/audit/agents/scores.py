@@ -260,8 +260,10 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
         replace: whether the game is +u against -u.
     """
     found: dict[str, dict[int, Array]] = {}
+    votes: dict[tuple[str, int], NDArray[np.int64]] = {}
     for (name, host, _, _), every in _by_place(observed).items():
         total = found.setdefault(name, {}).setdefault(host, np.zeros(len(observed)))
+        vote = votes.setdefault((name, host), np.zeros(len(observed), dtype=np.int64))
         runs = np.array([run for run, _ in every])
         s = np.array([one.s for _, one in every])
         v = np.array([one.v for _, one in every])
@@ -272,7 +274,14 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
         if replace:
             ratio = ratio - log_mixture(strength.exponent(-s, v), q)
         sure = np.array([math.nan if o.decided is None else o.decided for _, o in every])
-        total[runs] += np.where(np.isnan(sure), ratio, sure)
+        ratio = np.where(np.isnan(sure), ratio, sure)
+        finite = np.isfinite(ratio)
+        total[runs] += np.where(finite, ratio, 0.0)
+        vote[runs] += np.where(finite, 0.0, np.sign(ratio)).astype(np.int64)
+    # Rounds that are sure of opposite things, as only a faulty engine has them, are outvoted.
+    for (name, host), vote in votes.items():
+        kept = found[name][host]
+        found[name][host] = np.where(vote == 0, kept, np.copysign(math.inf, vote))
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from overhear.attacks.audit import audit as audits
+from overhear.attacks.audit import game as games_played
 from overhear.commands.cli import main
 from overhear.runs.audit import audit as module
 from overhear.runs.audit.audit import audit_config, audit_folder
@@ -257,13 +258,13 @@ def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch) -> None:
     played = []
-    sound = audits.play
+    sound = games_played.play
 
     def play(*given, **how):
         played.append(sound(*given, **how))
         return played[-1]
 
-    monkeypatch.setattr(audits, "play", play)
+    monkeypatch.setattr(games_played, "play", play)
     for seed in (5, 5, 6):
         config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=100"])
         found = audit_config(config)
