@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from overhear.attacks.audit import audit as audits
 from overhear.attacks.audit import game as games_played
 from overhear.commands.cli import main
+from overhear.privacy.errors import InputError
 from overhear.runs.audit import audit as module
 from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.audit.game import game_of
+from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.evidence.schema import Audit
 from overhear.runs.folder.run import train_run
@@ -18,6 +20,7 @@ from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
+from overhear.training.engine.randomness import SecretRandomness
 from tests.attacks.planted.noise import noise_halved
 
 RUN = """\
@@ -304,3 +307,87 @@ def test_without_a_trace_the_result_is_told_all_the_same(run_file: Path, capsys)
     told = " ".join(said.err.split())
     assert "No trace of this audit was left" in told
     assert "is no regular file" in told
+
+
+AGENTS = """\
+[data]
+name = "digits"
+agents = 4
+
+[graph]
+name = "ring"
+
+[model]
+name = "linear"
+
+[algorithm]
+name = "dp-fedavg"
+cohort_rate = 0.5
+local_steps = 2
+
+[privacy]
+unit = "agent"
+noise_multiplier = 1.0
+delta = 1e-5
+
+[training]
+rounds = 2
+sampling_rate = 0.5
+learning_rate = 0.1
+
+[audit]
+canaries = 80
+checked_rounds = 2
+"""
+
+
+@pytest.fixture
+def of_agents(tmp_path: Path) -> Path:
+    path = tmp_path / "agents.toml"
+    path.write_text(AGENTS, encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_all_data_of_an_agent_are_audited(of_agents: Path, tmp_path: Path, capsys) -> None:
+    """80 canaries of a sound run: contradicted with probability .001 at most, over all seeds."""
+    assert main(["audit", str(of_agents), "--json"]) == 0
+    found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
+    assert (found.unit, found.adjacency) == ("agent", "zero-out")
+    assert found.game == "a canary is all data of its host, or nothing"
+    assert (found.canaries, found.runs, found.hosts) == (80, 20, [0, 1, 2, 3])
+    assert [check.passed for check in found.checks] == [True] * 12
+    folder = tmp_path / "run"
+    assert main(["train", str(of_agents), "--out", str(folder)]) == 0
+    assert main(["audit", str(folder)]) == 0
+    capsys.readouterr()
+    assert main(["report", str(folder)]) == 0
+    assert "audit with 80 canaries" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_cohort_of_everybody_contradicts_what_is_proven_of_an_agent(
+    of_agents: Path, capsys, monkeypatch
+) -> None:
+    """The sampler's check is exact, and misses it with probability below 1e-6."""
+
+    def everybody(self, *, round, call, rows, rate):
+        return torch.ones(len(rows), 1, dtype=torch.bool)
+
+    monkeypatch.setattr(SecretRandomness, "coins", everybody)
+    assert main(["audit", str(of_agents)]) == 4
+    said = capsys.readouterr()
+    assert "the secret cohort 0" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_last_models_with_and_without_an_agent_are_refused(of_agents: Path) -> None:
+    with pytest.raises(InputError, match="the canary of --last-model is one record"):
+        audit_last_model(load_run_file(of_agents), noise_multiplier=1.0)
+
+
+def test_a_record_of_a_step_with_local_updates_is_refused_with_the_unit_that_is_not(
+    of_agents: Path, capsys
+) -> None:
+    assert main(["audit", str(of_agents), "--set", "privacy.unit=record"]) == 2
+    assert "audit it with [privacy] unit='agent'" in capsys.readouterr().err
