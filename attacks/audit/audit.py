@@ -307,7 +307,12 @@ def _bounds(guesses: Guesses, proven: Proven, *, confidence: float) -> list[Lowe
 
 
 def claim_of(
-    sensitivity: JointSensitivity, *, statement: Statement, noise_multiplier: float, rounds: int
+    sensitivity: JointSensitivity,
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+    rounds: int,
+    records: int = 1,
 ) -> Claim:
     """The mechanism that a joint sensitivity is accounted as; without noise where nothing protects.
 
@@ -316,6 +321,7 @@ def claim_of(
         statement: of the epsilon that is audited.
         noise_multiplier: of the run.
         rounds: how many of the run's are audited.
+        records: of one person, that are there or not together.
 
     Raises:
         UnsupportedView: a noise multiplier at which the sensitivity was not looked at.
@@ -333,7 +339,7 @@ def claim_of(
     inside = [r for r in of_rounds if r.joint_sensitivity > 0 and r.sampling_rate > 0]
     if not inside:  # nothing is released
         return Claim(rounds={(math.inf, 1.0): 1}, adjacency=statement.adjacency)
-    counts = counted(inside, noise_multiplier, statement.adjacency)
+    counts = counted(inside, noise_multiplier, statement.adjacency, records=records)
     return Claim(rounds=counts, adjacency=statement.adjacency)
 
 

@@ -115,6 +115,7 @@ class CanaryGame:
         apart: whether hosts need directions of their own, because what is scored of one shares
             noise with what is scored of another, and their errors would go together.
         batch_clipped: whether a batch's mean is clipped, so that an agent can hold one canary only.
+        together: how many records of one person a canary is, all of one direction and sign.
     """
 
     setting: Setting
@@ -128,6 +129,7 @@ class CanaryGame:
     replace: bool = False
     apart: bool = False
     batch_clipped: bool = False
+    together: int = 1
 
     def __post_init__(self) -> None:
         """Check that there is something to plant and somebody to look on."""
@@ -139,6 +141,11 @@ class CanaryGame:
             raise InputError(
                 f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
                 "coordinates; audit fewer canaries, or a larger model"
+            )
+        if self.together > 1 and (self.batch_clipped or self.linked is not None):
+            raise InputError(
+                f"together={self.together} records of one person are scored in sums, and not in "
+                "clipped means nor message by message"
             )
         if not 0 < self.clip_norm < math.inf:
             raise InputError(
@@ -166,7 +173,8 @@ class CanaryGame:
     @property
     def runs(self) -> int:
         """How many runs share the canaries."""
-        most = 1 if self.batch_clipped else max(1, min(MOST, self.room - self.short))
+        held = max(1, MOST // self.together)  # so that no agent has many more records
+        most = 1 if self.batch_clipped else max(1, min(held, self.room - self.short))
         return -(-self.canaries // (most * len(self.hosts)))
 
     @property
@@ -323,6 +331,7 @@ def _one_run(
         replace=game.replace,
         linked=game.linked,
         own={h: np.r_[game.own(h), game.own_short(h)] for h in game.hosts},
+        together=game.together,
     )
     transcript = Transcript()
     engine = Engine(
@@ -367,7 +376,7 @@ def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Held]:
     for host, coin in zip(game.hosts, coins, strict=True):
         codes = 1 + 2 * np.arange(len(coin)) + 2 * game.own(host).start
         # A canary is there or not; where one record is replaced, it is there with either sign.
-        codes = codes + ~coin if game.replace else codes[coin]
+        codes = np.repeat(codes + ~coin if game.replace else codes[coin], game.together)
         at = game.own_short(host)
         codes = np.concatenate([codes, 1 + 2 * np.arange(at.start, at.stop)])
         planted[host] = torch.from_numpy(codes.astype(np.int64))

@@ -150,7 +150,8 @@ def family(claim: Claim) -> Family:
     <Family.SAMPLED: 'sampled'>
     """
     active = _active(claim)
-    if all(rate == 1.0 for _, rate, _ in active):
+    sure = all(len(event.moves.multiples) == 1 for event in claim.events if event.rate > 0.0)
+    if sure and all(rate == 1.0 for _, rate, _ in active):
         return Family.GAUSSIAN
     return Family.ANY if any(mult == 0.0 for mult, _, _ in active) else Family.SAMPLED
 
@@ -259,9 +260,14 @@ def declared_mu(claim: Claim) -> float:
 
     >>> declared_mu(Claim(rounds={(2.0, 1.0): 4}, adjacency="replace-one"))
     2.0
+    >>> from overhear.privacy.participation import group
+    >>> declared_mu(Claim(rounds={Event(2.0, group(3, 1.0)): 4}))  # three records of one person
+    3.0
     """
     everybody = {
-        event._replace(moves=always()): count
+        event._replace(
+            moves=always(), noise_multiplier=event.noise_multiplier / event.moves.largest
+        ): count
         for event, count in claim.events.items()
         if event.moves.rate > 0.0
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 from ...attacks.audit.agents.game import AgentGame, reason_against
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
@@ -11,7 +13,7 @@ from ...attacks.audit.observed_rows import shares_noise
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.guarantee import Guarantee, Unit
-from ...training.exposure.guarantees import run_epsilon, status_of
+from ...training.exposure.guarantees import group_of, run_epsilon, status_of
 from ...training.exposure.joint_sensitivities import (
     joint_sensitivities,
     joint_sensitivities_by_victim,
@@ -25,6 +27,7 @@ from ...training.tracing.trace import AlgorithmTrace, trace
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
+from .grouped import GroupedGame, group_name
 
 __all__ = ["game_of"]
 
@@ -97,7 +100,20 @@ def game_of(
         apart=shares_noise(traces, adversaries),
         batch_clipped=_clips_batches(built, of_unit),
     )
-    return game, against, ""
+    if p.records_per_person == 1 or setting.sampler is not None:
+        return game, against, ""
+    against += [
+        _proven(
+            g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds, group=True
+        )
+        for g in plan.guarantees
+        if g.adversary in adversaries
+    ]
+    if game.batch_clipped:  # several records move a clipped mean no further than one
+        return game, against, ""
+    named = {group_name(name, p.records_per_person): of for name, of in adversaries.items()}
+    group = replace(game, adversaries=named, linked=None, together=p.records_per_person)
+    return GroupedGame(single=game, group=group), against, ""
 
 
 def _traced(built: Built, multiplier: float) -> AlgorithmTrace:
@@ -187,22 +203,22 @@ def _proven(
     *,
     multiplier: float,
     rounds: int,
+    group: bool = False,
 ) -> Proven:
-    epsilon = run_epsilon(
-        exposure,
-        statement=stated.statement,
-        noise_multiplier=multiplier,
-        rounds=None if rounds == config.training.rounds else rounds,
-    )
+    """What is proven of one record, or of as many of one person as the statement speaks of."""
+    records = stated.statement.records_per_person if group else 1
+    audited = None if rounds == config.training.rounds else rounds
+    how: dict[str, Any] = {"statement": stated.statement, "noise_multiplier": multiplier}
+    epsilon = run_epsilon(exposure, rounds=audited, **how)
+    if group:
+        ((_, epsilon),) = group_of(exposure, epsilon, rounds=audited, **how)
     status = stated.status
     if status.is_finite != math.isfinite(epsilon):  # of fewer rounds than were planned
         status, _ = status_of(exposure, stated.statement, multiplier, epsilon=epsilon)
     return Proven(
-        name=stated.adversary,
+        name=group_name(stated.adversary, records) if group else stated.adversary,
         epsilon=epsilon,
         statement=stated.statement,
         status=status,
-        claim=claim_of(
-            exposure, statement=stated.statement, noise_multiplier=multiplier, rounds=rounds
-        ),
+        claim=claim_of(exposure, rounds=rounds, records=records, **how),
     )
