@@ -7,9 +7,10 @@ against -u; v = c^T M c and s = c^T W^T (what was seen less all that is known al
     add-or-remove-one    sum_t log(1 - q + q exp(s - v/2))
     replace-one          sum_t log(1 - q + q exp(s - v/2)) - log(1 - q + q exp(-s - v/2))
 
-of k records of one person with sum_j p_j exp(j s - j^2 v / 2), p_j that of Bin(k, q), in place of
-the sums; where a host's scores of a round do not tell of other noise than is declared (`strength`). What the
-noise alone adds to s is kept beside it, as it must be standard normal (`canary_noise`).
+where a host's scores of a round do not tell of other noise than is declared (`strength`). For k
+records of one person 1 - q + q exp(s - v/2) becomes sum_j p_j exp(j s - j^2 v / 2), p_j the chance
+of j of them to take part, Bin(k, q). What the noise alone adds to s is kept beside it, as it must
+be standard normal (`canary_noise`).
 
 Known is everything but whether the canary was planted: the models, the ordinary records' gradients,
 all other canaries. A combination of messages without noise decides the round by itself.

@@ -102,15 +102,22 @@ def game_of(
     )
     if p.records_per_person == 1 or setting.sampler is not None:
         return game, against, ""
-    against += [
+    several = [
         _proven(
-            g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds, group=True
+            g,
+            plan.exposures[g.adversary],
+            config,
+            multiplier=multiplier,
+            rounds=rounds,
+            group=True,
         )
         for g in plan.guarantees
         if g.adversary in adversaries
     ]
-    if game.batch_clipped:  # several records move a clipped mean no further than one
-        return game, against, ""
+    if game.batch_clipped:
+        why = "what several records of a batch move its clipped mean by is not scored"
+        return game, [*against, *(replace(one, why=why) for one in several)], ""
+    against += several
     named = {group_name(name, p.records_per_person): of for name, of in adversaries.items()}
     group = replace(game, adversaries=named, linked=None, together=p.records_per_person)
     return GroupedGame(single=game, group=group), against, ""

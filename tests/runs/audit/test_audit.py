@@ -391,3 +391,39 @@ def test_a_record_of_a_step_with_local_updates_is_refused_with_the_unit_that_is_
 ) -> None:
     assert main(["audit", str(of_agents), "--set", "privacy.unit=record"]) == 2
     assert "audit it with [privacy] unit='agent'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_several_records_of_one_person_are_audited_beside_one(
+    run_file: Path, tmp_path: Path, capsys
+) -> None:
+    """400 canaries of each kind: contradicted with probability .001 at most, over all seeds."""
+    sets = ["--set", "privacy.records_per_person=3"]
+    path = tmp_path / "persons.toml"
+    path.write_text(
+        RUN.replace('name = "dpdl"\nalpha = 0.5', 'name = "dp-dpsgd"'), encoding="utf-8"
+    )
+    folder = tmp_path / "run"
+    assert main(["train", str(path), *sets, "--out", str(folder)]) == 0
+    assert main(["audit", str(folder)]) == 0
+    found = Audit.parse((folder / "audit.json").read_bytes(), refusal="{}: {}".format)
+    by_name = {one.name: one for one in found.adversaries}
+    one, three = by_name["eavesdropper"], by_name["eavesdropper, 3 records"]
+    assert three.proven_epsilon > 2 * one.proven_epsilon
+    assert three.canaries >= one.canaries == 400
+    assert three.measured_epsilon is not None
+    assert [check.passed for check in found.checks] == [True] * 14
+    capsys.readouterr()
+    assert main(["report", str(folder)]) == 0
+    assert "eavesdropper, 3 records" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_several_records_in_a_clipped_mean_are_named_and_not_measured(run_file: Path) -> None:
+    sets = ["algorithm.clip=batch", "algorithm.name=whisper", "privacy.records_per_person=2"]
+    text = run_file.read_text(encoding="utf-8").replace("alpha = 0.5\n", "")
+    run_file.write_text(text, encoding="utf-8")
+    game, against = _game(run_file, *sets)
+    rows = {one.name: one.why for one in against}
+    assert "eavesdropper, 2 records" not in game.adversaries
+    assert "is not scored" in rows["eavesdropper, 2 records"]
+    assert rows["eavesdropper"] == ""
