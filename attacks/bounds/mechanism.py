@@ -150,8 +150,7 @@ def family(claim: Claim) -> Family:
     <Family.SAMPLED: 'sampled'>
     """
     active = _active(claim)
-    sure = all(len(event.moves.multiples) == 1 for event in claim.events if event.rate > 0.0)
-    if sure and all(rate == 1.0 for _, rate, _ in active):
+    if all(rate == 1.0 for _, rate, _ in active) and not _varies(claim):
         return Family.GAUSSIAN
     return Family.ANY if any(mult == 0.0 for mult, _, _ in active) else Family.SAMPLED
 
@@ -305,6 +304,12 @@ def _active(claim: Claim) -> list[tuple[float, float, int]]:
         for event, count in claim.events.items()
         if event.rate > 0.0 and event.noise_multiplier < math.inf
     ]
+
+
+def _varies(claim: Claim) -> bool:
+    """Whether a round moves by more than one multiple, none of them 0, as of several records."""
+    costly = (e for e in claim.events if e.rate > 0.0 and e.noise_multiplier < math.inf)
+    return any(len(event.moves.multiples) > 1 for event in costly)
 
 
 def _ever_sampled(claim: Claim) -> float:
