@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from unittest.mock import patch
 
 import numpy as np
 
-from overhear.attacks.audit import audit as audits_module
 from overhear.attacks.audit.audit import AGAIN, Proven, audit
 from overhear.attacks.audit.game import Played
 from overhear.attacks.bounds.guesses import Guesses
@@ -31,8 +29,20 @@ class Game:
 
     linked = None
 
-    def __init__(self, mus: dict[str, float], canaries: int) -> None:
-        self.adversaries, self.canaries = mus, canaries
+    def __init__(self, mus: dict[str, float], canaries: int, calls: list[int]) -> None:
+        self.adversaries, self.canaries, self.calls = mus, canaries, calls
+
+    def narrowed(self, name: str, *, linked: str | None) -> Game:
+        """See `overhear.attacks.audit.game.Game`."""
+        del linked
+        return Game({name: self.adversaries[name]}, self.canaries, self.calls)
+
+    def play(self, *, generator: np.random.Generator, progress: object = None) -> Played:
+        """See `overhear.attacks.audit.game.Game`."""
+        del progress
+        self.calls.append(self.canaries)
+        found = {n: simulated(mu, self.canaries, generator) for n, mu in self.adversaries.items()}
+        return Played(found, [])
 
 
 def simulated(mu: float, canaries: int, generator: np.random.Generator) -> Guesses:
@@ -80,20 +90,9 @@ def _row(scale: float, adversaries: int, *, audits: int, canaries: int) -> None:
     mus = {str(k): 1.0 / scale if k == 0 else 1.0 for k in range(adversaries)}
     ends, played, before, first = Counter[str](), 0, Counter[str](), 0
     for seed in range(audits):
-        calls = []
-
-        def play(game, *, generator, calls=calls, **_):  # type: ignore[no-untyped-def] # stands in
-            calls.append(game.canaries)
-            return Played(
-                {n: simulated(mu, game.canaries, generator) for n, mu in game.adversaries.items()},
-                [],
-            )
-
-        with (
-            patch.object(audits_module, "play", play),
-            patch.object(audits_module, "replace", _replaced),
-        ):
-            found = audit(Game(mus, canaries), proven, seed=seed)  # type: ignore[arg-type] # stands in
+        calls = list[int]()
+        of = Game(mus, canaries, calls)
+        found = audit(of, proven, seed=seed)  # type: ignore[arg-type] # stands in
         worst = {str(one.verdict) for one in found}
         first += any(v in worst for v in ("cleared", "suspicious", "contradicted"))
         ends[next((v for v in ("contradicted", "suspicious", "cleared") if v in worst), "-")] += 1
@@ -109,14 +108,6 @@ def _row(scale: float, adversaries: int, *, audits: int, canaries: int) -> None:
         f"{old['suspicious']} | {old['contradicted']} |",
         flush=True,
     )
-
-
-def _replaced(held, **changes):  # type: ignore[no-untyped-def] # stands in for dataclasses.replace
-    if isinstance(held, Game):
-        return Game(changes["adversaries"], changes.get("canaries", held.canaries))
-    from dataclasses import replace
-
-    return replace(held, **changes)
 
 
 def _before(mus: dict[str, float], canaries: int, claim: Claim, proven: float, seed: int) -> str:

@@ -62,7 +62,7 @@ def _row(epsilon: float, rate: float, rounds: int, *, audits: int, canaries: int
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
     found, spent = [], []
     for seed in range(audits):
-        game, against = game_of(config, built, plan, multiplier=plan.noise_multiplier)
+        game, against, _ = game_of(config, built, plan, multiplier=plan.noise_multiplier)
         assert game is not None  # noqa: S101 # the eavesdropper is measured
         start = time.process_time()
         (one,) = [a for a in audit(game, against, seed=seed) if a.proven.name == "eavesdropper"]

@@ -50,9 +50,7 @@ from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
 from ..bounds.power import LEAST_SHARE, canaries_for
 from ..watching.result import Check
 from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
-from .canary_checks import canary_checks
-from .game import MOST, CanaryGame, LinkGuesses, Played, Progress, play
-from .layout_clipping import layout_check
+from .game import MOST, Game, LinkGuesses, Played, Progress
 from .message_bounds import LinkBound, link_bounds
 
 __all__ = [
@@ -70,7 +68,7 @@ _LEAST_RISK = 1e-14  # of one look
 
 
 def audit(
-    game: CanaryGame,
+    game: Game,
     against: Sequence[Proven],
     *,
     seed: int,
@@ -98,11 +96,9 @@ def audit(
         raise InputError(f"confidence={confidence} must lie in (0.5, 1), such as 0.95")
     if seed < 0:
         raise InputError(f"seed={seed} must be at least 0")
-    played = play(game, generator=_coins(seed, 0), progress=progress)
+    played = game.play(generator=_coins(seed, 0), progress=progress)
     if checks is not None:
-        checks += canary_checks(played.noise, replace=game.replace)
-        if not game.batch_clipped:
-            checks.append(layout_check(game.setting))
+        checks += game.checks(played)
     of_links = LINKS * (1.0 - confidence) if game.linked is not None else 0.0
     looks = [
         _first_look(game, one, played, before or {}, confidence=confidence, of_links=of_links)
@@ -144,7 +140,7 @@ class _Rules:
 class _Look:
     """What a second look plays, and what it knows of the first."""
 
-    game: CanaryGame
+    game: Game
     seed: int
     place: int
     first: Guesses
@@ -152,7 +148,7 @@ class _Look:
 
 
 def _first_look(
-    game: CanaryGame,
+    game: Game,
     one: Proven,
     played: Played,
     before: Mapping[str, Evidence],
@@ -241,13 +237,13 @@ def _second_look(one: Audited, look: _Look, rules: _Rules) -> Audited:
     """Play fresh canaries until the evidence is decisive, or all of them are played."""
     name, proven, evidence = one.proven.name, one.proven, one.evidence
     linked = name if any(link.exceeded for link in one.links) else None
-    game = replace(look.game, adversaries={name: look.game.adversaries[name]}, linked=linked)
+    game = look.game.narrowed(name, linked=linked)
     threshold = best_threshold(look.first.scores, look.first.included)
     attempt = 1 if evidence is None else len(evidence.looks) + 1
     parts: list[Played] = []
     for part in range(AGAIN):
         coins = _coins(look.seed, 1, look.place, part)
-        parts.append(play(game, generator=coins, progress=look.progress))
+        parts.append(game.play(generator=coins, progress=look.progress))
         if evidence is None:
             continue
         guesses = parts[-1].guesses[name]
@@ -312,7 +308,12 @@ def _bounds(guesses: Guesses, proven: Proven, *, confidence: float) -> list[Lowe
 
 
 def claim_of(
-    sensitivity: JointSensitivity, *, statement: Statement, noise_multiplier: float, rounds: int
+    sensitivity: JointSensitivity,
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+    rounds: int,
+    records: int = 1,
 ) -> Claim:
     """The mechanism that a joint sensitivity is accounted as; without noise where nothing protects.
 
@@ -321,6 +322,7 @@ def claim_of(
         statement: of the epsilon that is audited.
         noise_multiplier: of the run.
         rounds: how many of the run's are audited.
+        records: of one person, that are there or not together.
 
     Raises:
         UnsupportedView: a noise multiplier at which the sensitivity was not looked at.
@@ -338,12 +340,16 @@ def claim_of(
     inside = [r for r in of_rounds if r.joint_sensitivity > 0 and r.sampling_rate > 0]
     if not inside:  # nothing is released
         return Claim(rounds={(math.inf, 1.0): 1}, adjacency=statement.adjacency)
-    counts = counted(inside, noise_multiplier, statement.adjacency)
+    counts = counted(inside, noise_multiplier, statement.adjacency, records=records)
     return Claim(rounds=counts, adjacency=statement.adjacency)
 
 
 def hosts_of(
-    exposures: Mapping[str, Sequence[JointSensitivity]], *, canaries: int, encrypted: bool
+    exposures: Mapping[str, Sequence[JointSensitivity]],
+    *,
+    canaries: int,
+    encrypted: bool,
+    most: int = MOST,
 ) -> dict[str, dict[int, Adversary]]:
     """Who looks on whose canaries, by adversary name: each host is a worst victim of the adversary.
 
@@ -352,8 +358,9 @@ def hosts_of(
 
     Args:
         exposures: of every agent to each adversary.
-        canaries: as many as hosts are to hold; an agent holds `MOST` at once.
+        canaries: as many as hosts are to hold.
         encrypted: outsiders see final models alone.
+        most: how many an agent holds at once.
     """
     worst: dict[str, dict[int, Adversary]] = {}
     for name, every in exposures.items():
@@ -362,7 +369,7 @@ def hosts_of(
         if top > 0:
             alike = [e for e in usable if e.sum_of_squares >= top * (1 - 1e-9)]
             worst[name] = {e.victim: _sight(e.adversary, encrypted=encrypted) for e in alike}
-    wanted = -(-canaries // MOST)
+    wanted = -(-canaries // most)
     hosts: list[int] = []
     for of in worst.values():  # each adversary has a host
         if not set(of) & set(hosts):

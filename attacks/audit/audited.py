@@ -41,6 +41,7 @@ class Proven:
         statement: what it is said of.
         status: what is known of epsilon.
         claim: the mechanism that it is the epsilon of; without noise where it is infinite.
+        why: no canary can measure it; empty where one can.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Proven:
     statement: Statement
     status: Status
     claim: Claim
+    why: str = ""
 
     @property
     def delta(self) -> float:
@@ -189,7 +191,11 @@ def not_measured(proven: Proven, measured: Sequence[Audited], *, why: str = "") 
         measured: the others.
         why: that reason; by default what its rounds or its view are.
     """
-    why = why or "all of its rounds are one release, in which no round can be scored by itself"
+    why = (
+        why
+        or proven.why
+        or "all of its rounds are one release, in which no round can be scored by itself"
+    )
     if proven.name == SINGLE_MESSAGE.name:
         why = "it is no adversary that exists"
         for one in measured:

@@ -181,7 +181,7 @@ class Released(NamedTuple):
         owners, holders: (rows,) the model owner and the data owner of each row.
         batches: the ordinary records of each data owner.
         present: (holders, n) which canaries were in each data owner's batch: 1, -1 for the opposite
-            vector of a replace-one game, 0 for absent.
+            vector of a replace-one game, 0 for absent; of several records of one person how many.
         signs: (rows, n) the sign of each canary in each row.
         norms: (holders, n) of each canary's gradient before clipping, in clip norms.
         clip_norm, coefficients: of the call.
@@ -242,14 +242,14 @@ class PlantedGradients:
         owners = torch.as_tensor(pairs[0], dtype=torch.int64).cpu()
         holders = torch.as_tensor(pairs[1], dtype=torch.int64).cpu()
         signs = self._generator.integers(2, size=(len(owners), self._count)) * 2 - 1
-        present = np.zeros((len(batches), self._count), dtype=np.int8)
+        present = np.zeros((len(batches), self._count), dtype=np.int16)
         ordinary, canaries = list[Batch](), list[tuple[Batch, np.ndarray]]()
         for d, (inputs, targets) in enumerate(batches):
             own, codes = uncoded(targets)
             planted = codes > 0
             ordinary.append((inputs[~planted], own[~planted]))
             code = (codes[planted] - 1).cpu().numpy()
-            present[d, code // 2] = 1 - 2 * (code % 2)
+            np.add.at(present[d], code // 2, 1 - 2 * (code % 2))
             canaries.append(((inputs[planted], own[planted]), code))
         norms = self._norms
         if norms is None:

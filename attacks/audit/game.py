@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -27,19 +27,75 @@ from ...training.engine.transcript import Transcript
 from ...training.tracing.trace import AlgorithmTrace
 from ..bounds.guesses import Guesses
 from ..watching.on_host import on_host
+from ..watching.result import Check
 from .canaries import LENGTH, CanaryTask, Directions, PlantedGradients, drawn_norms
+from .canary_checks import canary_checks
 from .canary_noise import CanaryNoise, Residue, gathered
 from .coded import with_codes
-from .observed_rows import ObservedRows
+from .layout_clipping import layout_check
 from .scores import HappenedRound, Scorer
 
-__all__ = ["MOST", "CanaryGame", "LinkGuesses", "Played", "Progress", "play", "shares_noise"]
+__all__ = [
+    "MOST",
+    "CanaryGame",
+    "Game",
+    "LinkGuesses",
+    "Played",
+    "Progress",
+    "play",
+]
 
 
 MOST = 250  # canaries of an agent in one run
 SHORT = 25  # of so many one more is planted that is shorter than the clip norm
 Progress = Callable[[int, int], None]
 _Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
+
+
+class Game(Protocol):
+    """What an audit plays: canaries that are records, or all data of an agent."""
+
+    @property
+    def traces(self) -> AlgorithmTrace:
+        """Of the algorithm at the noise of the run."""
+        ...
+
+    @property
+    def adversaries(self) -> Mapping[str, Mapping[int, Adversary]]:
+        """By name and host, whose view is scored."""
+        ...
+
+    @property
+    def linked(self) -> str | None:
+        """The adversary of whose view each message is scored by itself, too; None for none."""
+        ...
+
+    @property
+    def hosts(self) -> list[int]:
+        """The agents who hold canaries."""
+        ...
+
+    @property
+    def runs(self) -> int:
+        """How many runs share the canaries."""
+        ...
+
+    @property
+    def of_each(self) -> int:
+        """Canaries of a host in a run."""
+        ...
+
+    def narrowed(self, name: str, *, linked: str | None) -> Game:
+        """The same with one adversary."""
+        ...
+
+    def checks(self, played: Played) -> list[Check]:
+        """Checks of a game that was played, and of how its canaries are clipped."""
+        ...
+
+    def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
+        """Plant, run and score."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +115,7 @@ class CanaryGame:
         apart: whether hosts need directions of their own, because what is scored of one shares
             noise with what is scored of another, and their errors would go together.
         batch_clipped: whether a batch's mean is clipped, so that an agent can hold one canary only.
+        together: how many records of one person a canary is, all of one direction and sign.
     """
 
     setting: Setting
@@ -72,6 +129,7 @@ class CanaryGame:
     replace: bool = False
     apart: bool = False
     batch_clipped: bool = False
+    together: int = 1
 
     def __post_init__(self) -> None:
         """Check that there is something to plant and somebody to look on."""
@@ -83,6 +141,11 @@ class CanaryGame:
             raise InputError(
                 f"{len(self.hosts)} hosts need a direction each, but there are {self.dimension} "
                 "coordinates; audit fewer canaries, or a larger model"
+            )
+        if self.together > 1 and (self.batch_clipped or self.linked is not None):
+            raise InputError(
+                f"together={self.together} records of one person are scored in sums, and not in "
+                "clipped means nor message by message"
             )
         if not 0 < self.clip_norm < math.inf:
             raise InputError(
@@ -110,7 +173,8 @@ class CanaryGame:
     @property
     def runs(self) -> int:
         """How many runs share the canaries."""
-        most = 1 if self.batch_clipped else max(1, min(MOST, self.room - self.short))
+        held = max(1, MOST // self.together)  # so that no agent has many more records
+        most = 1 if self.batch_clipped else max(1, min(held, self.room - self.short))
         return -(-self.canaries // (most * len(self.hosts)))
 
     @property
@@ -141,6 +205,19 @@ class CanaryGame:
     def of_each(self) -> int:
         """Canaries of a host in a run."""
         return -(-self.canaries // (self.runs * len(self.hosts)))
+
+    def narrowed(self, name: str, *, linked: str | None) -> CanaryGame:
+        """The same with one adversary."""
+        return replace(self, adversaries={name: self.adversaries[name]}, linked=linked)
+
+    def checks(self, played: Played) -> list[Check]:
+        """Checks of a game that was played, and of clipping in the run's own layout."""
+        found = canary_checks(played.noise, replace=self.replace)
+        return found if self.batch_clipped else [*found, layout_check(self.setting)]
+
+    def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
+        """See `play`."""
+        return play(self, generator=generator, progress=progress)
 
 
 class LinkGuesses(NamedTuple):
@@ -254,6 +331,7 @@ def _one_run(
         replace=game.replace,
         linked=game.linked,
         own={h: np.r_[game.own(h), game.own_short(h)] for h in game.hosts},
+        together=game.together,
     )
     transcript = Transcript()
     engine = Engine(
@@ -298,57 +376,8 @@ def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Held]:
     for host, coin in zip(game.hosts, coins, strict=True):
         codes = 1 + 2 * np.arange(len(coin)) + 2 * game.own(host).start
         # A canary is there or not; where one record is replaced, it is there with either sign.
-        codes = codes + ~coin if game.replace else codes[coin]
+        codes = np.repeat(codes + ~coin if game.replace else codes[coin], game.together)
         at = game.own_short(host)
         codes = np.concatenate([codes, 1 + 2 * np.arange(at.start, at.stop)])
         planted[host] = torch.from_numpy(codes.astype(np.int64))
     return [with_codes(held, planted.get(agent, none)) for agent, held in enumerate(shards)]
-
-
-_MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared
-_NOTHING = 1e-9  # correlation that rounding may leave
-
-
-def shares_noise(
-    traces: AlgorithmTrace, adversaries: Mapping[str, Mapping[int, Adversary]]
-) -> bool:
-    """Whether two hosts' scores go together in the view of any adversary.
-
-    Canaries of two hosts along the same direction then meet the same noise, their errors go
-    together, and a limit that takes errors for independent does not hold. Filters W_v and W_w
-    share noise where W_v^T S W_w is not zero.
-
-    Args:
-        traces: of the run at its noise.
-        adversaries: by name and host, whose view is scored.
-    """
-    parts = [traces.start, *(one for one, _ in traces.rounds)]
-    distinct = list({id(one): one for one in parts if one.has_contributions}.values())
-    if len(distinct) > _MOST_TRACES:
-        return True
-    for of in adversaries.values():
-        observed: dict[str, list[int]] = {}
-        for host, who in of.items():
-            observed.setdefault(who.name, []).append(host)
-        # Other views of the same messages hold the same noise.
-        seen = {who.name: who for who in of.values()}
-        for one in distinct:
-            weights = []
-            for name, hosts in observed.items():
-                rows = ObservedRows(one, seen[name])
-                for host in hosts:
-                    weights.append(rows.noise_of(host))
-            if _together(weights):
-                return True
-    return False
-
-
-def _together(parts: list[np.ndarray]) -> bool:
-    """Whether rows of different parts, (K, sources) each, are correlated."""
-    norms = [np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
-    units = [part / np.where(n > 0, n, 1.0) for part, n in zip(parts, norms, strict=True)]
-    return any(
-        float(np.abs(units[i] @ units[j].T).max(initial=0.0)) > _NOTHING
-        for i in range(len(units))
-        for j in range(i)
-    )

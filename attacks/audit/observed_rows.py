@@ -25,13 +25,18 @@ from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.scripts import state_column
+from ...training.tracing.trace import AlgorithmTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scipy.sparse import csr_array
 
+__all__ = ["ObservedRows", "Projected", "shares_noise"]
+
 Project = Callable[[Tensor], Tensor]  # (rows, D) to (rows, n)
+_MOST_TRACES = 4  # of a run whose rounds differ; of more, noise is taken for shared
+_NOTHING = 1e-9  # correlation that rounding may leave
 
 
 class Projected:
@@ -211,3 +216,48 @@ class ObservedRows:
             if weight is not None:
                 seen = seen - weight @ project(value)[told]
         return np.asarray(seen)
+
+
+def shares_noise(
+    traces: AlgorithmTrace, adversaries: Mapping[str, Mapping[int, Adversary]]
+) -> bool:
+    """Whether two hosts' scores go together in the view of any adversary.
+
+    Canaries of two hosts along the same direction then meet the same noise, their errors go
+    together, and a limit that takes errors for independent does not hold. Filters W_v and W_w
+    share noise where W_v^T S W_w is not zero.
+
+    Args:
+        traces: of the run at its noise.
+        adversaries: by name and host, whose view is scored.
+    """
+    parts = [traces.start, *(one for one, _ in traces.rounds)]
+    distinct = list({id(one): one for one in parts if one.has_contributions}.values())
+    if len(distinct) > _MOST_TRACES:
+        return True
+    for of in adversaries.values():
+        observed: dict[str, list[int]] = {}
+        for host, who in of.items():
+            observed.setdefault(who.name, []).append(host)
+        # Other views of the same messages hold the same noise.
+        seen = {who.name: who for who in of.values()}
+        for one in distinct:
+            weights = []
+            for name, hosts in observed.items():
+                rows = ObservedRows(one, seen[name])
+                for host in hosts:
+                    weights.append(rows.noise_of(host))
+            if _together(weights):
+                return True
+    return False
+
+
+def _together(parts: list[np.ndarray]) -> bool:
+    """Whether rows of different parts, (K, sources) each, are correlated."""
+    norms = [np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    units = [part / np.where(n > 0, n, 1.0) for part, n in zip(parts, norms, strict=True)]
+    return any(
+        float(np.abs(units[i] @ units[j].T).max(initial=0.0)) > _NOTHING
+        for i in range(len(units))
+        for j in range(i)
+    )

@@ -7,8 +7,10 @@ against -u; v = c^T M c and s = c^T W^T (what was seen less all that is known al
     add-or-remove-one    sum_t log(1 - q + q exp(s - v/2))
     replace-one          sum_t log(1 - q + q exp(s - v/2)) - log(1 - q + q exp(-s - v/2))
 
-where a host's scores of a round do not tell of other noise than is declared (`strength`). What the
-noise alone adds to s is kept beside it, as it must be standard normal (`canary_noise`).
+where a host's scores of a round do not tell of other noise than is declared (`strength`). For k
+records of one person 1 - q + q exp(s - v/2) becomes sum_j p_j exp(j s - j^2 v / 2), p_j the chance
+of j of them to take part, Bin(k, q). What the noise alone adds to s is kept beside it, as it must
+be standard normal (`canary_noise`).
 
 Known is everything but whether the canary was planted: the models, the ordinary records' gradients,
 all other canaries. A combination of messages without noise decides the round by itself.
@@ -36,7 +38,7 @@ from ..watching.reference_sums import Oracle
 from .canaries import LENGTH, Directions, Released
 from .canary_noise import Residue
 from .observed_rows import ObservedRows, Projected
-from .strength import likeliest, log_mixture
+from .strength import likeliest, log_mixture, log_moved
 
 Array = NDArray[np.float64]
 _DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
@@ -84,7 +86,8 @@ class Planted:
     Attributes:
         clean: (contributions, n) ordinary records' gradients along the canaries' directions.
         size: (contributions, n) what a canary adds where it takes part, with its sign.
-        part: (contributions, n) which take part: 1, -1 for the opposite vector, 0 for none.
+        part: (contributions, n) which take part: 1, -1 for the opposite vector, 0 for none; of
+            several records of one person how many.
         norms: (contributions, n) of the canaries' gradients before clipping, in clip norms.
     """
 
@@ -105,6 +108,7 @@ class Scorer:
         replace: whether the game is +u against -u.
         linked: the adversary of whose view each message is scored by itself, too; None for none.
         own: by host, which directions have canaries of its own; all by default.
+        together: how many records of one person a canary is.
 
     Attributes:
         scores: by adversary and host, (n,).
@@ -123,7 +127,9 @@ class Scorer:
         replace: bool,
         linked: str | None = None,
         own: Mapping[int, NDArray[np.int64]] | None = None,
+        together: int = 1,
     ) -> None:
+        self._together = together
         self._own = own or {}
         self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
         self._oracle, self._linked = Oracle(objective), linked
@@ -197,10 +203,11 @@ class Scorer:
             v = ((found.information @ size) * size).sum(axis=0)
             norms = planted.norms[mine[0]]
             guessed = own[norms[own] >= 1.0]
-            strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace)
-            ratio = log_mixture(strength.exponent(s, v), q)
+            k = self._together
+            strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace, together=k)
+            ratio = log_moved(strength, s, v, q=q, together=k)
             if self._replace:
-                ratio = ratio - log_mixture(strength.exponent(-s, v), q)
+                ratio = ratio - log_moved(strength, -s, v, q=q, together=k)
             if found.is_perfect:
                 shown = found.revealing @ left
                 ratio = self._decided(shown, found.revealed @ size, q)
@@ -216,7 +223,7 @@ class Scorer:
                     rate=q,
                     standard=(alone / np.sqrt(v))[own],
                     information=v[own],
-                    part=planted.part[mine[0]][own],
+                    part=np.sign(planted.part[mine[0]][own]),
                     sign=np.sign(size.sum(axis=0))[own],
                     norms=norms[own],
                 )
@@ -266,7 +273,7 @@ class Scorer:
         of = np.abs(whole).argmax(axis=0)
         every = np.arange(whole.shape[1])
         share = shown[of, every] / whole[of, every]
-        out = math.log1p(-q) if q < 1 else -math.inf
+        out = self._together * math.log1p(-q) if q < 1 else -math.inf
         if self._replace:
             away = np.where(share < -0.5, -math.inf, 0.0)
             return np.where(share > 0.5, math.inf, away)

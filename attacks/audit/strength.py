@@ -24,9 +24,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy.participation import group
+
 Array = NDArray[np.float64]
 
-__all__ = ["DECLARED", "Strength", "likeliest", "log_mixture"]
+__all__ = ["DECLARED", "Strength", "likeliest", "log_mixture", "log_moved"]
 
 SURE = 8.0  # nats by which others must explain the scores better than what is declared
 
@@ -50,7 +52,7 @@ _ALL = [
 ]
 
 
-def likeliest(s: Array, v: Array, *, q: float, replace: bool) -> Strength:
+def likeliest(s: Array, v: Array, *, q: float, replace: bool, together: int = 1) -> Strength:
     """The gain and noise of a grid that explain (n,) statistics best; what is declared if in doubt.
 
     Args:
@@ -58,6 +60,7 @@ def likeliest(s: Array, v: Array, *, q: float, replace: bool) -> Strength:
         v: its variance, and its mean with the canary, (n,).
         q: chance that a record that is there takes part.
         replace: whether the game is +u against -u.
+        together: how many records of one person a canary is.
 
     >>> rng = np.random.default_rng(0)
     >>> v = np.full(500, 2.0)
@@ -70,24 +73,56 @@ def likeliest(s: Array, v: Array, *, q: float, replace: bool) -> Strength:
     if not told.any():
         return DECLARED
     s, v = s[told], v[told]
-    declared = _explained(DECLARED, s, v, q=q, replace=replace)
-    if all(_explained(one, s, v, q=q, replace=replace) < declared + 1.0 for one in _FIRST):
+
+    def explained(one: Strength) -> float:
+        return _explained(one, s, v, q=q, replace=replace, together=together)
+
+    declared = explained(DECLARED)
+    if all(explained(one) < declared + 1.0 for one in _FIRST):
         return DECLARED
-    found = {one: _explained(one, s, v, q=q, replace=replace) for one in _ALL}
+    found = {one: explained(one) for one in _ALL}
     best = max(found, key=lambda one: found[one])
     return best if found[best] > declared + SURE else DECLARED
 
 
-def _explained(one: Strength, s: Array, v: Array, *, q: float, replace: bool) -> float:
+def _explained(
+    one: Strength, s: Array, v: Array, *, q: float, replace: bool, together: int
+) -> float:
     """Log-likelihood of the statistics, but for what all strengths share."""
-    ratio = one.exponent(s, v)
-    if replace:
-        ratio = np.logaddexp(ratio, one.exponent(-s, v)) - math.log(2.0)
-        mixed = log_mixture(ratio, q)
-    else:
-        mixed = log_mixture(ratio, 0.5 * q)
+    there = log_moved(one, s, v, q=q, together=together)
+    other = log_moved(one, -s, v, q=q, together=together) if replace else np.zeros_like(s)
+    mixed = np.logaddexp(there, other) - math.log(2.0)
     alone = -0.5 * s**2 / v / one.noise**2 - math.log(one.noise)
     return float((mixed + alone).sum())
+
+
+def log_moved(strength: Strength, s: Array, v: Array, *, q: float, together: int = 1) -> Array:
+    """(n,) log-likelihood ratios of canaries that are there, of each record by a coin of its own.
+
+    The log of the sum over j of p_j exp(j s - j^2 v / 2), p_j the chance that j of `together`
+    records take part.
+
+    Args:
+        strength: what they add, and how much noise there is.
+        s: of one record, with what they add in it.
+        v: of one record.
+        q: chance of each record to take part.
+        together: how many records of one person a canary is.
+
+    >>> s, v = np.array([1.0]), np.array([2.0])
+    >>> log_moved(DECLARED, s, v, q=0.5, together=2).round(4).tolist()
+    [-0.2436]
+    >>> log_moved(DECLARED, s, v, q=1.0, together=2).tolist()
+    [-2.0]
+    """
+    if together == 1:
+        return log_mixture(strength.exponent(s, v), q)
+    moves = group(together, q)
+    parts = [
+        math.log(p) + strength.exponent(j * s, j**2 * v)
+        for j, p in zip(moves.multiples, moves.probabilities, strict=True)
+    ]
+    return np.asarray(np.logaddexp.reduce(parts))
 
 
 def log_mixture(exponent: Array, q: float) -> Array:

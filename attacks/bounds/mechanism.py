@@ -150,7 +150,7 @@ def family(claim: Claim) -> Family:
     <Family.SAMPLED: 'sampled'>
     """
     active = _active(claim)
-    if all(rate == 1.0 for _, rate, _ in active):
+    if all(rate == 1.0 for _, rate, _ in active) and not _varies(claim):
         return Family.GAUSSIAN
     return Family.ANY if any(mult == 0.0 for mult, _, _ in active) else Family.SAMPLED
 
@@ -259,9 +259,14 @@ def declared_mu(claim: Claim) -> float:
 
     >>> declared_mu(Claim(rounds={(2.0, 1.0): 4}, adjacency="replace-one"))
     2.0
+    >>> from overhear.privacy.participation import group
+    >>> declared_mu(Claim(rounds={Event(2.0, group(3, 1.0)): 4}))  # three records of one person
+    3.0
     """
     everybody = {
-        event._replace(moves=always()): count
+        event._replace(
+            moves=always(), noise_multiplier=event.noise_multiplier / event.moves.largest
+        ): count
         for event, count in claim.events.items()
         if event.moves.rate > 0.0
     }
@@ -299,6 +304,12 @@ def _active(claim: Claim) -> list[tuple[float, float, int]]:
         for event, count in claim.events.items()
         if event.rate > 0.0 and event.noise_multiplier < math.inf
     ]
+
+
+def _varies(claim: Claim) -> bool:
+    """Whether a round moves by more than one multiple, none of them 0, as of several records."""
+    costly = (e for e in claim.events if e.rate > 0.0 and e.noise_multiplier < math.inf)
+    return any(len(event.moves.multiples) > 1 for event in costly)
 
 
 def _ever_sampled(claim: Claim) -> float:

@@ -18,6 +18,8 @@ that are fixed meet again as a whole (in common at one lag, and unevenly); a bat
 more agrees with an earlier one in all records; one seed for two agents, or for two batches of a
 round, draws the same positions. Rounds beyond those that ran are drawn as
 the engine would draw them, without training.
+
+The secret cohorts of a step are held to the same laws, with agents in place of records.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...training.engine.recording import WholeCall
 from ...training.tracing.linear_forms import Contributions
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..watching.watched_run import WatchedRound, WatchedRun
+from .cohorts import cohorts_of, note_recorded, rates_of_cohorts
 from .schemes import enough_rounds, test_schemes
 
 __all__ = ["Batches", "sampler_check", "test_batches"]
@@ -39,6 +43,7 @@ _NAME = "sampler"
 _VARIANCE = 25.0  # of a record's participations, which decides how many rounds are drawn
 _MOST_DRAWS = 2e7  # records times rounds
 _FEWEST_ROUNDS = 40
+_RECORDS_OF_COHORT = 1000  # as which an agent counts, as drawing its coin takes so much longer
 _MOST_LAG_WORK = 1e9  # records times rounds times lags
 
 
@@ -88,11 +93,16 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
         for one in every:
             of_call = int(one.call)
             test_schemes(found, sampler, one.members, call=of_call, rate=one.rate)
+    cohorts = _cohorts(found, run)
+    test_batches(found, cohorts)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
     declared = f"sampling rates ({rates})"
     if sampler is not None:
         declared = f"scheme ({sampler.scheme}, {sampler.drawn[0].size} records)"
-    drawn = max((len(of.members[0]) for of in every), default=0)
+    if cohorts:
+        coins = ", ".join(f"{of.rate:.4g}" for of in cohorts)
+        declared += f" and secret cohorts of agents at the declared rates ({coins})"
+    drawn = max((len(of.members[0]) for of in [*every, *cohorts]), default=0)
     words = (
         f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
         f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
@@ -126,9 +136,15 @@ def test_batches(found: Finding, every: Sequence[Batches]) -> None:
 
 def _rates(run: WatchedRun, watched: WatchedRound) -> dict[int, float]:
     """The declared sampling rate of each call of `draw` whose batch is used."""
+    rate, found = run.setting.sampling_rate, dict[int, float]()
     groups = [g for g in watched.trace.groups if isinstance(g, Contributions)]
-    rate = run.setting.sampling_rate
-    return {g.batch: rate if g.sampling_rate is None else g.sampling_rate for g in groups}
+    for g, call in zip(groups, watched.recorded.calls, strict=True):
+        if isinstance(call, WholeCall):  # of several batches, of all data, or of a cohort
+            of_batches = zip(call.batches, g.drawn.rates, strict=False)
+            found |= {batch: rate if own is None else own for batch, own in of_batches}
+        elif g.cohort is None and call is not None:
+            found[g.batch] = rate if g.sampling_rate is None else g.sampling_rate
+    return found
 
 
 def _positions(run: WatchedRun, *, round: int, call: int, agent: int, rate: float) -> np.ndarray:
@@ -184,6 +200,17 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
                 found.note(1.0 if once else 0.0, tests=0 if once else 1, what=what)
         every.append(Batches(call, rate, members))
     return every
+
+
+def _cohorts(found: Finding, run: WatchedRun) -> list[Batches]:
+    """Secret cohorts as batches of one holder, whose records are the agents."""
+    found_in = []
+    for call, rate in sorted(rates_of_cohorts(run).items()):
+        note_recorded(found, run, call=call, rate=rate)
+        count = max(_enough(rate, _RECORDS_OF_COHORT * run.setting.graph.agents), len(run.rounds))
+        of = f"the secret cohort {call}, with agents as records"
+        found_in.append(Batches(of, rate, [cohorts_of(run, call=call, rate=rate, rounds=count)]))
+    return found_in
 
 
 def _enough(rate: float, records: int) -> int:

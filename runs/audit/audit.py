@@ -210,7 +210,7 @@ def audit_config(
     )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     p = check_auditable(config, built, multiplier=multiplier)
-    game, against = game_of(config, built, plan, multiplier=multiplier)
+    game, against, why = game_of(config, built, plan, multiplier=multiplier)
 
     def show(done: int, total: int, what: str) -> None:
         if progress is not None:
@@ -234,8 +234,7 @@ def audit_config(
         of_noise = config.training.evaluation_noise_seed
         checks += folder_checks(folder, built, multiplier=multiplier, noise_seed=of_noise)
     # A run that is not what was traced cannot be scored by its trace.
-    why = ""
-    if built.setting.sampler is not None:
+    if built.setting.sampler is not None and not _is_of_agents(config):
         scheme = built.setting.sampler.scheme
         game, why = None, f"canaries are scored in Poisson batches alone, not in {scheme} ones"
     if not all(one.as_traced for one in checks):
@@ -276,18 +275,13 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
             f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
             "audit; attack it instead"
         )
-    if Unit(config.privacy.unit) is Unit.AGENT:
-        raise InputError(
-            "[privacy] unit='agent' cannot be audited: the canaries of an audit are records, and "
-            "no game with all data of an agent is played here; audit a run file with "
-            "unit='record', or rely on the checks of `overhear.testing`"
-        )
     if Unit(config.privacy.unit) is Unit.USER:
         raise InputError(
             "[privacy] unit='user' cannot be audited: the canaries of an audit are single records; "
             "audit the same run file with unit='record', which says what one record loses"
         )
-    check_by_records(built, multiplier=multiplier)
+    if not _is_of_agents(config):
+        check_by_records(built, multiplier=multiplier)
     if multiplier == 0:
         raise InputError("the noise multiplier is 0: nothing is hidden that could be measured")
     if config.privacy.holders is not None:
@@ -297,6 +291,11 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
             "audit the same run file without holders, which says what one record loses"
         )
     return config.privacy
+
+
+def _is_of_agents(config: RunFile) -> bool:
+    """Whether all data of an agent are hidden, and not single records."""
+    return config.privacy is not None and Unit(config.privacy.unit) is Unit.AGENT
 
 
 def check_by_records(built: Built, *, multiplier: float) -> None:
@@ -315,7 +314,8 @@ def check_by_records(built: Built, *, multiplier: float) -> None:
         raise InputError(
             "a step with round.local_update or round.cohort cannot be audited: its contributions "
             "are no sums of records' gradients, in which canaries could be planted; "
-            "`overhear.testing.check_algorithm` checks that it does what was traced"
+            "audit it with [privacy] unit='agent', which plants all data of an agent, or use "
+            "`overhear.testing.check_algorithm`, which checks that it does what was traced"
         )
 
 

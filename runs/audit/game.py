@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
+from ...attacks.audit.agents.game import AgentGame, reason_against
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
-from ...attacks.audit.game import CanaryGame, shares_noise
+from ...attacks.audit.game import MOST, CanaryGame, Game
+from ...attacks.audit.observed_rows import shares_noise
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
-from ...privacy.guarantee import Guarantee
-from ...training.exposure.guarantees import run_epsilon, status_of
+from ...privacy.guarantee import Guarantee, Unit
+from ...training.exposure.guarantees import group_of, run_epsilon, status_of
 from ...training.exposure.joint_sensitivities import (
     joint_sensitivities,
     joint_sensitivities_by_victim,
 )
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
+from ...training.models.parameters import sizes_of
+from ...training.tracing.agents import at_unit
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import AlgorithmTrace, trace
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile
+from .grouped import GroupedGame, group_name
 
 __all__ = ["game_of"]
 
@@ -29,41 +36,57 @@ _LINKED = "eavesdropper"  # the adversary who sees every message, so that each c
 
 def game_of(
     config: RunFile, built: Built, plan: Plan, *, multiplier: float
-) -> tuple[CanaryGame | None, list[Proven]]:
-    """The game, None where no adversary can be scored round by round, and what is proven.
+) -> tuple[Game | None, list[Proven], str]:
+    """The game, what is proven, and why there is no game where there is none.
 
     Args:
         config: the run file; it has [privacy].
         built: its objects.
         plan: its plan.
         multiplier: noise multiplier of the run.
+
+    Returns:
+        No game where no adversary can be scored round by round; the reason is empty where each row
+        has its own.
     """
     p = config.privacy
     assert p is not None  # noqa: S101 # checked by the caller
     setting, rounds = built.setting, config.audit.rounds or config.training.rounds
+    unit = Unit(p.unit)
     encrypted = config.graph.links == "encrypted"
-    unit = built.bound(1.0)
-    of_unit = trace(
-        unit.init, unit.step, graph=setting.graph, rounds=built.rounds, noise_multiplier=1.0
-    )
+    of_unit = at_unit(_traced(built, 1.0), unit)
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
-    adversaries = hosts_of(by_victim, canaries=config.audit.canaries, encrypted=encrypted)
+    whole, held = unit is Unit.AGENT, config.audit.canaries
+    adversaries = hosts_of(
+        by_victim,
+        canaries=min(held, _dimension(built)) if whole else held,
+        encrypted=encrypted,
+        most=1 if whole else MOST,
+    )
     against = [
         _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
         for g in plan.guarantees
     ]
     if not adversaries:
-        return None, against
+        return None, against, ""
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
-    bound = built.bound(multiplier)
-    traces = trace(
-        bound.init,
-        bound.step,
-        graph=setting.graph,
-        rounds=built.rounds,
-        noise_multiplier=bound.noise_multiplier,
-    )
+    bound, traces = built.bound(multiplier), _traced(built, multiplier)
+    replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
+    if whole:
+        if why := reason_against(traces):
+            return None, against, why
+        agents = AgentGame(
+            setting=setting,
+            bound=bound,
+            traces=traces,
+            of_agents=at_unit(traces, Unit.AGENT),
+            rounds=rounds,
+            adversaries=adversaries,
+            canaries=held,
+            replace=replaced,
+        )
+        return agents, against, ""
     game = CanaryGame(
         setting=setting,
         bound=bound,
@@ -71,13 +94,51 @@ def game_of(
         rounds=rounds,
         clip_norm=built.clip_norm or 0.0,
         adversaries=adversaries,
-        canaries=config.audit.canaries,
+        canaries=held,
         linked=_LINKED if _LINKED in adversaries and not encrypted else None,
-        replace=plan.statement.adjacency is Adjacency.REPLACE_ONE,
+        replace=replaced,
         apart=shares_noise(traces, adversaries),
         batch_clipped=_clips_batches(built, of_unit),
     )
-    return game, against
+    if p.records_per_person == 1 or setting.sampler is not None:
+        return game, against, ""
+    several = [
+        _proven(
+            g,
+            plan.exposures[g.adversary],
+            config,
+            multiplier=multiplier,
+            rounds=rounds,
+            group=True,
+        )
+        for g in plan.guarantees
+        if g.adversary in adversaries
+    ]
+    if game.batch_clipped:
+        why = "what several records of a batch move its clipped mean by is not scored"
+        return game, [*against, *(replace(one, why=why) for one in several)], ""
+    against += several
+    named = {group_name(name, p.records_per_person): of for name, of in adversaries.items()}
+    group = replace(game, adversaries=named, linked=None, together=p.records_per_person)
+    return GroupedGame(single=game, group=group), against, ""
+
+
+def _traced(built: Built, multiplier: float) -> AlgorithmTrace:
+    """The run at a noise multiplier."""
+    bound = built.bound(multiplier)
+    return trace(
+        bound.init,
+        bound.step,
+        graph=built.setting.graph,
+        rounds=built.rounds,
+        noise_multiplier=bound.noise_multiplier,
+    )
+
+
+def _dimension(built: Built) -> int:
+    """Coordinates of the parameters."""
+    task = built.setting.task
+    return sum(sizes_of(built.setting.model)) if task is None else int(task.dimensions[0])
 
 
 def _by_victim(
@@ -149,22 +210,22 @@ def _proven(
     *,
     multiplier: float,
     rounds: int,
+    group: bool = False,
 ) -> Proven:
-    epsilon = run_epsilon(
-        exposure,
-        statement=stated.statement,
-        noise_multiplier=multiplier,
-        rounds=None if rounds == config.training.rounds else rounds,
-    )
+    """What is proven of one record, or of as many of one person as the statement speaks of."""
+    records = stated.statement.records_per_person if group else 1
+    audited = None if rounds == config.training.rounds else rounds
+    how: dict[str, Any] = {"statement": stated.statement, "noise_multiplier": multiplier}
+    epsilon = run_epsilon(exposure, rounds=audited, **how)
+    if group:
+        ((_, epsilon),) = group_of(exposure, epsilon, rounds=audited, **how)
     status = stated.status
     if status.is_finite != math.isfinite(epsilon):  # of fewer rounds than were planned
         status, _ = status_of(exposure, stated.statement, multiplier, epsilon=epsilon)
     return Proven(
-        name=stated.adversary,
+        name=group_name(stated.adversary, records) if group else stated.adversary,
         epsilon=epsilon,
         statement=stated.statement,
         status=status,
-        claim=claim_of(
-            exposure, statement=stated.statement, noise_multiplier=multiplier, rounds=rounds
-        ),
+        claim=claim_of(exposure, rounds=rounds, records=records, **how),
     )

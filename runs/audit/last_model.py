@@ -20,6 +20,7 @@ from ...attacks.membership.black_box import (
 from ...attacks.membership.worst_start import worst_start
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Unit
 from ...training.data.dataset import Examples
 from ..errors import ContradictedProof
 from ..evidence.last_model import EarlierLastModel, LastModel, SecondLastModel, read_last_model
@@ -164,6 +165,12 @@ def audit_last_model(
     )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     check_auditable(config, built, multiplier=multiplier)
+    if plan.statement.unit is Unit.AGENT:
+        raise InputError(
+            "[privacy] unit='agent': the canary of --last-model is one record, and no last models "
+            "of a run with and without all data of an agent are made here; leave --last-model out, "
+            "which plants all data of an agent"
+        )
     proof = proof_of(config, built, multiplier=multiplier)
     if proof.limit is None:
         raise InputError(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from ...attacks.audit.audit import Audited, Verdict
-from ...attacks.audit.game import CanaryGame
+from ...attacks.audit.game import Game
 from ...attacks.audit.message_bounds import LinkBound
 from ...attacks.bounds.evidence import Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
@@ -35,12 +35,16 @@ _GAMES = {
     "zero-out": "a canary is among its host's records, or blank",
     "replace-one": "a canary is one record or its opposite",
 }
+_OF_AGENTS = {
+    "zero-out": "a canary is all data of its host, or nothing",
+    "replace-one": "a canary is all data of its host, or their opposite",
+}
 
 
 def audit_of(
     config: RunFile,
     privacy: PrivacyTable,
-    game: CanaryGame | None,
+    game: Game | None,
     *,
     multiplier: float,
     measured: list[Audited],
@@ -76,10 +80,10 @@ def audit_of(
         planned_rounds=config.training.rounds,
         hosts=[] if game is None else list(game.hosts),
         victim=privacy.victim,
-        game=_GAMES[privacy.adjacency],
+        game=(_OF_AGENTS if privacy.unit == "agent" else _GAMES)[privacy.adjacency],
         confidence=config.audit.confidence,
         delta=privacy.delta,
-        unit="record",
+        unit=privacy.unit,
         adjacency=privacy.adjacency,
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),

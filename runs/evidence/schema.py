@@ -290,7 +290,8 @@ class Audit(Described):
     """What a canary's coin decides."""
     confidence: Annotated[float, Field(gt=0, lt=1)]
     delta: Delta
-    unit: Literal["record"] = "record"
+    unit: Literal["record", "agent"] = "record"
+    """Whose data a canary is: one record, or all data of an agent."""
     adjacency: Adjacency
     noise_multiplier: NotNegative | None = None
     device: str = ""

@@ -333,7 +333,7 @@ class AuditTable(Table):
     """[audit]: how epsilon is measured on the real engine."""
 
     canaries: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """Planted records, over all runs of the audit."""
+    """Planted records, or agents of unit = "agent", over all runs of the audit."""
     confidence: Annotated[float, Field(gt=0.5, le=1 - 1e-9)] = 0.95
     """Of the first look, of all that is tested; what exceeds is looked at again, more surely."""
     rounds: Count | None = None

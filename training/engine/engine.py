@@ -130,6 +130,16 @@ class Engine:
         )
         return torch.from_numpy(chosen)
 
+    def draw_cohort(self, *, round: int, call: int, rate: float) -> Tensor:
+        """(A, 1) whether each agent is in a secret cohort, as the run draws it.
+
+        Args:
+            round: the number of the round.
+            call: the number of the call of `cohort` within the round.
+            rate: probability of each agent.
+        """
+        return self._randomness.coins(round=round, call=call, rows=self._mine, rate=rate)
+
     def _make_round(
         self,
         index: int,
@@ -166,7 +176,7 @@ class Engine:
             return taken(held | {a: nothing for a in graph.absent if a in self._mine})
 
         def draw_cohort(call: int, rate: float) -> Tensor:
-            found = self._randomness.coins(round=index, call=call, rows=self._mine, rate=rate)
+            found = self.draw_cohort(round=index, call=call, rate=rate)
             if recorded is not None:
                 recorded.cohorts.append(found)
             return found

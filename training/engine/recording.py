@@ -26,6 +26,7 @@ __all__ = [
     "AddedNoise",
     "GradientCall",
     "KeptNoise",
+    "MeanOf",
     "Recorded",
     "Recording",
     "WholeCall",
@@ -69,6 +70,18 @@ class WholeCall(NamedTuple):
     batches: tuple[int, ...] = ()
 
 
+class MeanOf(NamedTuple):
+    """What one call of `clipped_mean` is asked for.
+
+    Attributes:
+        batch_size: the divisor of the sum.
+        clip_norm: bound on the mean; None where nothing is clipped.
+    """
+
+    batch_size: float
+    clip_norm: float | None
+
+
 class AddedNoise(NamedTuple):
     """What one call of `noise` gave, and what it was asked for.
 
@@ -93,6 +106,7 @@ class Recorded:
         contributions: the rows of each part that `clipped_sums`, `clipped_mean`, `local_update` or
             `bounded` gave, and what an `average` took of a cohort.
         calls: for each of `contributions` the call that made it; None for what `bounded` made.
+        asked: what `local_update` and `clipped_mean` were asked for, from before they did it.
         noise: the standard normal rows of each call of `noise`, before any factor.
         added: what each call of `noise` gave, after any factor.
         makers: for each row of `noise` the agents that must make it in a deployment: those that
@@ -110,6 +124,7 @@ class Recorded:
 
     contributions: list[Tensor] = field(default_factory=list)
     calls: list[GradientCall | WholeCall | None] = field(default_factory=list)
+    asked: list[LocalSteps | MeanOf] = field(default_factory=list)
     noise: list[Tensor] = field(default_factory=list)
     added: list[AddedNoise] = field(default_factory=list)
     makers: list[list[frozenset[int]]] = field(default_factory=list)
@@ -216,6 +231,7 @@ class Recording(Delegated):
     def _clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
     ) -> P:
+        self._recorded.asked.append(MeanOf(batch_size, clip_norm))
         mean = super()._clipped_mean(point, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
         call = self._call(((point,),), batch=batch, coefs=(1.0,), clip_norm=clip_norm)
         self._recorded.contributions.append(mean.rows.clone())
@@ -223,6 +239,7 @@ class Recording(Delegated):
         return mean
 
     def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
+        self._recorded.asked.append(asked)
         change = super()._local_update(point, asked)
         batches = tuple(batch.call for batch in asked.batches)
         self._recorded.contributions.append(change.rows.clone())

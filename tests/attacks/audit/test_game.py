@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from scipy.stats import binom
 
 from overhear.attacks.audit import strength
 from overhear.attacks.audit.game import MOST, CanaryGame, play
@@ -151,3 +152,63 @@ def test_progress_counts_rounds_of_all_runs() -> None:
     play(game, generator=np.random.default_rng(8), progress=lambda *at: said.append(at))
     assert said[-1] == (2, 2)
     assert said == sorted(said)
+
+
+def test_several_records_of_one_person_move_the_scores_together(monkeypatch) -> None:
+    """m = 230 canaries of three records at rate 1: log ratios N(+-9 v / 2, 9 v), v of one.
+
+    Means of either coin within 5 standard errors (6e-7 each).
+    """
+    monkeypatch.setattr(strength, "SURE", math.inf)
+    game = _game("dp-dpsgd", canaries=230, together=3)
+    found = play(game, generator=np.random.default_rng(31)).guesses["eavesdropper"]
+    v = 9 * 2 * (contract.CLIP / contract.NOISE) ** 2
+    signed = np.where(found.included, found.scores, -found.scores)
+    for coin in (True, False):
+        of = signed[found.included == coin]
+        assert of.mean() == pytest.approx(v / 2, abs=5 * math.sqrt(v / len(of)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replaced", [False, True])
+def test_scores_of_several_sampled_records_are_those_of_a_mixture(
+    monkeypatch, replaced: bool
+) -> None:
+    """m = 920 canaries of three records, v = 4: their mean against 200,000 draws of the mixture.
+
+    Within 5 standard errors (6e-7 for either coin). The checks of what canaries add pass, too.
+    """
+    monkeypatch.setattr(strength, "SURE", math.inf)
+    bound = contract.bound_to("dp-dpsgd", GRAPH, noise_std=contract.CLIP / 2.0)
+    traces = trace(
+        bound.init, bound.step, graph=GRAPH, rounds=200, noise_multiplier=bound.noise_multiplier
+    )
+    game = _game(
+        bound=bound, traces=traces, canaries=920, rate=0.7, rounds=1, together=3, replace=replaced
+    )
+    played = play(game, generator=np.random.default_rng(32))
+    found = played.guesses["eavesdropper"]
+
+    rng, v = np.random.default_rng(33), 4.0
+    for coin in (True, False):
+        sign = 1.0 if coin else -1.0 if replaced else 0.0
+        s = sign * rng.binomial(3, 0.7, 200_000) * v + math.sqrt(v) * rng.normal(size=200_000)
+
+        def moved(s, v=v):
+            chances = binom.pmf([0, 1, 2, 3], 3, 0.7)
+            return np.log(sum(p * np.exp(j * s - j**2 * v / 2) for j, p in enumerate(chances)))
+
+        drawn = moved(s) - (moved(-s) if replaced else 0.0)
+        of = found.scores[found.included == coin]
+        assert of.mean() == pytest.approx(drawn.mean(), abs=5 * drawn.std() / math.sqrt(len(of)))
+        if coin:  # the score of one record would be elsewhere
+            alone = np.log(0.3 + 0.7 * np.exp(s - v / 2))
+            alone = alone - (np.log(0.3 + 0.7 * np.exp(-s - v / 2)) if replaced else 0.0)
+            assert abs(alone.mean() - drawn.mean()) > 5 * drawn.std() / math.sqrt(len(of))
+    assert all(one.passed for one in game.checks(played))
+
+
+def test_several_records_are_not_scored_in_clipped_means_nor_by_message() -> None:
+    for how in ({"batch_clipped": True}, {"linked": "eavesdropper"}):
+        with pytest.raises(ValueError, match="together=3 records of one person are scored in sums"):
+            _game(together=3, **how)

@@ -1,6 +1,6 @@
 import pytest
 
-from overhear.attacks.audit.game import shares_noise
+from overhear.attacks.audit.observed_rows import shares_noise
 from overhear.privacy.adversary import EAVESDROPPER, FINAL_MODELS
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace

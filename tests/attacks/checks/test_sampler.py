@@ -13,7 +13,9 @@ from scipy.stats import binom
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.watching.watched_run import watch
+from overhear.training.algorithms.dp_fedavg import LocalData, Settings
 from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
 from tests.attacks.checks.watched import a_run, a_setting, sound_run, with_bug
 from tests.attacks.planted.catalogue import PATCHES
@@ -157,3 +159,37 @@ def test_binomial_tails_count_what_was_seen():
     assert module._exact(3, 10, 0.1) == pytest.approx(2 * binom.sf(2, 10, 0.1))
     assert (module._exact(4, 4, 1.0), module._exact(3, 4, 1.0)) == (1.0, 0.0)
     assert (module._exact(0, 4, 0.0), module._exact(1, 4, 0.0)) == (1.0, 0.0)
+
+
+COHORTS = {"settings": Settings(cohort_rate=0.3, local_data=LocalData.EACH, local_steps=2)}
+
+
+def test_secret_cohorts_and_the_batches_of_local_steps_pass():
+    found = sampler_check(sound_run("dp-fedavg", rounds=2, **COHORTS))
+    assert found.passed, found.words
+    assert "secret cohorts of agents at the declared rates (0.3)" in found.words
+    assert "sampling rates (0.5, 0.5)" in found.words
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda coins, **_: torch.ones_like(coins), "the secret cohort 0, with agents as records"),
+        (lambda coins, **_: coins[:1].expand(len(coins), 1), "agents as records, 120 rounds) vary"),
+    ],
+    ids=["everybody", "one coin for all"],
+)
+def test_a_cohort_that_is_not_drawn_by_coins_of_their_own_is_found(monkeypatch, draw, words):
+    """500 rounds or more of five agents: missed with probability below 1e-6."""
+    sound = SecretRandomness.coins
+    monkeypatch.setattr(SecretRandomness, "coins", lambda self, **at: draw(sound(self, **at)))
+    found = sampler_check(a_run("dp-fedavg", rounds=2, **COHORTS))
+    assert not found.passed
+    assert words in found.words
+
+
+def test_the_cohorts_that_ran_are_not_taken_for_those_of_a_sound_engine(monkeypatch):
+    sound = Engine.draw_cohort
+    run = a_run("dp-fedavg", rounds=2, **COHORTS)
+    monkeypatch.setattr(Engine, "draw_cohort", lambda self, **at: ~sound(self, **at))
+    assert not sampler_check(run).passed

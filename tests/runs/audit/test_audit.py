@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from overhear.attacks.audit import audit as audits
+from overhear.attacks.audit import game as games_played
 from overhear.commands.cli import main
+from overhear.privacy.errors import InputError
 from overhear.runs.audit import audit as module
 from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.audit.game import game_of
+from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.evidence.schema import Audit
 from overhear.runs.folder.run import train_run
@@ -17,6 +20,7 @@ from overhear.runs.folder.sums import check_sums, write_sums
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
+from overhear.training.engine.randomness import SecretRandomness
 from tests.attacks.planted.noise import noise_halved
 
 RUN = """\
@@ -184,7 +188,7 @@ def _game(run_file: Path, *overrides: str):
     config = load_run_file(run_file, overrides)
     built = build(config)
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size)
-    game, against = game_of(config, built, plan, multiplier=plan.noise_multiplier)
+    game, against, _ = game_of(config, built, plan, multiplier=plan.noise_multiplier)
     assert game is not None
     return game, against
 
@@ -257,13 +261,13 @@ def test_the_json_of_a_run_file_is_kept_where_asked(run_file: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file: Path, monkeypatch) -> None:
     played = []
-    sound = audits.play
+    sound = games_played.play
 
     def play(*given, **how):
         played.append(sound(*given, **how))
         return played[-1]
 
-    monkeypatch.setattr(audits, "play", play)
+    monkeypatch.setattr(games_played, "play", play)
     for seed in (5, 5, 6):
         config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=100"])
         found = audit_config(config)
@@ -303,3 +307,123 @@ def test_without_a_trace_the_result_is_told_all_the_same(run_file: Path, capsys)
     told = " ".join(said.err.split())
     assert "No trace of this audit was left" in told
     assert "is no regular file" in told
+
+
+AGENTS = """\
+[data]
+name = "digits"
+agents = 4
+
+[graph]
+name = "ring"
+
+[model]
+name = "linear"
+
+[algorithm]
+name = "dp-fedavg"
+cohort_rate = 0.5
+local_steps = 2
+
+[privacy]
+unit = "agent"
+noise_multiplier = 1.0
+delta = 1e-5
+
+[training]
+rounds = 2
+sampling_rate = 0.5
+learning_rate = 0.1
+
+[audit]
+canaries = 80
+checked_rounds = 2
+"""
+
+
+@pytest.fixture
+def of_agents(tmp_path: Path) -> Path:
+    path = tmp_path / "agents.toml"
+    path.write_text(AGENTS, encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_all_data_of_an_agent_are_audited(of_agents: Path, tmp_path: Path, capsys) -> None:
+    """80 canaries of a sound run: contradicted with probability .001 at most, over all seeds."""
+    assert main(["audit", str(of_agents), "--json"]) == 0
+    found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
+    assert (found.unit, found.adjacency) == ("agent", "zero-out")
+    assert found.game == "a canary is all data of its host, or nothing"
+    assert (found.canaries, found.runs, found.hosts) == (80, 20, [0, 1, 2, 3])
+    assert [check.passed for check in found.checks] == [True] * 12
+    folder = tmp_path / "run"
+    assert main(["train", str(of_agents), "--out", str(folder)]) == 0
+    assert main(["audit", str(folder)]) == 0
+    capsys.readouterr()
+    assert main(["report", str(folder)]) == 0
+    assert "audit with 80 canaries" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_cohort_of_everybody_contradicts_what_is_proven_of_an_agent(
+    of_agents: Path, capsys, monkeypatch
+) -> None:
+    """The sampler's check is exact, and misses it with probability below 1e-6."""
+
+    def everybody(self, *, round, call, rows, rate):
+        return torch.ones(len(rows), 1, dtype=torch.bool)
+
+    monkeypatch.setattr(SecretRandomness, "coins", everybody)
+    assert main(["audit", str(of_agents)]) == 4
+    said = capsys.readouterr()
+    assert "the secret cohort 0" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_last_models_with_and_without_an_agent_are_refused(of_agents: Path) -> None:
+    with pytest.raises(InputError, match="the canary of --last-model is one record"):
+        audit_last_model(load_run_file(of_agents), noise_multiplier=1.0)
+
+
+def test_a_record_of_a_step_with_local_updates_is_refused_with_the_unit_that_is_not(
+    of_agents: Path, capsys
+) -> None:
+    assert main(["audit", str(of_agents), "--set", "privacy.unit=record"]) == 2
+    assert "audit it with [privacy] unit='agent'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_several_records_of_one_person_are_audited_beside_one(
+    run_file: Path, tmp_path: Path, capsys
+) -> None:
+    """400 canaries of each kind: contradicted with probability .001 at most, over all seeds."""
+    sets = ["--set", "privacy.records_per_person=3"]
+    path = tmp_path / "persons.toml"
+    path.write_text(
+        RUN.replace('name = "dpdl"\nalpha = 0.5', 'name = "dp-dpsgd"'), encoding="utf-8"
+    )
+    folder = tmp_path / "run"
+    assert main(["train", str(path), *sets, "--out", str(folder)]) == 0
+    assert main(["audit", str(folder)]) == 0
+    found = Audit.parse((folder / "audit.json").read_bytes(), refusal="{}: {}".format)
+    by_name = {one.name: one for one in found.adversaries}
+    one, three = by_name["eavesdropper"], by_name["eavesdropper, 3 records"]
+    assert three.proven_epsilon > 2 * one.proven_epsilon
+    assert three.canaries >= one.canaries == 400
+    assert three.measured_epsilon is not None
+    assert [check.passed for check in found.checks] == [True] * 14
+    capsys.readouterr()
+    assert main(["report", str(folder)]) == 0
+    assert "eavesdropper, 3 records" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_several_records_in_a_clipped_mean_are_named_and_not_measured(run_file: Path) -> None:
+    sets = ["algorithm.clip=batch", "algorithm.name=whisper", "privacy.records_per_person=2"]
+    text = run_file.read_text(encoding="utf-8").replace("alpha = 0.5\n", "")
+    run_file.write_text(text, encoding="utf-8")
+    game, against = _game(run_file, *sets)
+    rows = {one.name: one.why for one in against}
+    assert "eavesdropper, 2 records" not in game.adversaries
+    assert "is not scored" in rows["eavesdropper, 2 records"]
+    assert rows["eavesdropper"] == ""

@@ -1,0 +1,1 @@
+"""Canaries that are all data of an agent: what is planted, played and scored."""

@@ -1,0 +1,334 @@
+"""Score canaries that are all data of an agent, by the matched filter of an adversary's view.
+
+Of the canary of agent v, which contributes c u_v with the signs and sizes c of a round, the score
+is the log-likelihood ratio of "data" against "no data", or of +u against -u; s and nu^2 as in the
+module `scores` of the room above, p the chance of the agent to be in a secret cohort, 1 without:
+
+    zero-out       sum_t log(1 - p + p exp(s - nu^2 / 2))
+    replace-one    sum_t log(1 - p + p exp(s - nu^2 / 2)) - log(1 - p + p exp(-s - nu^2 / 2))
+
+Known is everything but whether the agent had data: the models, what all other agents contribute,
+and who of them is in a cohort. An agent holds one canary in a run, so that how strong the noise
+really is (`strength`) is read from the same agent and round of all runs together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ....privacy.adversary import Adversary
+from ....training.engine.recording import Recorded
+from ....training.engine.transcript import Message
+from ....training.tracing.linear_forms import Contributions
+from ....training.tracing.round_trace import RoundTrace
+from ..canaries import Directions
+from ..canary_noise import Residue
+from ..observed_rows import ObservedRows, Projected
+from ..strength import likeliest, log_mixture
+from .planted import Sent
+
+Array = NDArray[np.float64]
+_DROWNED = 1e-2  # share of the noise at which rounding begins to show in its law
+_FEWEST = 20  # canaries from which the strength of the noise is read
+
+__all__ = ["AgentRound", "Observed", "Views", "pooled", "scored"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentRound:
+    """One round of the real engine in which agents hold canaries.
+
+    Attributes:
+        number: of the round; 0 is the start.
+        trace: of the round, at the noise of the run and for the unit "agent".
+        messages: as they crossed.
+        before, after: the state's fields.
+        recorded: what it drew and computed.
+        sent: what was planted.
+        part: by host, see `PlantedAgents`.
+        norms: by host, see `PlantedAgents`.
+    """
+
+    number: int
+    trace: RoundTrace
+    messages: Sequence[Message]
+    before: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+    recorded: Recorded
+    sent: Sequence[Sent]
+    part: Mapping[int, int]
+    norms: Mapping[int, float]
+
+
+class Observed(NamedTuple):
+    """What one adversary saw of one host's canary in one round.
+
+    Attributes:
+        name: of the adversary.
+        host, round, batch: which; batches are numbered within the round.
+        rate: chance of the agent to take part.
+        s: the filter's output, the canary's own part in it.
+        v: nu^2, its variance, and its mean with the canary.
+        decided: the ratio where something is seen without noise; None elsewhere.
+        noise: s without the canary, over its deviation; NaN where rounding shows in it.
+        part: 1 or -1 where the canary took part, 0 where it did not.
+        sign: of the sum of what it adds to all rows.
+        norm: of its vector before clipping, in clip norms.
+    """
+
+    name: str
+    host: int
+    round: int
+    batch: int
+    rate: float
+    s: float
+    v: float
+    decided: float | None
+    noise: float
+    part: int
+    sign: float
+    norm: float
+
+
+class _Planted(NamedTuple):
+    """Over contributions in the trace's order: what is known, what a canary adds, and where."""
+
+    clean: Array  # (contributions, hosts)
+    size: Array  # (contributions,) with the sign
+    part: NDArray[np.int64]  # (contributions,)
+
+
+class Views:
+    """What adversaries see of canaries, round by round, in all runs of a game.
+
+    Args:
+        adversaries: by name and host, whose view.
+        hosts: in the order of their directions.
+        replace: whether the game is +u against -u.
+    """
+
+    def __init__(
+        self,
+        adversaries: Mapping[str, Mapping[int, Adversary]],
+        *,
+        hosts: Sequence[int],
+        replace: bool,
+    ) -> None:
+        self._adversaries, self._replace = adversaries, replace
+        self._at = {host: j for j, host in enumerate(hosts)}
+        self._rows_of: dict[tuple[int, str], ObservedRows] = {}
+
+    def observed(self, happened: AgentRound, directions: Directions) -> list[Observed]:
+        """What a round showed of every host to every adversary."""
+        found = list[Observed]()
+        planted = self._planted(happened, directions)
+        project = Projected(directions.project)
+        seen: dict[str, tuple[ObservedRows, Array, bool]] = {}
+        for name, of in self._adversaries.items():
+            for host, who in of.items():
+                if who.name not in seen:
+                    seen[who.name] = self._less_known(happened, who, planted, project)
+                found += self._of_host(happened, name, host, planted, seen[who.name])
+        return found
+
+    def _less_known(
+        self, happened: AgentRound, who: Adversary, planted: _Planted, project: Projected
+    ) -> tuple[ObservedRows, Array, bool]:
+        key = (id(happened.trace), who.name)
+        if key not in self._rows_of:
+            self._rows_of[key] = ObservedRows(happened.trace, who)
+        rows = self._rows_of[key]
+        left = rows.unexplained(
+            messages=happened.messages,
+            before=happened.before,
+            after=happened.after,
+            recorded=happened.recorded,
+            project=project,
+        )
+        whole = planted.clean.copy()
+        owners = _owners(happened.trace)
+        for host, j in self._at.items():
+            mine = owners == host
+            whole[mine, j] += planted.size[mine] * planted.part[mine]
+        drowned = rows.resolution(happened.messages, happened.after) > _DROWNED
+        return rows, left - rows.contributions @ whole, drowned
+
+    def _of_host(
+        self,
+        happened: AgentRound,
+        name: str,
+        host: int,
+        planted: _Planted,
+        seen: tuple[ObservedRows, Array, bool],
+    ) -> list[Observed]:
+        rows, left, drowned = seen
+        found = list[Observed]()
+        first = _first_block(happened.trace)
+        noise = left[:, self._at[host]]
+        batches = happened.trace.of_victim(host).values()
+        every = [c for columns, _, _ in batches for c in columns if first[c]]
+        own = rows.adds(every) @ (planted.size[every] * planted.part[every])
+        for number, (columns, bounds, draws) in enumerate(batches):
+            mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
+            if not mine:
+                continue
+            filtered, size = rows.filter(mine), planted.size[mine]
+            v = float(size @ filtered.information @ size)
+            shows = filtered.is_perfect
+            if not v > 0 and not shows:
+                continue  # none of it is seen
+            w = filtered.weights @ size
+            q = draws.rate(1.0)
+            decided = None
+            if shows:
+                shown = filtered.revealing @ (noise + own)
+                decided = self._decided(shown, filtered.revealed @ size, q)
+            found.append(
+                Observed(
+                    name=name,
+                    host=host,
+                    round=happened.number,
+                    batch=number,
+                    rate=q,
+                    s=float(w @ (noise + own)),
+                    v=v,
+                    decided=decided,
+                    noise=math.nan if drowned or not v > 0 else float(w @ noise) / math.sqrt(v),
+                    part=int(planted.part[mine[0]]),
+                    sign=float(np.sign(size.sum())),
+                    norm=happened.norms[host],
+                )
+            )
+        return found
+
+    def _decided(self, shown: Array, whole: Array, q: float) -> float:
+        """Where the noise cancels: what is shown is the whole vector, its opposite, or nothing."""
+        at = int(np.abs(whole).argmax())
+        if whole[at] == 0.0:
+            return 0.0
+        share = shown[at] / whole[at]
+        if share > 0.5:
+            return math.inf
+        if self._replace:
+            return -math.inf if share < -0.5 else 0.0
+        return math.log1p(-q) if q < 1 else -math.inf
+
+    def _planted(self, happened: AgentRound, directions: Directions) -> _Planted:
+        groups = [g for g in happened.trace.groups if isinstance(g, Contributions)]
+        total = sum(g.size for g in groups)
+        clean = np.zeros((total, len(self._at)))
+        size, part = np.zeros(total), np.zeros(total, dtype=np.int64)
+        sent = iter(happened.sent)
+        start, last = 0, (np.zeros(0), np.zeros(0, dtype=np.int64), torch.zeros(0))
+        for place, group in enumerate(groups):
+            here = slice(start, start + group.size)
+            start += group.size
+            made = happened.recorded.contributions[place]
+            if group.block != 0:
+                continue
+            others = ~np.isin(group.owners, list(self._at))
+            rows = directions.project(made).numpy()
+            clean[here] = np.where(others[:, None], rows, 0.0)
+            if group.cohort is None:
+                signs = next(sent).signs
+                coins = np.array([happened.part.get(int(v), 0) for v in group.owners])
+                size[here], part[here] = group.bounds * signs, coins
+                last = signs, coins, made
+                continue
+            # What is averaged is a multiple of the vectors before it; the bounds say how large.
+            signs, coins, before = last
+            turned = -1.0 if float((made.double() * before.double()).sum()) < 0.0 else 1.0
+            taking = happened.recorded.cohorts[group.cohort].cpu().numpy().ravel()
+            size[here] = group.bounds * signs * turned
+            part[here] = coins * taking[group.owners]
+        return _Planted(clean, size, part)
+
+
+def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str, dict[int, Array]]:
+    """By adversary and host the (runs,) scores of its canaries.
+
+    Args:
+        observed: of each run.
+        replace: whether the game is +u against -u.
+    """
+    found: dict[str, dict[int, Array]] = {}
+    votes: dict[tuple[str, int], NDArray[np.int64]] = {}
+    for (name, host, _, _), every in _by_place(observed).items():
+        total = found.setdefault(name, {}).setdefault(host, np.zeros(len(observed)))
+        vote = votes.setdefault((name, host), np.zeros(len(observed), dtype=np.int64))
+        runs = np.array([run for run, _ in every])
+        s = np.array([one.s for _, one in every])
+        v = np.array([one.v for _, one in every])
+        q = every[0][1].rate
+        told = slice(None) if len(s) >= _FEWEST else slice(0)
+        strength = likeliest(s[told], v[told], q=q, replace=replace)
+        ratio = log_mixture(strength.exponent(s, v), q)
+        if replace:
+            ratio = ratio - log_mixture(strength.exponent(-s, v), q)
+        sure = np.array([math.nan if o.decided is None else o.decided for _, o in every])
+        ratio = np.where(np.isnan(sure), ratio, sure)
+        finite = np.isfinite(ratio)
+        total[runs] += np.where(finite, ratio, 0.0)
+        vote[runs] += np.where(finite, 0.0, np.sign(ratio)).astype(np.int64)
+    # Rounds that are sure of opposite things, as only a faulty engine has them, are outvoted.
+    for (name, host), vote in votes.items():
+        kept = found[name][host]
+        found[name][host] = np.where(vote == 0, kept, np.copysign(math.inf, vote))
+    return found
+
+
+def pooled(observed: Sequence[Sequence[Observed]]) -> dict[str, list[Residue]]:
+    """By adversary what the noise did to the scores, all runs as canaries side by side.
+
+    Args:
+        observed: of each run.
+    """
+    found: dict[str, list[Residue]] = {}
+    for (name, host, number, batch), every in _by_place(observed).items():
+        fields = np.full((5, len(observed)), math.nan)
+        for run, one in every:
+            fields[:, run] = one.noise, one.v, one.part, one.sign, one.norm
+        standard, information, part, sign, norms = fields
+        found.setdefault(name, []).append(
+            Residue(
+                round=number,
+                host=host,
+                batch=batch,
+                rate=every[0][1].rate,
+                standard=standard,
+                information=information,
+                part=part,
+                sign=sign,
+                norms=norms,
+            )
+        )
+    return found
+
+
+def _by_place(
+    observed: Sequence[Sequence[Observed]],
+) -> dict[tuple[str, int, int, int], list[tuple[int, Observed]]]:
+    """The canaries of one host, round and batch in all runs, each with the number of its run."""
+    found: dict[tuple[str, int, int, int], list[tuple[int, Observed]]] = {}
+    for run, of in enumerate(observed):
+        for one in of:
+            found.setdefault((one.name, one.host, one.round, one.batch), []).append((run, one))
+    return found
+
+
+def _owners(trace: RoundTrace) -> NDArray[np.int64]:
+    groups = [g.owners for g in trace.groups if isinstance(g, Contributions)]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *groups])
+
+
+def _first_block(trace: RoundTrace) -> NDArray[np.bool_]:
+    blocks = [np.full(g.size, g.block == 0) for g in trace.groups if isinstance(g, Contributions)]
+    return np.concatenate([np.zeros(0, dtype=bool), *blocks])
