@@ -128,4 +128,5 @@ def _release(r: Release) -> _Release:
         r.drawn,
         r.cohort,
         r.several,
+        r.members,
     )

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound
+from ..batches.cohorts import taking_part
 from ..batches.sampler import Place, check_records, drawn_positions
 from ..data.dataset import Examples
 from ..data.store import Held, moved, placed
@@ -23,7 +25,7 @@ from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..step.operations import Operations
 from ..step.perform import perform
-from ..step.values import Agents
+from ..step.values import Agents, Cohort
 from ..tracing.scripts import Scripts, ScriptsOnDemand
 from .exchange import check_same_root, gather, share_root, warm_up
 from .links import Links
@@ -165,8 +167,8 @@ class Engine:
             held = {a: torch.arange(s.size) for a, s in self._shards.items() if a not in planted}
             return taken(held | {a: nothing for a in graph.absent if a in self._mine})
 
-        def draw_cohort(call: int, rate: float) -> Tensor:
-            found = self._randomness.coins(round=index, call=call, rows=self._mine, rate=rate)
+        def draw_cohort(cohort: Cohort) -> Tensor:
+            found = self._taking_part(cohort, index)
             if recorded is not None:
                 recorded.cohorts.append(found)
             return found
@@ -190,6 +192,20 @@ class Engine:
         if recorded is None:
             return made
         return Recording(made, recorded=recorded, links=links, sizes=sizes)
+
+    def _taking_part(self, cohort: Cohort, index: int) -> Tensor:
+        """(agents that are here, 1) whether each is in a cohort of a round."""
+        call, randomness = cohort.call, self._randomness
+        if cohort.scheme is Scheme.POISSON:
+            return randomness.coins(round=index, call=call, rows=self._mine, rate=cohort.rate)
+        every = taking_part(
+            cohort,
+            agents=self.setting.graph.agents,
+            round=index,
+            order_seed=self.setting.order_seed,
+            generator=randomness.stream(Purpose.FIXED_COHORT, round=index, call=call, row=0),
+        )
+        return torch.from_numpy(every[self._mine.start : self._mine.stop])[:, None]
 
     def _noise_of_round(self, index: int) -> RoundNoise | None:
         """Who tests the noise of a round, where it is tested."""
