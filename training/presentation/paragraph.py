@@ -106,9 +106,10 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
             f"{100 * _ALARMS:g} % false positives."
         )
     if stated.at_least is not None:
+        what = "cohorts" if stated.sampling is Sampling.SHUFFLED_COHORT else "batches"
         said.append(
             f"For worst-case gradients it is epsilon {rounded_down(stated.at_least)} at least, "
-            "though the order of the batches stays secret."
+            f"though the order of the {what} stays secret."
         )
     for records, epsilon in stated.group:
         said.append(
