@@ -91,7 +91,14 @@ def test_what_runs_is_what_is_traced(data):
     check_algorithm(FEDAVG, graph="server:4", settings={"local_data": data, "cohort_rate": 0.5})
 
 
-@pytest.mark.parametrize("scheme", [one for one in Cohorts if one is not Cohorts.POISSON])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Cohorts.SHUFFLED,
+        pytest.param(Cohorts.FIXED, marks=pytest.mark.slow),
+        pytest.param(Cohorts.CYCLIC, marks=pytest.mark.slow),
+    ],
+)
 def test_what_runs_is_what_is_traced_however_cohorts_are_drawn(scheme):
     asked = {"cohort": scheme, "cohort_rate": 0.5, "local_data": LocalData.ONE}
     check_algorithm(FEDAVG, graph="server:4", settings=asked)
