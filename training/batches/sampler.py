@@ -123,7 +123,7 @@ def public_order(count: int, *, seed: int, of: int, at: tuple[int, int]) -> Indi
         at: who does it, and in which epoch.
 
     >>> public_order(4, seed=0, of=1, at=(0, 0)).tolist()
-    [3, 0, 2, 1]
+    [3, 2, 1, 0]
     """
     key = np.array([seed, of], dtype=np.uint64)
     counter = np.array([0, *at, 0], dtype=np.uint64)
