@@ -1,8 +1,7 @@
 """The public name `budget`: of five numbers of a private computation, the one that is left out.
 
-One Gaussian release a round, of a sum of gradients clipped to the clip norm, over a Poisson batch:
-the plain question, whose figures `overhear budget` prints. What the agents of a run really send is
-for `overhear.account`.
+One Gaussian release a round, of a sum of clipped gradients: the plain question, whose figures
+`overhear budget` prints. What the agents of a run really send is for `overhear.account`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,18 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..privacy._validate import check_real
-from ..privacy.accounting.request import Accountant, Adjacency, check_multiplier
+from ..privacy.accounting.request import Accountant, Adjacency
+from ..privacy.batches.drawing import Scheme
 from ..privacy.errors import InputError
-from ..privacy.participation import Event, poisson
-from ..runs.numbers import bound, small
+from ..privacy.participation import Event
+from ..runs.numbers import bound, lower_bound, small
+from .drawn_budget import (
+    DrawnBatches,
+    by_lottery,
+    check_participation,
+    drawn_batches,
+    lottery_events,
+)
 
 if TYPE_CHECKING:
     from ..privacy.accounting.risk import Risk
@@ -47,6 +53,7 @@ class Budget:
         target: what the noise was found for, where that is not epsilon, in words.
         participation: probability of each round to take place for the agent that holds the record,
             by a lottery that everybody sees; 1 where it takes part in every round.
+        drawn: how batches are drawn where they are not Poisson.
     """
 
     epsilon: float
@@ -59,11 +66,26 @@ class Budget:
     accountant: Accountant
     target: str = ""
     participation: float = 1.0
+    drawn: DrawnBatches | None = None
+
+    @property
+    def at_least(self) -> float | None:
+        """What shuffled batches give away at least, for worst-case gradients; None of others."""
+        if self.drawn is None:
+            return None
+        return self.drawn.at_least(
+            multiplier=self.noise_multiplier,
+            rounds=self.rounds,
+            delta=self.delta,
+            adjacency=self.adjacency,
+        )
 
     @property
     def events(self) -> dict[Event, int]:
         """The rounds as an accountant sees them."""
-        return _events(
+        if self.drawn is not None:
+            return self.drawn.events(self.noise_multiplier, self.rounds, self.adjacency)
+        return lottery_events(
             self.noise_multiplier, self.sampling_rate, self.rounds, coin=self.participation
         )
 
@@ -77,7 +99,7 @@ class Budget:
         """
         from ..privacy.accounting.risk import composed_risk, risk
 
-        if self.participation < 1.0:
+        if self.participation < 1.0 or self.drawn is not None:
             return composed_risk(self.events, adjacency=self.adjacency)
         return risk(
             noise_multiplier=self.noise_multiplier,
@@ -95,12 +117,29 @@ class Budget:
             "clip norm)",
             "epsilon": f"{bound(self.epsilon, 4)} at delta {self._delta()}, for one record",
             "adjacency": str(self.adjacency),
-            "rounds": f"{self.rounds}, each a Poisson batch at rate {self._rate()}",
+            "rounds": f"{self.rounds}, each {self._batch}",
+            **self._least,
             **self._taking,
             "accountant": f"{self.accountant}: {self.accountant.kind}",
             "computed": f"{self.computed.replace('_', ' ')}, {least} for "
             f"{self.target or 'the rest'}",
         }
+
+    @property
+    def _batch(self) -> str:
+        """What is drawn in a round."""
+        if self.drawn is None:
+            return f"a Poisson batch at rate {self._rate()}"
+        of = self.drawn.drawing
+        if of.scheme is Scheme.TRUNCATED:
+            return f"a Poisson batch at rate {self._rate()}, cut at {of.size} of {of.records}"
+        return f"a batch of {of.size} of {of.records} records, {of.scheme}"
+
+    @property
+    def _least(self) -> dict[str, str]:
+        """The line of a lower bound, where there is one."""
+        least = self.at_least
+        return {} if least is None else {"at least": f"{lower_bound(least, 4)} (worst gradients)"}
 
     @property
     def _taking(self) -> dict[str, str]:
@@ -128,12 +167,17 @@ class Budget:
             "more. Where it takes part, "
         )
         begins = "In each, every" if not lottery else f"{lottery}every"
+        how = (
+            f"{begins} record is in the batch with probability {self._rate()}, independently of "
+            "all others (Poisson sampling); its gradient is clipped to norm C"
+            if self.drawn is None
+            else f"{self.drawn.words} The gradient of a record is clipped to norm C"
+        )
         return (
-            f"Training takes {rounds}. {begins} record is in the batch with probability "
-            f"{self._rate()}, independently of all others (Poisson sampling); its gradient is "
-            "clipped to norm C; and only the sum of the clipped gradients is released, with "
-            f"Gaussian noise of standard deviation {bound(self.noise_multiplier, 5)} C on every "
-            f"coordinate. Then {_CHANGES[self.adjacency]} changes the distribution of all that is "
+            f"Training takes {rounds}. {how}; and only the sum of the clipped gradients is "
+            "released, with Gaussian noise of standard deviation "
+            f"{bound(self.noise_multiplier, 5)} C on every coordinate. Then "
+            f"{_CHANGES[self.adjacency]} changes the distribution of all that is "
             f"released by {'at most' if proven else 'about'} epsilon {bound(self.epsilon, 4)} at "
             f"delta {self._delta()} ({by if proven else f'{by}, so this is no proof'}). The noise "
             "is taken to be secret and drawn anew in every round, and nothing else that depends "
@@ -175,6 +219,10 @@ def budget(
     participation: float = 1.0,
     adjacency: Adjacency | str = Adjacency.ADD_OR_REMOVE_ONE,
     accountant: Accountant | str = Accountant.PLD,
+    sampling: str = "poisson",
+    records: int | None = None,
+    batch_size: int | None = None,
+    largest_batch: int | str | None = None,
 ) -> Budget:
     """Of epsilon, delta, rounds, sampling rate and noise, the one that is left out.
 
@@ -193,6 +241,11 @@ def budget(
             in (0, 1], by a lottery that everybody sees; below 1 epsilon, delta or noise is found.
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
         accountant: how rounds are added up: "pld", "dp-accounting", "rdp", "prv" or "gdp-clt".
+        sampling: "poisson", or "fixed", "shuffled" or "cyclic" for batches of `batch_size` of
+            `records`, whose sampling rate follows; then epsilon, delta or noise is found.
+        records: how many there are, a public number; where batches are not Poisson, or cut.
+        batch_size: of batches that are not Poisson.
+        largest_batch: at which Poisson batches are cut, or "auto".
 
     Raises:
         ValueError: a value out of range, not exactly one left out, or what no value of it allows.
@@ -208,8 +261,25 @@ def budget(
     >>> round(budget(noise_multiplier=2, delta=1e-5, rounds=1000, sampling_rate=0.02,
     ...     participation=0.1).epsilon, 4)
     0.4087
+    >>> round(budget(noise_multiplier=1, delta=1e-5, rounds=1000, sampling="fixed", records=500,
+    ...     batch_size=5, adjacency="replace-one").epsilon, 3)
+    14.821
     """
-    _check_participation(participation)
+    check_participation(participation)
+    drawn = drawn_batches(
+        sampling,
+        records=records,
+        batch_size=batch_size,
+        sampling_rate=sampling_rate,
+        largest_batch=largest_batch,
+    )
+    if drawn is not None:
+        sampling_rate = drawn.rate
+        if participation < 1.0:
+            raise InputError(
+                f"participation={participation:g} has no figure with {drawn.drawing.named}; leave "
+                "participation out, or draw Poisson batches without largest_batch"
+            )
     given: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -226,6 +296,7 @@ def budget(
             participation=float(participation),
             adjacency=adjacency,
             accountant=accountant,
+            drawn=drawn,
         )
     if len(missing) != 1:
         raise InputError(
@@ -235,8 +306,11 @@ def budget(
     (asked,) = missing
     between, by = Adjacency(adjacency), Accountant(accountant)
     known = {name: value for name, value in given.items() if name != asked}
+    if drawn is not None:
+        given[asked] = drawn.answer(asked, known, adjacency=between, accountant=by)
+        return Budget(**given, computed=asked, adjacency=between, accountant=by, drawn=drawn)
     if participation < 1.0:
-        given[asked] = _by_lottery(
+        given[asked] = by_lottery(
             asked, known, coin=float(participation), adjacency=between, accountant=by
         )
         return Budget(
@@ -258,6 +332,7 @@ def _for_risk(
     participation: float,
     adjacency: str,
     accountant: str,
+    drawn: DrawnBatches | None,
 ) -> Budget:
     """The least noise for a target of membership inference, and its epsilon at delta."""
     from ..privacy.accounting.accountant import composed_epsilon, epsilon
@@ -274,9 +349,18 @@ def _for_risk(
         )
     check_pld(accountant)
     known = {name: given[name] for name in ("delta", "rounds", "sampling_rate")}
-    check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
+    rate = known["sampling_rate"]
+    rounds, _ = check_setting(known["rounds"], rate, adjacency, accountant)
+    if drawn is not None:
+        drawn.check("noise_multiplier", Accountant(accountant))
+
+    def events_at(multiplier: float) -> dict[Event, int]:
+        if drawn is not None:
+            return drawn.events(multiplier, rounds, Adjacency(adjacency))
+        return lottery_events(multiplier, rate, rounds, coin=participation)
+
     found = scale_for_risk(
-        _events(1.0, known["sampling_rate"], known["rounds"], coin=participation),
+        events_at(1.0),
         advantage=advantage,
         true_positive_rate=rates,
         adjacency=adjacency,
@@ -286,9 +370,8 @@ def _for_risk(
         if rates is None
         else f"TPR {rates[0]:g} at FPR {rates[1]:g} of membership inference"
     )
-    if participation < 1.0:
-        events = _events(found, known["sampling_rate"], known["rounds"], coin=participation)
-        spent = composed_epsilon(events, delta=known["delta"], adjacency=adjacency)
+    if participation < 1.0 or drawn is not None:
+        spent = composed_epsilon(events_at(found), delta=known["delta"], adjacency=adjacency)
     else:
         spent = epsilon(noise_multiplier=found, adjacency=adjacency, **known)
     return Budget(
@@ -299,57 +382,9 @@ def _for_risk(
         accountant=Accountant(accountant),
         target=words,
         participation=participation,
+        drawn=drawn,
         **known,
     )
-
-
-def _events(multiplier: float, rate: float, rounds: int, *, coin: float) -> dict[Event, int]:
-    """Equal rounds, each of which takes place with a probability."""
-    return {Event(float(multiplier), poisson(rate), coin=coin): rounds}
-
-
-def _check_participation(value: float) -> None:
-    check_real("participation", value)
-    if not 0.0 < value <= 1.0:
-        raise InputError(
-            f"participation={value} must lie in (0, 1]; it is the probability of an agent to take "
-            "part in a round, and 1 is every round"
-        )
-
-
-def _by_lottery(
-    asked: str,
-    known: Mapping[str, Any],
-    *,
-    coin: float,
-    adjacency: Adjacency,
-    accountant: Accountant,
-) -> float:
-    """Epsilon, delta or noise of rounds that take place by a public lottery."""
-    from ..privacy.accounting import accountant as accounting
-    from ..privacy.accounting.limits import scale_for
-    from ..privacy.accounting.request import check_pld, check_setting
-
-    if asked not in ("epsilon", "delta", "noise_multiplier"):
-        raise InputError(
-            f"with participation={coin:g} epsilon, delta or the noise multiplier is found, not "
-            f"{asked}; give rounds and sampling_rate"
-        )
-    check_pld(accountant)
-    rounds, _ = check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
-    rate = known["sampling_rate"]
-    if asked == "noise_multiplier":
-        return scale_for(
-            _events(1.0, rate, rounds, coin=coin),
-            epsilon=known["epsilon"],
-            delta=known["delta"],
-            adjacency=adjacency,
-        )
-    check_multiplier(known["noise_multiplier"])
-    events = _events(known["noise_multiplier"], rate, rounds, coin=coin)
-    if asked == "delta":
-        return accounting.composed_delta(events, epsilon=known["epsilon"], adjacency=adjacency)
-    return accounting.composed_epsilon(events, delta=known["delta"], adjacency=adjacency)
 
 
 def _answers() -> Mapping[str, Callable[..., Any]]:

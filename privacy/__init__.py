@@ -25,7 +25,8 @@ from .adversary import (
     neighbour,
     parse_adversary,
 )
-from .guarantee import Bound, Guarantee, Sampling, Statement, Status, Unit
+from .batches.sampling import Sampling
+from .guarantee import Bound, Guarantee, Statement, Status, Unit
 from .ledgers.ledger import Ledger, Spent, read_ledger
 from .noise.correlated import (
     WhisperNoise,

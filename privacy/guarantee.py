@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from .accounting.request import Accountant, Adjacency, check_delta
+from .batches.sampling import Sampling
 from .errors import InputError, InputTypeError
 from .participation import group
 
@@ -104,28 +105,6 @@ class Unit(enum.StrEnum):
         <Adjacency.ZERO_OUT: 'zero-out'>
         """
         return Adjacency.ZERO_OUT if self is Unit.AGENT else Adjacency.ADD_OR_REMOVE_ONE
-
-
-class Sampling(enum.StrEnum):
-    """How a batch is drawn, or whether an agent takes part."""
-
-    POISSON = "poisson"
-    FULL = "full batch"
-    FIXED = "fixed"
-    SHUFFLED = "shuffled"
-    CYCLIC = "cyclic"
-    TRUNCATED = "truncated"
-    ANY = "any: a record may be in every batch"
-    EVERY = "none: an agent takes part in every round"
-    COHORT = "secret cohort"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Sampling:
-        raise InputError(
-            f"sampling={value!r} must be 'poisson', 'full batch', 'fixed', 'shuffled', 'cyclic' or "
-            "'truncated': no bound is known here for batches drawn otherwise, and amplification by "
-            "Poisson sampling does not hold for them; draw each record on its own"
-        )
 
 
 class Bound(enum.StrEnum):

@@ -180,10 +180,12 @@ class Draws(NamedTuple):
         rates: of each batch that it may be in, each drawn on its own; None is the run's rate, and
             no batch at all is sure participation.
         cohort: probability that the agent itself takes part, which nobody sees.
+        scheme: how such a cohort is drawn; by a coin of each agent, or as `batches.cohorts` has it.
     """
 
     rates: tuple[float | None, ...] = (None,)
     cohort: float = 1.0
+    scheme: str = "poisson"
 
     def rate(self, run: float) -> float:
         """The probability of a record to be in at least one batch, if its agent takes part.

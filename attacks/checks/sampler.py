@@ -34,7 +34,7 @@ from ...training.engine.recording import WholeCall
 from ...training.tracing.linear_forms import Contributions
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..watching.watched_run import WatchedRound, WatchedRun
-from .cohorts import cohorts_of, note_recorded, rates_of_cohorts
+from .cohorts import cohorts_of, declared_cohorts, note_recorded
 from .schemes import enough_rounds, test_schemes
 
 __all__ = ["Batches", "sampler_check", "test_batches"]
@@ -205,11 +205,12 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
 def _cohorts(found: Finding, run: WatchedRun) -> list[Batches]:
     """Secret cohorts as batches of one holder, whose records are the agents."""
     found_in = []
-    for call, rate in sorted(rates_of_cohorts(run).items()):
-        note_recorded(found, run, call=call, rate=rate)
-        count = max(_enough(rate, _RECORDS_OF_COHORT * run.setting.graph.agents), len(run.rounds))
-        of = f"the secret cohort {call}, with agents as records"
-        found_in.append(Batches(of, rate, [cohorts_of(run, call=call, rate=rate, rounds=count)]))
+    for cohort in declared_cohorts(run):
+        note_recorded(found, run, cohort)
+        rate, agents = cohort.rate, run.setting.graph.agents
+        count = max(_enough(rate, _RECORDS_OF_COHORT * agents), len(run.rounds))
+        of = f"the secret cohort {cohort.call}, with agents as records"
+        found_in.append(Batches(of, rate, [cohorts_of(run, cohort, rounds=count)]))
     return found_in
 
 

@@ -23,6 +23,15 @@ class AccountantName(enum.StrEnum):
     GDP_CLT = "gdp-clt"
 
 
+class BatchesName(enum.StrEnum):
+    """How batches are drawn."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    SHUFFLED = "shuffled"
+    CYCLIC = "cyclic"
+
+
 class AdjacencyName(enum.StrEnum):
     """How two neighbouring data sets differ."""
 
@@ -58,6 +67,20 @@ def budget(
             help="Probability of an agent to take part in a round, by a public lottery; in (0, 1]."
         ),
     ] = 1.0,
+    batches: Annotated[
+        BatchesName, typer.Option(help="How batches are drawn.")
+    ] = BatchesName.POISSON,
+    records: Annotated[
+        int | None,
+        typer.Option(help="How many there are, a public number; of batches that are not Poisson."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Of batches that are not Poisson, for --sampling-rate.")
+    ] = None,
+    largest_batch: Annotated[
+        str | None,
+        typer.Option(metavar="N|auto", help="Size at which Poisson batches are cut."),
+    ] = None,
     accountant: Annotated[
         AccountantName, typer.Option(help="How rounds are added up.")
     ] = AccountantName.PLD,
@@ -89,12 +112,14 @@ def budget(
         "rounds": rounds,
         "sampling_rate": sampling_rate,
     }
-    missing = [name for name, value in given.items() if value is None]
+    drawn = {"sampling_rate"} if batches is not BatchesName.POISSON else set()
+    missing = [name for name, value in given.items() if value is None and name not in drawn]
     rates = None if target_tpr is None else _rates(target_tpr)
     if target_advantage is None and rates is None and len(missing) != 1:
         raise InputError(
             "give --epsilon, --noise-multiplier, --rounds and --sampling-rate, all but one of "
             f"them: {len(missing)} are missing"
+            + (" beside the sampling rate, which follows" if drawn else "")
         )
     found = found_budget(
         delta=delta,
@@ -107,6 +132,10 @@ def budget(
         participation=participation,
         adjacency=adjacency.value,
         accountant=accountant.value,
+        sampling=batches.value,
+        records=records,
+        batch_size=batch_size,
+        largest_batch=_largest(largest_batch),
     )
     opinion = None
     if explain:
@@ -128,6 +157,11 @@ def budget(
         aim: dict[str, object] = {"target": found.target} if found.target else {}
         if found.participation < 1.0:
             aim["participation"] = found.participation
+        if found.drawn is not None:
+            of = found.drawn.drawing
+            aim |= {"batches": str(of.scheme), "records": of.records, "size": of.size}
+        if found.at_least is not None:
+            aim["at_least"] = found.at_least
         print_json({**figures, **how, "computed": found.computed, "kind": kind, **aim, **asked_too})
         return
     if statement:
@@ -138,6 +172,18 @@ def budget(
         from ...runs.plan.second_opinions import bracket_words
 
         print(f"second opinion   {opinion.by}: {bracket_words(opinion)}")
+
+
+def _largest(text: str | None) -> int | str | None:
+    """A size as a number."""
+    from ...privacy.errors import InputError
+
+    if text is None or text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--largest-batch {text!r:.40} must be an integer, or auto") from None
 
 
 def _rates(text: str) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..participation import Event, Reach, always, poisson
+from ..participation import Event, Moves, Reach, always, poisson
 
 __all__ = [
     "RARE",
@@ -68,12 +68,23 @@ class Drawing(NamedTuple):
         records: n of the agent, or the least one of several.
         size: b; B of truncated batches.
         most: the largest n of several agents; n where there is one.
+        of_agents: whether cohorts of agents are drawn so, and not batches of records.
     """
 
     scheme: Scheme
     records: int
     size: int
     most: int
+    of_agents: bool = False
+
+    @property
+    def named(self) -> str:
+        """What is drawn, and how.
+
+        >>> Drawing(Scheme.FIXED, 500, 10, 500).named
+        "batches='fixed'"
+        """
+        return f"cohorts '{self.scheme}'" if self.of_agents else f"batches='{self.scheme}'"
 
     @property
     def rate(self) -> float:
@@ -243,6 +254,7 @@ class EpochRound(NamedTuple):
         first: number of the first one, from 1.
         rounds: how many.
         replays: how often any of them was released once more, with the same batches.
+        moves: of the mean in the round of an epoch in which the unit may be.
     """
 
     multiplier: float
@@ -250,6 +262,7 @@ class EpochRound(NamedTuple):
     first: int
     rounds: int
     replays: int = 0
+    moves: Moves = always()
 
 
 def epoch_events(rounds: Sequence[EpochRound], epoch: int, *, replaced: bool) -> dict[Event, int]:
@@ -260,16 +273,27 @@ def epoch_events(rounds: Sequence[EpochRound], epoch: int, *, replaced: bool) ->
         epoch: rounds of an epoch; the last one may be cut off.
         replaced: whether another record is in its place, or else none of its values.
 
+    Raises:
+        ValueError: rounds that differ in how the unit takes part, of which none is the dearest.
+
     >>> of = [EpochRound(2.0, Reach.SUM, 1, 5), EpochRound(1.0, Reach.SUM, 6, 5)]
     >>> found = epoch_events(of, 4, replaced=False)
     >>> {event.noise_multiplier: count for event, count in found.items()}
     {2.0: 1, 1.0: 2}
     """
     found: dict[Event, int] = {}
+    if len({(one.moves, one.reach) for one in rounds}) > 1 and any(
+        one.moves != always() for one in rounds
+    ):
+        raise InputError(
+            "rounds of one epoch in which records are drawn at different rates, or stay in a ball "
+            "in some of them alone, have no bound; let all rounds do the same, or let each agent "
+            "take part by a coin of its own"
+        )
 
     def note(one: EpochRound, count: int) -> None:
         if count > 0 and one.multiplier < math.inf:
-            event = Event(one.multiplier, always(), one.reach)
+            event = Event(one.multiplier, one.moves, one.reach)
             found[event] = found.get(event, 0) + count
 
     def dearness(one: EpochRound) -> float:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ...privacy.adversary import EAVESDROPPER, SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
+from ...runs.plan.local_steps import local_steps_words
 from ...runs.plan.plan import Plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile
@@ -46,6 +47,7 @@ class What(enum.StrEnum):
     ADVERSARY = "adversary"
     ALGORITHM = "algorithm"
     SEED = "seed"
+    LOCAL_STEPS = "local-steps"
     SKIPPED = "skipped"
     NO_TARGET = "no-target"
 
@@ -162,6 +164,10 @@ def advise(
     if facts.limit is None and not (cases and hiding(facts) is Action.ADD_NOISE):
         action = Action.ADD_PRIVACY if config.privacy is None else Action.SET_TARGET
         remedies.append(_told(Remedy(action=action), Finding(kind=Kind.NO_TARGET), facts))
+    worst = next(iter(_asked(facts)), None)
+    steps = None if worst is None or seeded else local_steps_words(plan, worst.name)
+    if steps is not None:
+        remedies.append(Advice(what=What.LOCAL_STEPS, words=steps[0], epsilon=steps[1]))
     return [*found, *dict.fromkeys(remedies)]
 
 

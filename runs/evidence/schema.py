@@ -290,7 +290,7 @@ class Audit(Described):
     """What a canary's coin decides."""
     confidence: Annotated[float, Field(gt=0, lt=1)]
     delta: Delta
-    unit: Literal["record", "agent"] = "record"
+    unit: Literal["record", "user", "agent"] = "record"
     """Whose data a canary is: one record, or all data of an agent."""
     adjacency: Adjacency
     noise_multiplier: NotNegative | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from ...privacy.batches.drawing import Drawing
 from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
 from ...privacy.ledgers.ledger import Spent
@@ -82,12 +83,15 @@ class ExposureFacts(Described):
     """Of one person in the batch of each release, where it is not one in all of them."""
     cohorts: list[tuple[Fraction, Count]] | None = None
     """Of each the rate of its secret cohort, and how many batches have it, where there is one."""
+    schemes: list[tuple[Literal["fixed", "shuffled", "cyclic"], Count, Count] | None] | None = None
+    """How cohorts are drawn where not by coins: scheme, members, and agents they are drawn of."""
 
     @classmethod
     def of(cls, exposure: JointSensitivity) -> ExposureFacts:
         """As the header of a ledger has it."""
         held = [r.records for r in exposure.releases]
         several = {} if set(held) <= {1} else {"records": held}
+        schemes = [_scheme(r.cohort_drawn) for r in exposure.releases]
         return cls(
             whole_run=exposure.whole_run,
             **several,
@@ -105,6 +109,7 @@ class ExposureFacts(Described):
             cohorts=[(r.cohort, r.several) for r in exposure.releases]
             if any(r.cohort < 1 for r in exposure.releases)
             else None,
+            schemes=schemes if any(schemes) else None,
         )
 
     def figures(self) -> dict[str, float]:
@@ -127,7 +132,16 @@ class ExposureFacts(Described):
             found[f"records of release {at}"] = held
         for at, (rate, several) in enumerate(self.cohorts or (), start=1):
             found |= {f"cohort of release {at}": rate, f"batches of release {at}": several}
+        for at, drawn in enumerate(self.schemes or (), start=1):
+            if drawn is not None:
+                scheme, members, agents = drawn
+                found[f"cohorts of release {at} are {scheme}"] = True
+                found |= {f"members of release {at}": members, f"agents of release {at}": agents}
         return found
+
+
+def _scheme(drawn: Drawing | None) -> tuple[Any, int, int] | None:
+    return None if drawn is None else (drawn.scheme.value, drawn.size, drawn.records)
 
 
 class LedgerHeader(Described):

@@ -345,6 +345,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             task=_task(config, model, data),
             repeats=config.training.evaluation_noise_seed is not None,
             sampler=None if drawn is None else Sampler(drawn=drawn, order_seed=seed),
+            order_seed=seed,
         ),
         algorithm=algorithm_named(config.algorithm.name),
         form=Form(config.algorithm.form),

@@ -131,4 +131,5 @@ def _release(r: Release) -> _Release:
         r.drawn,
         r.cohort,
         r.several,
+        r.members,
     )

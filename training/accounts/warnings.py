@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...privacy.adversary import SINGLE_MESSAGE
+from ...privacy.batches.sampling import Sampling
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..presentation.summary import rounded_down, rounded_up
@@ -56,10 +57,11 @@ def warnings_of(
     if batches is not None:
         said.append(batches)
     if (least := next((g for g in guarantees if g.at_least is not None), None)) is not None:
+        what = "cohorts" if least.sampling is Sampling.SHUFFLED_COHORT else "batches"
         said.append(
-            f"Of batches that are shuffled the epsilon of {least.adversary} lies between "
+            f"Of {what} that are shuffled the epsilon of {least.adversary} lies between "
             f"{rounded_down(least.at_least or 0.0)}, for worst-case gradients, and "
-            f"{rounded_up(least.epsilon)}; the figure of Poisson batches of that rate is none of "
+            f"{rounded_up(least.epsilon)}; the figure of Poisson {what} of that rate is none of "
             "theirs."
         )
     if target == SINGLE_MESSAGE.name:

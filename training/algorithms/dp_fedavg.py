@@ -3,7 +3,8 @@
 H. B. McMahan, D. Ramage, K. Talwar, L. Zhang, "Learning Differentially Private Recurrent Language
 Models", ICLR 2018, arXiv 1710.06963 (Algorithm 1, DP-FedAvg with the estimator f_f).
 
-    1  M: each agent takes part with probability p, by a secret coin of its own
+    1  M: each agent takes part with probability p, by a secret coin of its own; or p A of them do,
+          drawn anew each round (fixed), or the next of an order (shuffled each epoch, or cyclic)
     2  x_i <- K gradient steps of size eta from x, on the data of agent i
     3  d_i = clip(x_i - x, C)
     4  x <- x + g (sum_{i in M} d_i + z) / (p A),   z ~ N(0, s^2 C^2 I), known to nobody
@@ -12,6 +13,7 @@ Models", ICLR 2018, arXiv 1710.06963 (Algorithm 1, DP-FedAvg with the estimator 
 |--------|---------------|--------|--------------------------------------------------------|
 | x      | x             | (A, D) | models, equal on all agents                            |
 | p      | cohort_rate   | scalar | probability of an agent to take part in a round        |
+| M      | cohort        | set    | how who takes part is drawn                            |
 | K      | local_steps   | scalar | gradient steps of an agent in a round                  |
 | eta    | learning_rate | scalar | their size                                             |
 | C      | clip_norm     | scalar | bound on what an agent changes                         |
@@ -20,11 +22,13 @@ Models", ICLR 2018, arXiv 1710.06963 (Algorithm 1, DP-FedAvg with the estimator 
 
 Nobody sees who takes part, nor what a single agent sends: trust is in the sum. p A is public where
 the number of members is not. All data of an agent move the sum by at most C, so at unit "agent" a
-round is one Gaussian release of multiplier s, sampled at rate p. A record of an agent can turn
-d_i round, which is 2 C: clipping what an agent changes never pays for the privacy of a record.
+round is one Gaussian release of multiplier s, sampled at rate p. Cohorts that are not Poisson cost
+more: an agent then takes the place of another one, or its turn in every epoch. A record of an agent
+can turn d_i round, which is 2 C: clipping what an agent changes never pays for the privacy of a
+record.
 
 Where we differ from the paper: a step takes Poisson batches, or all data of the agent, in place of
-epochs in an order, and every agent has the same weight.
+epochs in an order; every agent has the same weight; and cohorts need not be Poisson.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from ..step.round import Round
 from ..step.values import ALL, Batch
 from .algorithm import Algorithm
 
-__all__ = ["ALGORITHM", "LocalData", "Settings", "State", "init", "step"]
+__all__ = ["ALGORITHM", "Cohorts", "LocalData", "Settings", "State", "init", "step"]
 
 
 class LocalData(enum.StrEnum):
@@ -52,18 +56,29 @@ class LocalData(enum.StrEnum):
     EACH = "batches"
 
 
+class Cohorts(enum.StrEnum):
+    """How a cohort is drawn: by coins, as many anew each round, or the next of an order."""
+
+    POISSON = "poisson"
+    FIXED = "fixed"
+    SHUFFLED = "shuffled"
+    CYCLIC = "cyclic"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """Hyper-parameters.
 
     Attributes:
         cohort_rate: p, above 0 and at most 1.
+        cohort: how M is drawn; one that is not Poisson has p A members exactly.
         local_steps: K.
         local_data: what each of them takes.
         server_rate: g, above 0.
     """
 
     cohort_rate: float = 0.1
+    cohort: Cohorts = Cohorts.POISSON
     local_steps: int = 5
     local_data: LocalData = LocalData.ALL
     server_rate: float = 1.0
@@ -94,6 +109,7 @@ def step(
     round: Round,
     *,
     cohort_rate: float,
+    cohort: Cohorts,
     local_steps: int,
     local_data: LocalData,
     server_rate: float,
@@ -102,7 +118,7 @@ def step(
     noise_std: float,
 ) -> State:
     """One round; the numbers are the steps above."""
-    cohort = round.cohort(cohort_rate)  # 1
+    members = round.cohort(cohort_rate, scheme=cohort.value)  # 1
     batch: Batch | tuple[Batch, ...] = ALL
     if local_data is LocalData.EACH:
         batch = tuple(round.draw() for _ in range(local_steps))
@@ -115,7 +131,7 @@ def step(
         batch=batch,
         clip_norm=clip_norm,
     )
-    mean = round.average(changed, cohort=cohort)
+    mean = round.average(changed, cohort=members)
     noisy = mean + round.noise(mean, std=noise_std / (cohort_rate * round.agents))  # 4
     return State(state.x + round.download(server_rate * noisy, kind="model change"))
 

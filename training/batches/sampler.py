@@ -24,7 +24,14 @@ from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..data.partition import poisson_batch
 
-__all__ = ["Place", "Sampler", "check_records", "drawn_positions"]
+__all__ = [
+    "Indices",
+    "Place",
+    "Sampler",
+    "check_records",
+    "drawn_positions",
+    "public_order",
+]
 
 Indices = NDArray[np.int64]
 _ORDERS = 0x6F72646572  # beside the seed in the key, so that no other stream is met
@@ -103,11 +110,26 @@ class Sampler:
         of = self.drawn[agent]
         if of.scheme is Scheme.CYCLIC:
             return np.arange(of.records, dtype=np.int64)
-        key = np.array([self.order_seed, _ORDERS], dtype=np.uint64)
-        at = np.array([0, agent, epoch, 0], dtype=np.uint64)
-        # Sorted by raw words, which no version of the library draws otherwise.
-        words = np.random.Philox(key=key, counter=at).random_raw(of.records)
-        return np.argsort(words, kind="stable").astype(np.int64)
+        return public_order(of.records, seed=self.order_seed, of=_ORDERS, at=(agent, epoch))
+
+
+def public_order(count: int, *, seed: int, of: int, at: tuple[int, int]) -> Indices:
+    """(count,) an order of 0, 1, ..., count - 1 that follows from public numbers alone.
+
+    Args:
+        count: of what is put in order.
+        seed: in [0, 2^64).
+        of: what is put in order; one of two kinds has nothing to do with the other.
+        at: who does it, and in which epoch.
+
+    >>> public_order(4, seed=0, of=1, at=(0, 0)).tolist()
+    [3, 2, 1, 0]
+    """
+    key = np.array([seed, of], dtype=np.uint64)
+    counter = np.array([0, *at, 0], dtype=np.uint64)
+    # Sorted by raw words, which no version of the library draws otherwise.
+    words = np.random.Philox(key=key, counter=counter).random_raw(count)
+    return np.argsort(words, kind="stable").astype(np.int64)
 
 
 def check_records(sampler: Sampler | None, held: Sequence[int]) -> None:

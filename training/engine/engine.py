@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound
+from ..batches.cohorts import taking_part
 from ..batches.sampler import Place, check_records, drawn_positions
 from ..data.dataset import Examples
 from ..data.store import Held, moved, placed
@@ -23,7 +25,7 @@ from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..step.operations import Operations
 from ..step.perform import perform
-from ..step.values import Agents
+from ..step.values import Agents, Cohort
 from ..tracing.scripts import Scripts, ScriptsOnDemand
 from .exchange import check_same_root, gather, share_root, warm_up
 from .links import Links
@@ -130,15 +132,24 @@ class Engine:
         )
         return torch.from_numpy(chosen)
 
-    def draw_cohort(self, *, round: int, call: int, rate: float) -> Tensor:
-        """(A, 1) whether each agent is in a secret cohort, as the run draws it.
+    def draw_cohort(self, cohort: Cohort, *, round: int) -> Tensor:
+        """(agents that are here, 1) whether each is in a secret cohort, as the run draws it.
 
         Args:
+            cohort: of a call within the round.
             round: the number of the round.
-            call: the number of the call of `cohort` within the round.
-            rate: probability of each agent.
         """
-        return self._randomness.coins(round=round, call=call, rows=self._mine, rate=rate)
+        call, randomness = cohort.call, self._randomness
+        if cohort.scheme is Scheme.POISSON:
+            return randomness.coins(round=round, call=call, rows=self._mine, rate=cohort.rate)
+        every = taking_part(
+            cohort,
+            agents=self.setting.graph.agents,
+            round=round,
+            order_seed=self.setting.order_seed,
+            generator=randomness.stream(Purpose.FIXED_COHORT, round=round, call=call, row=0),
+        )
+        return torch.from_numpy(every[self._mine.start : self._mine.stop])[:, None]
 
     def _make_round(
         self,
@@ -175,8 +186,8 @@ class Engine:
             held = {a: torch.arange(s.size) for a, s in self._shards.items() if a not in planted}
             return taken(held | {a: nothing for a in graph.absent if a in self._mine})
 
-        def draw_cohort(call: int, rate: float) -> Tensor:
-            found = self.draw_cohort(round=index, call=call, rate=rate)
+        def draw_cohort(cohort: Cohort) -> Tensor:
+            found = self.draw_cohort(cohort, round=index)
             if recorded is not None:
                 recorded.cohorts.append(found)
             return found

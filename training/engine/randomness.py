@@ -53,6 +53,7 @@ class Purpose(enum.IntEnum):
     HARDENED_NOISE = 3
     DEVICE_KEY = 4
     COHORT = 5
+    FIXED_COHORT = 6
 
 
 class NoiseMaker(Protocol):

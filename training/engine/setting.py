@@ -33,6 +33,7 @@ class Setting:
             are its first block, is what the metrics evaluate.
         repeats: whether a device is to compute the same bits again, as evaluation runs promise.
         sampler: draws batches that are not Poisson; each record is drawn on its own where None.
+        order_seed: of the orders of shuffled cohorts, in [0, 2^64); public.
     """
 
     graph: Topology
@@ -45,6 +46,7 @@ class Setting:
     task: Task | None = None
     repeats: bool = False
     sampler: Sampler | None = None
+    order_seed: int = 0
 
     def __post_init__(self) -> None:
         """Check that every agent has data and that the rate is a probability."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ..data.dataset import Examples
 from ..device.copies import on_device
@@ -50,7 +51,7 @@ __all__ = ["DrawBatch", "TensorRound"]
 # (call, sampling rate) -> a batch for each agent that is here
 DrawBatch = Callable[[int, float | None], Sequence[Examples]]
 TakeAll = Callable[[], Sequence[Examples]]  # of each agent that is here
-DrawCohort = Callable[[int, float], Tensor]  # (agents that are here, 1): whether each takes part
+DrawCohort = Callable[[Cohort], Tensor]  # (agents that are here, 1): whether each takes part
 
 
 class TensorRound(Operations):
@@ -228,10 +229,10 @@ class TensorRound(Operations):
         )
         return self._of_active(Agents(changed))
 
-    def cohort(self, rate: float) -> Cohort:
+    def cohort(self, rate: float, *, scheme: str = Scheme.POISSON) -> Cohort:
         """See `Round.cohort`."""
-        made = super().cohort(rate)
-        self._taking_part.append(self._draw_cohort(made.call, made.rate))
+        made = super().cohort(rate, scheme=scheme)
+        self._taking_part.append(self._draw_cohort(made))
         return made
 
     def noise(

@@ -90,7 +90,7 @@ def _replayed(releases: Sequence[Release], entries: Counter[int]) -> tuple[Relea
         end = math.inf if alike and r.first else r.first + r.rounds
         inside = {number: n for number, n in entries.items() if r.first <= number < end}
         counted = sum(inside.values())
-        if r.drawn is not None and r.drawn.scheme.in_epochs:
+        if r.in_epochs:
             # A round that is released again holds the same records.
             last_inside = max(inside, default=r.first - 1)
             again = counted - len(inside)
@@ -151,7 +151,7 @@ def _accounted(
 def _spent(planned: Release, counted: Release | None, *, more: int) -> Release:
     """A release as planned, or more often where so much was counted."""
     released = 0 if counted is None else counted.rounds
-    if planned.drawn is None or not planned.drawn.scheme.in_epochs:
+    if not planned.in_epochs:
         return planned._replace(rounds=max(planned.rounds, released) + more)
     again = 0 if counted is None else counted.replays
     return planned._replace(rounds=max(planned.rounds, released), replays=again + more)
@@ -194,6 +194,7 @@ def counted(
     """
     counts: Counter[Event] = Counter()
     added = adjacency is Adjacency.ADD_OR_REMOVE_ONE
+    epochs: dict[Drawing, list[EpochRound]] = {}
     for r in releases:
         if r.drawn is not None:
             continue
@@ -213,8 +214,9 @@ def counted(
         apart = r.several > 1 or (held > 1 and r.interleaved and r.rate == 1)
         ball = r.reach is Reach.BALL and not apart
         # The coin of a cohort moves the agent's other records, too, and shows by them. It hides the
-        # record where all lies in one ball around 0; elsewhere it counts as seen.
-        hidden = ball and not added
+        # record where all lies in one ball around 0; elsewhere it counts as seen, and so does who
+        # is in a cohort that is drawn otherwise.
+        hidden = ball and not added and r.members is None
         if r.several > 1:
             moves = cohort(1.0, r.several, r.sampling_rate)
         else:
@@ -223,12 +225,29 @@ def counted(
         coin = 1.0 if hidden else r.cohort
         # A record that is added changes what stays in a ball by twice the radius, as it would a sum
         # of that sensitivity.
-        if hidden:
-            event = Event(noise_multiplier / (0.5 * r.joint_sensitivity), moves, Reach.BALL)
+        if ball and not added:
+            radius = 0.5 * r.joint_sensitivity
+            event = Event(noise_multiplier / radius, moves, Reach.BALL, coin)
         else:
             event = Event(noise_multiplier / r.joint_sensitivity, moves, coin=coin)
+        if r.members is not None and r.in_epochs:
+            of_epoch = EpochRound(
+                event.noise_multiplier, event.reach, r.first, r.rounds, r.replays, moves
+            )
+            epochs.setdefault(r.members, []).append(of_epoch)
+            continue
         counts[event] += r.rounds
     counts.update(_drawn(releases, noise_multiplier, adjacency, records=records))
+    counts.update(_of_epochs(epochs, adjacency))
+    return counts
+
+
+def _of_epochs(epochs: dict[Drawing, list[EpochRound]], adjacency: Adjacency) -> Counter[Event]:
+    """What a unit costs that is in one round of each epoch."""
+    counts: Counter[Event] = Counter()
+    for drawn, rounds in epochs.items():
+        replaced = adjacency is Adjacency.REPLACE_ONE
+        counts.update(epoch_events(rounds, drawn.epoch, replaced=replaced))
     return counts
 
 
@@ -276,14 +295,12 @@ def _drawn(
         event = r.drawn.event(multiplier, r.reach, r.sampling_rate, added=added)
         if r.interleaved and not added and event.rate < 1:
             raise UnsupportedMechanism(
-                f"batches='{r.drawn.scheme}' of which one interleaves with another in a round "
-                f"have no bound under adjacency='{adjacency}'; take all contributions of a batch "
-                "before those of the next, or use batches='poisson'"
+                f"{r.drawn.named} of which one interleaves with another in a round have no bound "
+                f"under adjacency='{adjacency}'; take all contributions of one before those of the "
+                "next, or draw Poisson ones"
             )
         counts[event] += r.rounds
-    for drawn, rounds in epochs.items():
-        replaced = adjacency is Adjacency.REPLACE_ONE
-        counts.update(epoch_events(rounds, drawn.epoch, replaced=replaced))
+    counts.update(_of_epochs(epochs, adjacency))
     return counts
 
 

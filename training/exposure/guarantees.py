@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
 from ...privacy.accounting.request import Accountant, check_multiplier, orders_of
-from ...privacy.guarantee import Bound, Guarantee, Sampling, Statement, Status, Unit
+from ...privacy.batches.sampling import Sampling
+from ...privacy.guarantee import Bound, Guarantee, Statement, Status, Unit
 from ...privacy.view.view import UnsupportedView
 from .events import asked_releases, at_least, counted, spent_releases
 from .sensitivity import JointSensitivity, UnsupportedMechanism
@@ -202,11 +203,17 @@ def _sampling(sensitivity: JointSensitivity, statement: Statement) -> Sampling:
     spent = [r for r in sensitivity.releases if r.joint_sensitivity > 0]
     if statement.unit is Unit.AGENT:
         secret = not sensitivity.whole_run and any(r.sampling_rate < 1 for r in spent)
+        for r in spent:
+            if r.drawn is not None:
+                return Sampling.of_cohort(r.drawn.scheme)
         return Sampling.COHORT if secret else Sampling.EVERY
     if sensitivity.whole_run:
         return Sampling.ANY
-    if any(r.cohort < 1 for r in spent):
-        return Sampling.COHORT
+    for r in spent:
+        if r.members is not None:
+            return Sampling.of_cohort(r.members.scheme)
+        if r.cohort < 1:
+            return Sampling.COHORT
     for r in sensitivity.releases:
         if r.drawn is not None:
             return Sampling(r.drawn.scheme)

@@ -10,8 +10,8 @@ adversary, at noise multiplier 1: one figure for each batch that is drawn. What 
     J of a matrix M       -> privacy.view.joint_sensitivity
     epsilon of all J      -> guarantees
 
-Victims whom an agent's messages and noise do not touch have the same figures against all such
-agents, so one pair of adversary and victim is looked at for all of them.
+Victims whom an agent does not touch have the same figures against all such agents, so one pair of
+adversary and victim is looked at for all of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.errors import InexpressibleView
 from ...privacy.guarantee import Status, Unit
-from ...privacy.participation import Reach
+from ...privacy.participation import Draws, Reach
 from ...privacy.view.view import UnsupportedView, View
 from ..tracing.round_trace import RoundTrace
 from ..tracing.trace import AlgorithmTrace
@@ -245,7 +245,8 @@ class _Run:
                 ):
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
                     rate = draws.rate(self._rate)
-                    releases.append(Release(mu, rate, part.rounds, count, part.first, *reach))
+                    one = Release(mu, rate, part.rounds, count, part.first, *reach)
+                    releases.append(one.in_cohort(draws, part.base, who))
             return self._as_drawn(
                 JointSensitivity(who, victim, tuple(releases), status, str(reason))
             )
@@ -264,7 +265,7 @@ class _Run:
                 s.interleaved,
                 cohort=s.draws.cohort,
                 several=s.several,
-            )
+            ).in_cohort(s.draws, part.base, who)
             for part in self._parts
             for s in found[id(part.base)]
         ]
@@ -380,10 +381,12 @@ def single_message(
         drawn = [
             draws for key, (_, _, draws) in own.items() if key[1] is not None or key[0] not in under
         ]
-        largest = max((draws.cohort * draws.rate(rate) for draws in drawn), default=rate)
+        likely = max(drawn, key=lambda one: one.cohort * one.rate(rate), default=Draws())
         ball = all(reach is Reach.BALL for reach, _ in part.base.reaches(victim))
+        coin = likely.cohort if likely.scheme == Scheme.POISSON else 1.0
         reach = Reach.BALL if ball else Reach.SUM
-        releases.append(Release(mu, largest, part.rounds, 1, part.first, reach))
+        one = Release(mu, coin * likely.rate(rate), part.rounds, 1, part.first, reach)
+        releases.append(one.in_cohort(likely, part.base, who))
         kinds.append((mu, kind))
     most, kind = max(kinds, default=(0.0, "none"))
     because = f"one message alone ({kind}); no adversary sees so little"

@@ -8,11 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.adversary import Adversary
+from ...privacy.batches.cohorts import drawing_of_cohort
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Status
-from ...privacy.participation import Reach
+from ...privacy.guarantee import Status, Unit
+from ...privacy.participation import Draws, Reach
 from ...privacy.view.view import UnsupportedView
+from ..tracing.round_trace import RoundTrace
 
 __all__ = [
     "JointSensitivity",
@@ -47,6 +49,8 @@ class Release(NamedTuple):
             nobody sees; the sampling rate is that within it. An agent that is itself at risk takes
             part with the sampling rate.
         several: how many batches of a cohort have this joint sensitivity each.
+        members: how this cohort is drawn where it is not by a coin of each agent, among those that
+            the adversary is not. Of an agent that is itself at risk it is `drawn`.
     """
 
     joint_sensitivity: float
@@ -61,6 +65,38 @@ class Release(NamedTuple):
     replays: int = 0
     cohort: float = 1.0
     several: int = 1
+    members: Drawing | None = None
+
+    def in_cohort(self, draws: Draws, trace: RoundTrace, who: Adversary) -> Release:
+        """The same in the cohort that a contribution is in; as it is where coins decide.
+
+        Args:
+            draws: of the contribution.
+            trace: of its round.
+            who: sees it, and knows which of its own agents take part.
+        """
+        agents, known = trace.record.agents, len(who.agents)
+        members = drawing_of_cohort(draws, agents=agents, known=known)
+        if members is None:
+            return self
+        if trace.unit is Unit.AGENT:
+            return self._replace(drawn=members, sampling_rate=members.rate, cohort=1.0)
+        return self._replace(members=members, cohort=members.rate)
+
+    @property
+    def cohort_drawn(self) -> Drawing | None:
+        """How the cohort is drawn where it is not by coins, whose data ever are at risk."""
+        drawn = self.drawn
+        return drawn if drawn is not None and drawn.of_agents else self.members
+
+    @property
+    def in_epochs(self) -> bool:
+        """Whether the unit takes part at most once an epoch, in the same round if released again.
+
+        >>> Release(1.0, 0.5, 3, 1).in_epochs
+        False
+        """
+        return any(of is not None and of.scheme.in_epochs for of in (self.drawn, self.members))
 
     @property
     def rate(self) -> float:
@@ -75,7 +111,8 @@ class Release(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether it is one Poisson batch of each round."""
-        return self.drawn is None and self.several == 1 and self.cohort == 1.0
+        poisson = self.drawn is None and self.members is None
+        return poisson and self.several == 1 and self.cohort == 1.0
 
 
 class JointSensitivity(NamedTuple):
@@ -186,7 +223,9 @@ def _drawn_as_worst(every: Sequence[JointSensitivity]) -> Sequence[JointSensitiv
         UnsupportedView: epochs of several lengths, and rounds that differ: where they begin then
             decides which costs more.
     """
-    drawings = {r.drawn for e in every for r in e.releases if r.drawn is not None}
+    # Cohorts are drawn of all agents together, alike for every victim.
+    every_drawing = {r.drawn for e in every for r in e.releases if r.drawn is not None}
+    drawings = {one for one in every_drawing if not one.of_agents}
     if len(drawings) < 2:
         return every
     first, *others = drawings
@@ -200,7 +239,7 @@ def _drawn_as_worst(every: Sequence[JointSensitivity]) -> Sequence[JointSensitiv
         )
 
     def drawn(r: Release) -> Release:
-        if r.drawn is None:
+        if r.drawn is None or r.drawn.of_agents:
             return r
         rate = r.sampling_rate if joint.scheme is Scheme.TRUNCATED else joint.rate
         return r._replace(drawn=joint, sampling_rate=rate)

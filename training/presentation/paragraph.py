@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.guarantee import Guarantee, Sampling, Status, Unit
+from ...privacy.batches.sampling import Sampling
+from ...privacy.guarantee import Guarantee, Status, Unit
 from ..exposure.events import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity
 from .summary import Summary, rounded_down, rounded_up
@@ -37,6 +38,14 @@ _WORST_OFF = {
     Unit.AGENT: "whose data are",
 }
 _NAMED = {Unit.RECORD: "members", Unit.USER: "users", Unit.AGENT: "agents that hold data"}
+_COHORTS = {
+    Sampling.COHORT: "agents that take part by secret coins of their own",
+    Sampling.FIXED_COHORT: "secret cohorts of as many agents each, drawn anew every round",
+    Sampling.SHUFFLED_COHORT: "agents that take part once an epoch at most, in cohorts of as many "
+    "each, and are shuffled anew every epoch, in orders that count as public",
+    Sampling.CYCLIC_COHORT: "agents that take part once an epoch at most, in cohorts of as many "
+    "each and one order, which counts as public",
+}
 _ALARMS = 0.01  # false-positive rate of the membership test that is spoken of
 
 
@@ -74,7 +83,7 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
         said.append(_sentence(summary, same))
         if same[0].status is Status.PROVEN:
             said += _meant(summary, same[0], sensitivities[same[0].adversary])
-    secret = any(stated.sampling is Sampling.COHORT for stated in summary.guarantees)
+    secret = any(stated.sampling.is_secret_cohort for stated in summary.guarantees)
     coins = ", as who takes part," if secret else ""
     figure = f"the agent {_WORST_OFF[summary.statement.unit]} worst off"
     if summary.statement.holders:
@@ -107,9 +116,10 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
             f"{100 * _ALARMS:g} % false positives."
         )
     if stated.at_least is not None:
+        what = "cohorts" if stated.sampling is Sampling.SHUFFLED_COHORT else "batches"
         said.append(
             f"For worst-case gradients it is epsilon {rounded_down(stated.at_least)} at least, "
-            "though the order of the batches stays secret."
+            f"though the order of the {what} stays secret."
         )
     for records, epsilon in stated.group:
         said.append(
@@ -121,12 +131,8 @@ def _meant(summary: Summary, stated: Guarantee, behind: JointSensitivity) -> lis
 
 def _drawn(summary: Summary) -> str:
     if summary.statement.unit is Unit.AGENT:
-        secret = any(stated.sampling is Sampling.COHORT for stated in summary.guarantees)
-        return (
-            "agents that take part by secret coins of their own"
-            if secret
-            else "every agent in every round"
-        )
+        how = {stated.sampling for stated in summary.guarantees}
+        return next((_COHORTS[one] for one in _COHORTS if one in how), "every agent in every round")
     if summary.batches is not None:
         return f"batches at rate {summary.sampling_rate:.12g}"
     if any(stated.sampling is Sampling.ANY for stated in summary.guarantees):

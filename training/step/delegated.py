@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from ...privacy.batches.drawing import Scheme
 from ..functions.purity import PureFunction
 from .local_steps import LocalSteps
 from .operations import Coef, Operations, P, V
@@ -106,9 +107,9 @@ class Delegated(Operations):
             proximal=asked.proximal,
         )
 
-    def cohort(self, rate: float) -> Cohort:
+    def cohort(self, rate: float, *, scheme: str = Scheme.POISSON) -> Cohort:
         """See `Round.cohort`."""
-        self._cohorts.append(self._inner.cohort(rate))
+        self._cohorts.append(self._inner.cohort(rate, scheme=scheme))
         return self._cohorts[-1]
 
     def noise(

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.batches.cohorts import scheme_of_cohort, size_of_cohort
+from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ..functions.purity import PureFunction
 from ..graphs.graph import Graph
@@ -45,6 +47,7 @@ class Operations(ABC):
     active: Agents  # (A, 1) 1 for each agent that takes part, 0 for an absent one; public
     _drawn: list[Batch]
     _cohorts: list[Cohort]
+    _index: int
 
     @property
     @abstractmethod
@@ -149,9 +152,26 @@ class Operations(ABC):
     def _local_update(self, point: Agents, asked: LocalSteps) -> Agents:
         """`local_update` after the checks that all kinds of round share."""
 
-    def cohort(self, rate: float) -> Cohort:
+    def cohort(self, rate: float, *, scheme: str = Scheme.POISSON) -> Cohort:
         """See `Round.cohort`."""
-        cohort = Cohort(call=len(self._cohorts), rate=checked_rate(rate))
+        share, drawn = checked_rate(rate), scheme_of_cohort(scheme)
+        if share == 1.0:
+            drawn = Scheme.POISSON  # everybody, however cohorts are drawn
+        if drawn is not Scheme.POISSON:
+            size_of_cohort(share, self.agents, scheme=drawn)
+        if drawn.in_epochs and (self._index == 0 or self._cohorts):
+            when = "the start draws" if self._index == 0 else "the step draws"
+            several = " after another one" if self._cohorts else ""
+            raise UndeclaredOperation(
+                f"{when} a cohort of scheme={str(drawn)!r}{several}, and an epoch of these has one "
+                "for each round from 1 on; draw it once and first, or use 'poisson' or 'fixed'"
+            )
+        if any(before.scheme.in_epochs for before in self._cohorts):
+            raise UndeclaredOperation(
+                "the step draws another cohort beside one of an epoch, which has one for each "
+                "round; draw one alone, or use 'poisson' or 'fixed'"
+            )
+        cohort = Cohort(call=len(self._cohorts), rate=share, scheme=drawn)
         self._cohorts.append(cohort)
         return cohort
 

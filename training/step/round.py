@@ -213,9 +213,13 @@ class Round:
             proximal=proximal,
         )
 
-    def cohort(self, rate: float) -> Cohort:
-        """Who takes part, each agent by a secret coin of probability `rate`, for `average`."""
-        return _do(self, "cohort", rate=rate)
+    def cohort(self, rate: float, *, scheme: str = "poisson") -> Cohort:
+        """Who takes part, for `average`: each agent by a secret coin of probability `rate`.
+
+        Or as many as `rate` is of all: "fixed", drawn anew each round; "shuffled" and "cyclic", the
+        next of an order in which each is once, which is another one or the same every epoch.
+        """
+        return _do(self, "cohort", rate=rate, scheme=scheme)
 
     def noise(
         self,

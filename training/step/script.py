@@ -241,7 +241,7 @@ def frozen(value: Any, *, operation: str, name: str) -> Any:
     if isinstance(value, Cohort):
         if operation != "average":
             raise UndeclaredOperation(f"round.{operation} of a cohort: {UNSEEN_COHORT}")
-        return ("cohort", value.call, value.rate)
+        return ("cohort", value.call, value.rate, str(value.scheme))
     if isinstance(value, PureFunction):
         return ("function", value.fingerprint)
     if type(value) in (frozenset, set):

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import Tensor
 
+from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError, UndeclaredOperation
 from ..device.copies import on_device
 from .refusals import REMEDY
@@ -209,13 +210,15 @@ ALL = Batch(call=-1, sampling_rate=1.0)  # an agent's whole data, for `Round.loc
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cohort:
-    """Who takes part, each agent by a coin of its own, as a token: nobody sees the coins.
+    """Who takes part, as a token: each agent by a coin of its own, or as `scheme` says.
 
-    `call` tells the cohorts of a round apart, and `rate` is the probability of each agent.
+    `call` tells the cohorts of a round apart, and `rate` is the probability, or the share, of the
+    agents that are in it.
     """
 
     call: int
     rate: float
+    scheme: Scheme = Scheme.POISSON
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UndeclaredOperation(

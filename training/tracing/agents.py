@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
@@ -80,6 +81,15 @@ def _of_agents(group: Contributions) -> Contributions:
         reach=Reach.SUM,
         batch=0,
         sampling_rate=None,
-        # The coin of a cohort is the agent's own; at unit "record" other records have it, too.
-        draws=Draws((group.drawn.cohort,) if group.drawn.cohort < 1.0 else ()),
+        draws=_of_an_agent(group.drawn),
     )
+
+
+def _of_an_agent(draws: Draws) -> Draws:
+    """How all data of an agent take part: the coin of a cohort is the agent's own.
+
+    At unit "record" other records have it, too.
+    """
+    if draws.scheme != Scheme.POISSON:
+        return draws._replace(rates=())
+    return Draws((draws.cohort,) if draws.cohort < 1.0 else ())

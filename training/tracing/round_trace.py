@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
+from ...privacy.batches.cohorts import cohort_words
 from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import in_round, leak_sentence
@@ -251,9 +252,10 @@ class RoundTrace:
         )
         if draws is None:
             return said
-        secret = draws.rate(1.0) if self.unit is Unit.AGENT else draws.cohort
-        if secret < 1.0:
-            return f"{said}; in a secret cohort with probability {secret:g}"
+        coin = draws.rate(1.0) if self.unit is Unit.AGENT else 1.0
+        taking = draws._replace(cohort=coin * draws.cohort)
+        if taking.cohort < 1.0:
+            return f"{said}; in {cohort_words(taking)}"
         if self.unit is Unit.RECORD and draws.rates != draws.rates[:1]:
             steps = f"{len(draws.rates)} batches" if draws.rates else "all of an agent's data"
             return f"{said}; the local steps take {steps}, and the change is clipped as a whole"

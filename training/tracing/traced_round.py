@@ -303,7 +303,7 @@ class TracedRound(Operations):
             self._graph.active,
             bounds=found.bounds,
             batch=found.batch,
-            draws=Draws(found.draws.rates, cohort.rate),
+            draws=Draws(found.draws.rates, cohort.rate, str(cohort.scheme)),
             cohort=cohort.call,
             block=value.rows.block,
             reach=found.reach,

@@ -10,8 +10,8 @@ from scipy.stats import norm
 from overhear import account
 from overhear.privacy import Event, Status, composed_epsilon, group
 from overhear.privacy.accounting.gaussian import delta_from_mu
+from overhear.privacy.batches.sampling import Sampling
 from overhear.privacy.errors import InputError, UnsupportedView
-from overhear.privacy.guarantee import Sampling
 from overhear.training import ALL, Agents, Round, UndeclaredOperation
 
 RUN = {"rounds": 1000, "sampling_rate": 0.02, "delta": 1e-5}

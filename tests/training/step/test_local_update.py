@@ -22,7 +22,7 @@ from overhear.training import (
     bind,
     build_graph,
 )
-from overhear.training.algorithms.dp_fedavg import LocalData
+from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData
 from overhear.training.engine.recording import WholeCall
 
 FEDAVG = ALGORITHMS["dp-fedavg"]
@@ -91,13 +91,28 @@ def test_what_runs_is_what_is_traced(data):
     check_algorithm(FEDAVG, graph="server:4", settings={"local_data": data, "cohort_rate": 0.5})
 
 
-def test_a_run_that_goes_on_from_a_snapshot_draws_the_same_cohorts():
-    whole, parted = engine(noise=1.0, cohort_rate=0.5), engine(noise=1.0, cohort_rate=0.5)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        Cohorts.SHUFFLED,
+        pytest.param(Cohorts.FIXED, marks=pytest.mark.slow),
+        pytest.param(Cohorts.CYCLIC, marks=pytest.mark.slow),
+    ],
+)
+def test_what_runs_is_what_is_traced_however_cohorts_are_drawn(scheme):
+    asked = {"cohort": scheme, "cohort_rate": 0.5, "local_data": LocalData.ONE}
+    check_algorithm(FEDAVG, graph="server:4", settings=asked)
+
+
+@pytest.mark.parametrize("scheme", list(Cohorts))
+def test_a_run_that_goes_on_from_a_snapshot_draws_the_same_cohorts(scheme):
+    asked = {"noise": 1.0, "cohort_rate": 0.5, "cohort": scheme}
+    whole, parted = engine(**asked), engine(**asked)
     for _ in range(4):
         whole.advance()
     for _ in range(2):
         parted.advance()
-    again = engine(noise=1.0, cohort_rate=0.5)
+    again = engine(**asked)
     again.restore(parted.snapshot(), round=2)
     for _ in range(2):
         again.advance()
@@ -118,13 +133,15 @@ def test_coins_are_thrown_at_their_rate_and_apart():
     assert abs(float(later) - 0.09) < 6 * math.sqrt(0.09 * 0.91 / taking.numel() * 2)
 
 
-def test_the_sum_of_a_cohort_is_divided_by_its_expected_size():
-    run = engine(cohort_rate=0.5, local_steps=1, clip=None)
+@pytest.mark.parametrize("scheme", list(Cohorts))
+def test_the_sum_of_a_cohort_is_divided_by_its_expected_size(scheme):
+    run = engine(cohort_rate=0.5, local_steps=1, clip=None, cohort=scheme)
     run.start()
     recorded = Recorded()
     before = run.models()[0]
     run.advance(recorded=recorded)
     taking = recorded.cohorts[0].double()
+    assert scheme is Cohorts.POISSON or float(taking.sum()) == 3.0
     expected = (recorded.contributions[0] * taking).sum(0) / (0.5 * 6)
     assert torch.allclose(run.models()[0], before + expected, atol=1e-12)
 
