@@ -24,7 +24,7 @@ def declared_cohorts(run: WatchedRun) -> list[Cohort]:
         run: a watched run.
     """
     found = {
-        g.cohort: Cohort(g.cohort, g.drawn.cohort, Scheme(g.drawn.scheme))
+        g.cohort: Cohort(call=g.cohort, rate=g.drawn.cohort, scheme=Scheme(g.drawn.scheme))
         for watched in run.rounds
         for g in watched.trace.groups
         if isinstance(g, Contributions) and g.cohort is not None
