@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ...attacks.audit.agents.game import AgentGame, reason_against
+from ...attacks.audit.agents.game import AgentGame, has_one_host, reason_against
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
 from ...attacks.audit.game import MOST, CanaryGame, Game
 from ...attacks.audit.observed_rows import shares_noise
@@ -32,6 +32,10 @@ from .grouped import GroupedGame, group_name
 __all__ = ["game_of"]
 
 _LINKED = "eavesdropper"  # the adversary who sees every message, so that each can be scored
+_OTHER_HOST = (
+    "one agent alone holds a canary where cohorts are of fixed size, and it is not one that "
+    "loses most to this adversary"
+)
 _SEVERAL_IN_A_MEAN = "what several records of a batch move its clipped mean by is not scored"
 
 
@@ -77,6 +81,14 @@ def game_of(
     if whole:
         if why := reason_against(traces):
             return None, against, why
+        if has_one_host(traces):
+            adversaries = _of_one_host(adversaries)
+            against = [
+                one
+                if one.name in adversaries or one.why or not math.isfinite(one.epsilon)
+                else replace(one, why=_OTHER_HOST)
+                for one in against
+            ]
         agents = AgentGame(
             setting=setting,
             bound=bound,
@@ -197,6 +209,15 @@ def _linked(
                 nearer[host] = who
                 break
     return adversaries | {WORST_NEIGHBOUR: nearer}
+
+
+def _of_one_host(
+    adversaries: dict[str, dict[int, Adversary]],
+) -> dict[str, dict[int, Adversary]]:
+    """The host of most adversaries, and those whose host it is."""
+    hosts = sorted({host for of in adversaries.values() for host in of})
+    chosen = max(hosts, key=lambda host: sum(host in of for of in adversaries.values()))
+    return {name: {chosen: of[chosen]} for name, of in adversaries.items() if chosen in of}
 
 
 def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:
