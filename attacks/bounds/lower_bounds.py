@@ -35,7 +35,15 @@ from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.errors import InputError
 from .guesses import Errors, Guesses, errors_at_zero
-from .mechanism import Claim, Family, family, least_epsilon, noise_scale, total_variation
+from .mechanism import (
+    Claim,
+    Family,
+    attained_in_place,
+    family,
+    least_epsilon,
+    noise_scale,
+    total_variation,
+)
 
 __all__ = [
     "Guesses",
@@ -252,7 +260,7 @@ def ideal(claim: Claim, *, canaries: int, delta: float, confidence: float) -> fl
     """
     if canaries < 1:
         raise InputError(f"canaries={canaries} must be at least 1")
-    errors = 0.5 * canaries * (1.0 - total_variation(claim))
+    errors = 0.5 * canaries * (1.0 - total_variation(attained_in_place(claim)))
     leaked = 1.0 - 2.0 * upper_limit(errors, canaries, confidence)
     return least_epsilon(claim, leaked, delta)
 

@@ -43,6 +43,7 @@ __all__ = [
     "Claim",
     "Family",
     "at_scale",
+    "attained_in_place",
     "declared_mu",
     "epsilon",
     "family",
@@ -191,19 +192,41 @@ def least_epsilon_at(claim: Claim, scale: float, delta: float) -> float:
     """Epsilon of a sampled claim at a scale of its noise, rounded down; 0 at infinite scale.
 
     Within a ball the proven loss of a record that is replaced is an upper bound that no pair of
-    data sets attains. That of a record that is there or not is attained, and is what is returned.
+    data sets attains, and so is that of one in a batch of fixed size, in whose place another may
+    be. That of a record that is there or not, among records that add nothing, is attained by both,
+    and is what is returned.
 
     >>> round(least_epsilon_at(Claim(rounds={(1.0, 0.01): 1000}), 1.0, 1e-5), 3)
     1.828
     """
     if scale == math.inf:
         return 0.0
-    if any(event.reach is Reach.PLACE or event.otherwise is not None for event in claim.events):
+    if any(event.otherwise is not None for event in claim.events):
         return 0.0  # no smaller mechanism of the family is known to be attained
     ball = any(event.reach is Reach.BALL for event in claim.events)
     adjacency = Adjacency.ADD_OR_REMOVE_ONE if ball else claim.adjacency
-    attained = Claim(rounds=claim.rounds, adjacency=adjacency)
+    attained = attained_in_place(Claim(rounds=claim.rounds, adjacency=adjacency))
     return epsilon(at_scale(attained, scale), delta) * (1.0 - _SLACK)
+
+
+def attained_in_place(claim: Claim) -> Claim:
+    """What batches of fixed size lose where all other records add nothing; others as they are.
+
+    A record that is there or blank then moves the sum as one of a Poisson batch does, whether it is
+    said to be added, to be blank or to be replaced.
+
+    >>> from overhear.privacy.participation import poisson
+    >>> fixed = Claim(rounds={Event(1.0, poisson(0.1), Reach.PLACE): 9}, adjacency="replace-one")
+    >>> [str(event.reach) for event in attained_in_place(fixed).events]
+    ['sum']
+    """
+    if all(event.reach is not Reach.PLACE for event in claim.events):
+        return claim
+    rounds: dict[Event, int] = {}
+    for event, count in claim.events.items():
+        key = event._replace(reach=Reach.SUM) if event.reach is Reach.PLACE else event
+        rounds[key] = rounds.get(key, 0) + count
+    return Claim(rounds=rounds, adjacency=Adjacency.ADD_OR_REMOVE_ONE)
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...privacy.errors import InputError
 from .lower_bounds import upper_limit
-from .mechanism import Claim, least_epsilon, total_variation
+from .mechanism import Claim, attained_in_place, least_epsilon, total_variation
 
 __all__ = ["LEAST_SHARE", "canaries_for"]
 
@@ -35,7 +35,7 @@ def canaries_for(claim: Claim, *, epsilon: float, delta: float, confidence: floa
     """
     if not epsilon > 0.0:
         raise InputError(f"epsilon={epsilon} must be above 0, such as a tenth of the proven one")
-    true = total_variation(claim)
+    true = total_variation(attained_in_place(claim))
     low, high = 0.0, true
     for _ in range(_STEPS):  # what leaks of the weakest mechanism that shows epsilon
         middle = 0.5 * (low + high)

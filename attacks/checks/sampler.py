@@ -18,7 +18,8 @@ that are fixed meet again as a whole (in common at one lag, and unevenly); a bat
 more agrees with an earlier one in all records; one seed for two agents, or for two batches of a
 round, draws the same positions. Rounds after those that ran are drawn as well, but not trained.
 
-The secret cohorts of a step are held to the same laws, with agents in place of records.
+Cohorts of a step are held to the same laws, with agents in place of records: those that are drawn
+by coins to these, others to those of `schemes`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...privacy.batches.drawing import Scheme
 from ...training.engine.recording import WholeCall
 from ...training.tracing.linear_forms import Contributions
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..watching.watched_run import WatchedRound, WatchedRun
-from .cohorts import cohorts_of, declared_cohorts, note_recorded
+from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
 from .schemes import enough_rounds, test_schemes
 
 __all__ = ["Batches", "sampler_check", "test_batches"]
@@ -42,7 +44,6 @@ _NAME = "sampler"
 _VARIANCE = 25.0  # of a record's participations, which decides how many rounds are drawn
 _MOST_DRAWS = 2e7  # records times rounds
 _FEWEST_ROUNDS = 40
-_RECORDS_OF_COHORT = 1000  # as which an agent counts, as drawing its coin takes so much longer
 _MOST_LAG_WORK = 1e9  # records times rounds times lags
 
 
@@ -90,18 +91,17 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
         test_batches(found, every)
     else:
         for one in every:
-            of_call = int(one.call)
-            test_schemes(found, sampler, one.members, call=of_call, rate=one.rate)
-    cohorts = _cohorts(found, run)
-    test_batches(found, cohorts)
+            test_schemes(found, sampler, one.members, call=int(one.call), rate=one.rate)
+    cohorts = drawn_cohorts(found, run)
+    test_batches(found, _of_coins(cohorts))
+    test_drawn_cohorts(found, run, cohorts)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
     declared = f"sampling rates ({rates})"
     if sampler is not None:
         declared = f"scheme ({sampler.scheme}, {sampler.drawn[0].size} records)"
-    if cohorts:
-        coins = ", ".join(f"{of.rate:.4g}" for of in cohorts)
-        declared += f" and secret cohorts of agents at the declared rates ({coins})"
-    drawn = max((len(of.members[0]) for of in [*every, *cohorts]), default=0)
+    declared += cohort_words(cohorts)
+    held = [*(of.members[0] for of in every), *(of.members for of in cohorts)]
+    drawn = max(map(len, held), default=0)
     words = (
         f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
         f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
@@ -201,16 +201,13 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
     return every
 
 
-def _cohorts(found: Finding, run: WatchedRun) -> list[Batches]:
-    """Secret cohorts as batches of one holder, whose records are the agents."""
-    found_in = []
-    for cohort in declared_cohorts(run):
-        note_recorded(found, run, cohort)
-        rate, agents = cohort.rate, run.setting.graph.agents
-        count = max(_enough(rate, _RECORDS_OF_COHORT * agents), len(run.rounds))
-        of = f"the secret cohort {cohort.call}, with agents as records"
-        found_in.append(Batches(of, rate, [cohorts_of(run, cohort, rounds=count)]))
-    return found_in
+def _of_coins(cohorts: Sequence[DrawnCohort]) -> list[Batches]:
+    """Secret cohorts by coins as batches of one holder, whose records are the agents."""
+    return [
+        Batches(f"the secret cohort {c.call}, with agents as records", c.rate, [members])
+        for c, members in cohorts
+        if c.scheme is Scheme.POISSON
+    ]
 
 
 def _enough(rate: float, records: int) -> int:

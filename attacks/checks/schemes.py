@@ -65,6 +65,8 @@ def test_schemes(
     """
     for agent, (of, drawn) in enumerate(zip(members, sampler.drawn, strict=True)):
         who = f"of agent {agent} (call {call}, batches {drawn.scheme})"
+        if drawn.of_agents:
+            who = f"of cohort {call} ({drawn.scheme}, with agents as records)"
         if drawn.scheme is Scheme.TRUNCATED:
             _test_cut_sizes(found, of, drawn, rate, who)
         else:

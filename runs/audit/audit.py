@@ -275,11 +275,6 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
             f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
             "audit; attack it instead"
         )
-    if Unit(config.privacy.unit) is Unit.USER:
-        raise InputError(
-            "[privacy] unit='user' cannot be audited: the canaries of an audit are single records; "
-            "audit the same run file with unit='record', which says what one record loses"
-        )
     if not _is_of_agents(config):
         check_by_records(built, multiplier=multiplier)
     if multiplier == 0:

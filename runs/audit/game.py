@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ...attacks.audit.agents.game import AgentGame, reason_against
+from ...attacks.audit.agents.game import AgentGame, has_one_host, reason_against
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
 from ...attacks.audit.game import MOST, CanaryGame, Game
 from ...attacks.audit.observed_rows import shares_noise
@@ -32,6 +32,11 @@ from .grouped import GroupedGame, group_name
 __all__ = ["game_of"]
 
 _LINKED = "eavesdropper"  # the adversary who sees every message, so that each can be scored
+_OTHER_HOST = (
+    "one agent alone holds a canary where cohorts are of fixed size, and it is not one that "
+    "loses most to this adversary"
+)
+_SEVERAL_IN_A_MEAN = "what several records of a batch move its clipped mean by is not scored"
 
 
 def game_of(
@@ -76,6 +81,14 @@ def game_of(
     if whole:
         if why := reason_against(traces):
             return None, against, why
+        if has_one_host(traces):
+            adversaries = _of_one_host(adversaries)
+            against = [
+                one
+                if one.name in adversaries or one.why or not math.isfinite(one.epsilon)
+                else replace(one, why=_OTHER_HOST)
+                for one in against
+            ]
         agents = AgentGame(
             setting=setting,
             bound=bound,
@@ -87,6 +100,12 @@ def game_of(
             replace=replaced,
         )
         return agents, against, ""
+    # Of a user all records are the canary, and no row is about one of them.
+    of_user = p.records_per_person if unit is Unit.USER else 1
+    batch_clipped = _clips_batches(built, of_unit)
+    if of_user > 1 and batch_clipped:
+        return None, against, _SEVERAL_IN_A_MEAN
+    links = of_user == 1 and _LINKED in adversaries and not encrypted
     game = CanaryGame(
         setting=setting,
         bound=bound,
@@ -95,12 +114,13 @@ def game_of(
         clip_norm=built.clip_norm or 0.0,
         adversaries=adversaries,
         canaries=held,
-        linked=_LINKED if _LINKED in adversaries and not encrypted else None,
+        linked=_LINKED if links else None,
         replace=replaced,
         apart=shares_noise(traces, adversaries),
-        batch_clipped=_clips_batches(built, of_unit),
+        batch_clipped=batch_clipped,
+        together=of_user,
     )
-    if p.records_per_person == 1 or setting.sampler is not None:
+    if p.records_per_person == 1 or unit is Unit.USER or setting.sampler is not None:
         return game, against, ""
     several = [
         _proven(
@@ -115,8 +135,8 @@ def game_of(
         if g.adversary in adversaries
     ]
     if game.batch_clipped:
-        why = "what several records of a batch move its clipped mean by is not scored"
-        return game, [*against, *(replace(one, why=why) for one in several)], ""
+        several = [replace(one, why=_SEVERAL_IN_A_MEAN) for one in several]
+        return game, [*against, *several], ""
     against += several
     named = {group_name(name, p.records_per_person): of for name, of in adversaries.items()}
     group = replace(game, adversaries=named, linked=None, together=p.records_per_person)
@@ -191,6 +211,15 @@ def _linked(
     return adversaries | {WORST_NEIGHBOUR: nearer}
 
 
+def _of_one_host(
+    adversaries: dict[str, dict[int, Adversary]],
+) -> dict[str, dict[int, Adversary]]:
+    """The host of most adversaries, and those whose host it is."""
+    hosts = sorted({host for of in adversaries.values() for host in of})
+    chosen = max(hosts, key=lambda host: sum(host in of for of in adversaries.values()))
+    return {name: {chosen: of[chosen]} for name, of in adversaries.items() if chosen in of}
+
+
 def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:
     """Whether what is clipped is the mean of a batch, which moves by twice the clip norm."""
     parts = [traces.start, *(t for t, _ in traces.rounds)]
@@ -212,16 +241,17 @@ def _proven(
     rounds: int,
     group: bool = False,
 ) -> Proven:
-    """What is proven of one record, or of as many of one person as the statement speaks of."""
-    records = stated.statement.records_per_person if group else 1
+    """What is proven of one unit, or of as many records as the statement of one speaks of."""
+    said = stated.statement
+    records = said.records_per_person if group else said.at_once
     audited = None if rounds == config.training.rounds else rounds
-    how: dict[str, Any] = {"statement": stated.statement, "noise_multiplier": multiplier}
+    how: dict[str, Any] = {"statement": said, "noise_multiplier": multiplier}
     epsilon = run_epsilon(exposure, rounds=audited, **how)
     if group:
         ((_, epsilon),) = group_of(exposure, epsilon, rounds=audited, **how)
     status = stated.status
     if status.is_finite != math.isfinite(epsilon):  # of fewer rounds than were planned
-        status, _ = status_of(exposure, stated.statement, multiplier, epsilon=epsilon)
+        status, _ = status_of(exposure, said, multiplier, epsilon=epsilon)
     return Proven(
         name=group_name(stated.adversary, records) if group else stated.adversary,
         epsilon=epsilon,

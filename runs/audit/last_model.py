@@ -165,6 +165,12 @@ def audit_last_model(
     )
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     check_auditable(config, built, multiplier=multiplier)
+    if plan.statement.unit is Unit.USER:
+        raise InputError(
+            "[privacy] unit='user': the canary of --last-model is one record, and what last models "
+            "show of all records of a user is not measured; leave --last-model out, which plants "
+            "all records of a user"
+        )
     if plan.statement.unit is Unit.AGENT:
         raise InputError(
             "[privacy] unit='agent': the canary of --last-model is one record, and no last models "

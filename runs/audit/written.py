@@ -35,10 +35,16 @@ _GAMES = {
     "zero-out": "a canary is among its host's records, or blank",
     "replace-one": "a canary is one record or its opposite",
 }
+_OF_USERS = {
+    "add-or-remove-one": "a canary is all records of a user at its host, or none",
+    "zero-out": "a canary is all records of a user at its host, or blank ones",
+    "replace-one": "a canary is all records of a user at its host, or their opposites",
+}
 _OF_AGENTS = {
     "zero-out": "a canary is all data of its host, or nothing",
     "replace-one": "a canary is all data of its host, or their opposite",
 }
+_GAMES_OF = {"record": _GAMES, "user": _OF_USERS, "agent": _OF_AGENTS}
 
 
 def audit_of(
@@ -80,7 +86,7 @@ def audit_of(
         planned_rounds=config.training.rounds,
         hosts=[] if game is None else list(game.hosts),
         victim=privacy.victim,
-        game=(_OF_AGENTS if privacy.unit == "agent" else _GAMES)[privacy.adjacency],
+        game=_GAMES_OF[privacy.unit][privacy.adjacency],
         confidence=config.audit.confidence,
         delta=privacy.delta,
         unit=privacy.unit,

@@ -291,7 +291,7 @@ class Audit(Described):
     confidence: Annotated[float, Field(gt=0, lt=1)]
     delta: Delta
     unit: Literal["record", "user", "agent"] = "record"
-    """Whose data a canary is: one record, or all data of an agent."""
+    """Whose data a canary is: one record, all records of a user, or all data of an agent."""
     adjacency: Adjacency
     noise_multiplier: NotNegative | None = None
     device: str = ""

@@ -1,7 +1,8 @@
 """Runs of the real engine in which agents hold a canary, or nothing, in place of their data.
 
 In each run every host holds one canary by a fair coin. Runs are independent, and so are hosts of
-one run: their directions are orthogonal, and noise is white over coordinates.
+one run: their directions are orthogonal, and noise is white over coordinates. Agents of a cohort of
+fixed size do not take part independently, so that one host alone holds a canary there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from ....privacy.adversary import Adversary
+from ....privacy.batches.drawing import Scheme
 from ....privacy.errors import InputError
 from ....training.algorithms.algorithm import Bound
 from ....training.engine.engine import Engine, Setting, gradients_of
@@ -31,7 +33,18 @@ from ..game import Played, Progress
 from .planted import PlantedAgents
 from .scores import AgentRound, Observed, Views, pooled, scored
 
-__all__ = ["AgentGame", "reason_against"]
+__all__ = ["AgentGame", "has_one_host", "reason_against"]
+
+
+def has_one_host(traces: AlgorithmTrace) -> bool:
+    """Whether one agent alone can hold a canary in a run: who else takes part tells of others.
+
+    Args:
+        traces: of the run.
+    """
+    parts = (traces.start, *(one for one, _ in traces.rounds))
+    groups = [g for part in parts for g in part.groups if isinstance(g, Contributions)]
+    return any(g.cohort is not None and g.drawn.scheme == Scheme.FIXED for g in groups)
 
 
 def reason_against(traces: AlgorithmTrace) -> str:
@@ -98,6 +111,11 @@ class AgentGame:
             raise InputError("linked: single messages are not scored where an agent is the unit")
         if why := reason_against(self.traces):
             raise InputError(why)
+        if len(self.hosts) > 1 and has_one_host(self.traces):
+            raise InputError(
+                f"{len(self.hosts)} hosts in cohorts of fixed size do not take part independently; "
+                "give adversaries whose victim is one agent"
+            )
 
     @property
     def hosts(self) -> list[int]:

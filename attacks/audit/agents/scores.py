@@ -7,6 +7,9 @@ module `scores` of the room above, p the chance of the agent to be in a secret c
     zero-out       sum_t log(1 - p + p exp(s - nu^2 / 2))
     replace-one    sum_t log(1 - p + p exp(s - nu^2 / 2)) - log(1 - p + p exp(-s - nu^2 / 2))
 
+The order of shuffled and cyclic cohorts is public, so that p is 1 in the rounds of the agent and 0
+in all others. Of a cohort of fixed size p is its share of the agents.
+
 Known is everything but whether the agent had data: the models, what all other agents contribute,
 and who of them is in a cohort. An agent holds one canary in a run, so that how strong the noise
 really is (`strength`) is read from the same agent and round of all runs together.
@@ -25,6 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ....privacy.adversary import Adversary
+from ....privacy.batches.drawing import Scheme
+from ....privacy.participation import Draws
 from ....training.engine.recording import Recorded
 from ....training.engine.transcript import Message
 from ....training.tracing.linear_forms import Contributions
@@ -173,10 +178,10 @@ class Views:
         found = list[Observed]()
         first = _first_block(happened.trace)
         noise = left[:, self._at[host]]
-        batches = happened.trace.of_victim(host).values()
-        every = [c for columns, _, _ in batches for c in columns if first[c]]
+        batches = happened.trace.of_victim(host).items()
+        every = [c for _, (columns, _, _) in batches for c in columns if first[c]]
         own = rows.adds(every) @ (planted.size[every] * planted.part[every])
-        for number, (columns, bounds, draws) in enumerate(batches):
+        for number, ((_, cohort), (columns, bounds, draws)) in enumerate(batches):
             mine = [c for c, b in zip(columns, bounds, strict=True) if b > 0 and first[c]]
             if not mine:
                 continue
@@ -186,7 +191,7 @@ class Views:
             if not v > 0 and not shows:
                 continue  # none of it is seen
             w = filtered.weights @ size
-            q = draws.rate(1.0)
+            q = _chance(draws, cohort, happened.recorded, host)
             decided = None
             if shows:
                 shown = filtered.revealing @ (noise + own)
@@ -322,6 +327,15 @@ def _by_place(
         for one in of:
             found.setdefault((one.name, one.host, one.round, one.batch), []).append((run, one))
     return found
+
+
+def _chance(draws: Draws, cohort: int | None, recorded: Recorded, host: int) -> float:
+    """Chance of an agent to take part, to who knows the order of epochs and no coin."""
+    if cohort is None or draws.scheme == Scheme.POISSON:
+        return draws.rate(1.0)
+    if not Scheme(draws.scheme).in_epochs:
+        return draws.cohort
+    return float(bool(recorded.cohorts[cohort].ravel()[host]))
 
 
 def _owners(trace: RoundTrace) -> NDArray[np.int64]:

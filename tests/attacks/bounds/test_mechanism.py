@@ -215,3 +215,16 @@ def test_what_no_finite_audit_shows_is_refused():
     for leaked in (1.0, math.nan):
         with pytest.raises(ValueError, match="leaked="):
             least_epsilon(Claim(rounds={(1.0, 0.1): 1}), leaked, DELTA)
+
+
+def test_batches_of_fixed_size_lose_at_least_what_poisson_batches_do():
+    """Records that add nothing leave one that is there or blank: at no scale is more attained."""
+    for adjacency in ("replace-one", "zero-out"):
+        fixed = Claim(rounds={Event(1.0, poisson(0.1), Reach.PLACE): 50}, adjacency=adjacency)
+        coins = Claim(rounds={Event(1.0, poisson(0.1)): 50})
+        for scale in (0.7, 1.0, 2.0):
+            found = least_epsilon_at(fixed, scale, DELTA)
+            assert found == pytest.approx(least_epsilon_at(coins, scale, DELTA), rel=1e-9)
+            assert 0 < found < epsilon(at_scale(fixed, scale), DELTA)
+    lottery = Event(1.0, poisson(0.1), coin=0.9, otherwise=Event(1.0, poisson(0.1), Reach.PLACE))
+    assert least_epsilon_at(Claim(rounds={lottery: 50}), 1.0, DELTA) == 0.0

@@ -13,7 +13,7 @@ from scipy.stats import binom
 from overhear.attacks.checks import sampler as module
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.watching.watched_run import watch
-from overhear.training.algorithms.dp_fedavg import LocalData, Settings
+from overhear.training.algorithms.dp_fedavg import Cohorts, LocalData, Settings
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
@@ -191,5 +191,69 @@ def test_a_cohort_that_is_not_drawn_by_coins_of_their_own_is_found(monkeypatch, 
 def test_the_cohorts_that_ran_are_not_taken_for_those_of_a_sound_engine(monkeypatch):
     sound = Engine.draw_cohort
     run = a_run("dp-fedavg", rounds=2, **COHORTS)
-    monkeypatch.setattr(Engine, "draw_cohort", lambda self, **at: ~sound(self, **at))
+    monkeypatch.setattr(Engine, "draw_cohort", lambda self, of, **at: ~sound(self, of, **at))
     assert not sampler_check(run).passed
+
+
+def of_scheme(scheme, rate=0.4):
+    return {"settings": Settings(cohort_rate=rate, cohort=Cohorts(scheme), local_steps=1)}
+
+
+@pytest.mark.parametrize("scheme", ["fixed", "shuffled", "cyclic"])
+def test_cohorts_that_are_not_by_coins_pass_the_laws_of_their_scheme(scheme):
+    found = sampler_check(sound_run("dp-fedavg", rounds=2, **of_scheme(scheme)))
+    assert found.passed, found.words
+    assert f"cohorts of agents as declared ({scheme}, 0.4 of them, in " in found.words
+
+
+def everybody(drawn, cohort, **at):
+    return torch.ones_like(drawn(cohort, **at))
+
+
+def always_the_first(drawn, cohort, **at):
+    """An agent that is in every cohort, in place of another one where it was not drawn."""
+    members = drawn(cohort, **at).clone()
+    if not members[0]:
+        members[int(members.ravel().int().argmax())] = False
+        members[0] = True
+    return members
+
+
+def turned(drawn, cohort, *, round):
+    """A cyclic order that begins one agent later in every other epoch."""
+    members = drawn(cohort, round=round)
+    return members.roll(1, 0) if (round - 1) // 2 % 2 else members
+
+
+@pytest.mark.parametrize(
+    ("scheme", "drawn", "words"),
+    [
+        ("fixed", everybody, "has not 2 records"),
+        ("shuffled", everybody, "has not 2 records"),
+        ("shuffled", always_the_first, "2 times in the epoch"),
+        ("cyclic", turned, "is not that of the first epoch"),
+        ("fixed", always_the_first, "record 0 of cohort 0 (fixed, with agents as records) is in"),
+    ],
+)
+def test_cohorts_that_are_not_drawn_as_declared_are_found(monkeypatch, scheme, drawn, words):
+    """Sizes and epochs are exact. 105 rounds at .4 have one agent in all with probability 1e-42."""
+    sound = Engine.draw_cohort
+    monkeypatch.setattr(
+        Engine,
+        "draw_cohort",
+        lambda self, cohort, **at: drawn(lambda c, **how: sound(self, c, **how), cohort, **at),
+    )
+    found = sampler_check(a_run("dp-fedavg", rounds=2, **of_scheme(scheme)))
+    assert not found.passed
+    assert found.p is not None
+    assert found.p < 1e-12
+    assert words in found.words
+
+
+def test_cohorts_of_fixed_size_that_come_again_are_found(monkeypatch):
+    """Those of even rounds are those of the odd ones before them: 105 rounds of 5 agents."""
+    sound = Engine.draw_cohort
+    monkeypatch.setattr(
+        Engine, "draw_cohort", lambda self, c, *, round: sound(self, c, round=(round + 1) // 2)
+    )
+    assert not sampler_check(a_run("dp-fedavg", rounds=2, **of_scheme("fixed"))).passed

@@ -16,19 +16,23 @@ from overhear.attacks.audit.audit import Proven, Verdict, audit
 from overhear.attacks.audit.canaries import Directions
 from overhear.attacks.bounds.mechanism import Claim, epsilon
 from overhear.privacy.adversary import EAVESDROPPER
+from overhear.privacy.batches.drawing import Scheme
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status, Unit
 from overhear.privacy.participation import Event, poisson
 from overhear.training.algorithms import ALGORITHMS, Algorithm
 from overhear.training.algorithms.algorithm import Clip
+from overhear.training.algorithms.dp_fedavg import Cohorts
+from overhear.training.batches.cohorts import taking_part
 from overhear.training.data.dataset import Examples
+from overhear.training.engine import engine as engine_module
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import MeanOf, Recorded
 from overhear.training.gradients import local_change as changes
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
 from overhear.training.step.local_steps import LocalSteps
-from overhear.training.step.values import ALL
+from overhear.training.step.values import ALL, Cohort
 from overhear.training.tracing.agents import at_unit
 from overhear.training.tracing.trace import trace
 from tests.attacks.planted.noise import noise_halved
@@ -307,3 +311,68 @@ def test_rounds_that_are_sure_of_opposite_things_give_no_score_that_is_no_number
     found = scored(runs, replace=False)["a"][0]
     assert found[0] == pytest.approx(0.2 - 0.5)
     assert found[1:].tolist() == [math.inf, -math.inf]
+
+
+def in_cohorts(scheme: str, **how) -> AgentGame:
+    """Cohorts of two of five agents that are not by coins."""
+    fedavg = ALGORITHMS["dp-fedavg"].settings()
+    settings = replace(fedavg, cohort_rate=0.4, local_steps=1, cohort=Cohorts(scheme))
+    return of(settings=settings, **how)
+
+
+@pytest.mark.parametrize("scheme", ["shuffled", "cyclic"])
+def test_scores_in_cohorts_of_epochs_are_those_of_the_rounds_of_each_agent(
+    monkeypatch, scheme
+) -> None:
+    """n = 160 to 200, four rounds of two epochs: log ratios N(+-v/2, v), v = mu^2 an epoch.
+
+    Mean within 5 standard errors (6e-7 of either coin). An agent that an epoch leaves out has less.
+    """
+    monkeypatch.setattr(strength, "SURE", math.inf)
+    game = in_cohorts(scheme, rounds=4, canaries=200)
+    taking = np.zeros(5)
+    for t in (1, 2, 3, 4):
+        taking += taking_part(
+            Cohort(call=0, rate=0.4, scheme=Scheme(scheme)),
+            agents=5,
+            round=t,
+            order_seed=game.setting.order_seed,
+            generator=np.random.default_rng(0),
+        )
+    found = played(game, 21).guesses["eavesdropper"]
+    epochs = np.tile(taking, 40)
+    assert (found.scores[epochs == 0] == 0).all()
+    v = 2 * MU**2
+    for coin in (True, False):
+        part = signed(found)[(found.included == coin) & (epochs == 2)]
+        assert part.mean() == pytest.approx(v / 2, abs=5 * math.sqrt(v / len(part)))
+
+
+@pytest.mark.slow
+def test_scores_in_cohorts_of_fixed_size_are_those_of_a_coin(monkeypatch) -> None:
+    """n = 200 of one agent: E[exp(-+ratio)] is 1, within 6 standard errors (1e-6 each)."""
+    monkeypatch.setattr(strength, "SURE", math.inf)
+    game = in_cohorts("fixed", adversaries={"eavesdropper": {0: EAVESDROPPER}}, canaries=200)
+    found = played(game, 22).guesses["eavesdropper"]
+    for odds in (np.exp(-found.scores[found.included]), np.exp(found.scores[~found.included])):
+        assert odds.mean() == pytest.approx(1.0, abs=6 * odds.std() / math.sqrt(len(odds)))
+    # In one round the ratio cannot be below log(1 - 2/5); of two it is at least twice that.
+    assert found.scores.min() > 2 * math.log(0.6)
+
+
+def test_one_agent_holds_the_canary_of_cohorts_of_fixed_size() -> None:
+    with pytest.raises(InputError, match="do not take part independently"):
+        in_cohorts("fixed")
+
+
+@pytest.mark.slow
+def test_an_agent_in_every_shuffled_cohort_contradicts_that_it_is_in_one_an_epoch(
+    monkeypatch,
+) -> None:
+    """1,000 canaries, eight rounds of four epochs: mu 1 claimed and 1.41 played, missed 1e-6."""
+    monkeypatch.setattr(
+        engine_module, "taking_part", lambda cohort, *, agents, **at: np.ones(agents, dtype=bool)
+    )
+    game = in_cohorts("shuffled", rounds=8, canaries=1000)
+    bad, _ = contradicted(game, proven(MU, rounds=4))
+    assert bad
