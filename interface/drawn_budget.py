@@ -161,8 +161,6 @@ def drawn_batches(
     >>> drawn_batches("fixed", records=500, batch_size=10).rate
     0.02
     """
-    from ..training.accounts.request import drawn_of
-
     if not isinstance(sampling, str):
         raise InputTypeError(f"sampling={sampling!r:.40} must be the name of a scheme")
     if sampling == Scheme.POISSON and largest_batch is None:
@@ -173,6 +171,8 @@ def drawn_batches(
                     "is all of it; leave it out, or say that batches are drawn otherwise"
                 )
         return None
+    from ..training.accounts.request import drawn_of  # takes torch, which Poisson batches do not
+
     if sampling == Scheme.POISSON and batch_size is not None:
         raise InputError(
             f"batch_size={batch_size!r:.40} has no effect on Poisson batches, of which "

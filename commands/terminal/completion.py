@@ -21,7 +21,7 @@ def overrides(incomplete: str) -> list[str]:
     >>> overrides("graph.name=d")
     ['graph.name=directed-ring', 'graph.name=directed-exponential']
     >>> overrides("privacy.adv")
-    ['privacy.adversary=', 'privacy.adversaries=']
+    ['privacy.advantage=', 'privacy.adversary=', 'privacy.adversaries=']
     """
     return _completed(incomplete, several=False)
 

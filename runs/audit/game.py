@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from ...attacks.audit.agents.game import AgentGame, has_one_host, reason_against
 from ...attacks.audit.audit import Proven, claim_of, hosts_of
@@ -245,10 +244,11 @@ def _proven(
     said = stated.statement
     records = said.records_per_person if group else said.at_once
     audited = None if rounds == config.training.rounds else rounds
-    how: dict[str, Any] = {"statement": said, "noise_multiplier": multiplier}
-    epsilon = run_epsilon(exposure, rounds=audited, **how)
+    epsilon = run_epsilon(exposure, statement=said, noise_multiplier=multiplier, rounds=audited)
     if group:
-        ((_, epsilon),) = group_of(exposure, epsilon, rounds=audited, **how)
+        ((_, epsilon),) = group_of(
+            exposure, epsilon, statement=said, noise_multiplier=multiplier, rounds=audited
+        )
     status = stated.status
     if status.is_finite != math.isfinite(epsilon):  # of fewer rounds than were planned
         status, _ = status_of(exposure, said, multiplier, epsilon=epsilon)
@@ -257,5 +257,7 @@ def _proven(
         epsilon=epsilon,
         statement=stated.statement,
         status=status,
-        claim=claim_of(exposure, rounds=rounds, records=records, **how),
+        claim=claim_of(
+            exposure, rounds=rounds, records=records, statement=said, noise_multiplier=multiplier
+        ),
     )

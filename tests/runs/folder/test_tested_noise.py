@@ -76,7 +76,7 @@ def test_a_resumed_run_counts_what_each_part_tested(tmp_path):
 
 
 def test_a_ledger_of_before_is_read_and_gone_on_with_and_says_not_tested(tmp_path, monkeypatch):
-    from overhear.privacy import ledger as module
+    from overhear.privacy.ledgers import ledger as module
     from overhear.runs.folder import run
 
     with monkeypatch.context() as then:

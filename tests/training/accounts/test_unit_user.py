@@ -156,7 +156,7 @@ def test_every_agent_s_figure_is_that_of_a_user():
     [
         ({"records_per_person": None}, "unit='user' needs records_per_person"),
         ({"accountant": "rdp"}, "records_per_person=3 is added up by accountant='pld' alone"),
-        ({"holders": [0, 1]}, "holders=.* are about records of one person, and unit='user'"),
+        ({"holders": [0, 1]}, "holders=.* are about records, and unit='user' is not"),
         ({"records_per_person": 0}, r"records_per_person=0 must lie in \[1, 1000\]"),
         (
             {"sampling": "fixed", "batch_size": 20, "records": 1000, "adjacency": "zero-out"},
