@@ -76,6 +76,8 @@ class Run(Described):
     """More than 1: the graph changes from round to round."""
     participation: str | None = None
     """In how many rounds agents take part, where a public list says who does in which."""
+    missing: str | None = None
+    """How many agents may be missing from any round, where some may that no list has."""
     server: bool
     """Whether a server takes part."""
     links_used: bool

@@ -190,7 +190,7 @@ def _show_plan(
         say(console, f"Target: {aim} against {target['adversary']}")
     elif (reached := target.get("reached")) is not None:
         say(console, f"Target: {_risk_words(target, bound(reached, 4))}")
-    if (taking := found.get("participation")) is not None:
+    if (taking := found.get("participation") or found.get("missing")) is not None:
         say(console, f"Participation: {taking['words']}")
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.

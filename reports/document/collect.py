@@ -160,6 +160,7 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan) -> Facts:
         counted_as_public=built.data.notes,
         batches=None if sampler is None else sampler.words(run.sampling_rate),
         participation=run.participation,
+        missing=run.missing,
         records_of_user=plan.statement.at_once if plan.statement.unit is Unit.USER else None,
         users_known=built.data.users is not None,
     )

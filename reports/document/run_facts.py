@@ -139,6 +139,8 @@ def run_facts(
         evaluation_noise_seed=config.training.evaluation_noise_seed,
         device=device,
     )
+    if plan.missing is not None:
+        found = found.model_copy(update={"missing": plan.missing.words})
     if plan.participation is None:
         return found
     return found.model_copy(update={"participation": plan.participation.words})

@@ -24,7 +24,7 @@ from ..folder.records import header_of, read_environment
 from ..folder.released import read_released
 from ..folder.sums import check_sums
 from ..plan.plan import make_plan
-from ..run_file.build import Built, build
+from ..run_file.build import Built, build, missing_of
 from ..run_file.device import find_device
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile, load_run_file
@@ -274,6 +274,12 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
         raise InputError(
             f"{config.algorithm.name} does not clip: nothing is proven, so there is nothing to "
             "audit; attack it instead"
+        )
+    if missing := missing_of(config):
+        raise InputError(
+            f"[participation] missing={missing}: an audit plays rounds with everybody there, and "
+            "the figure is one of rounds from which agents are missing; audit the same run file "
+            "without missing"
         )
     if not _is_of_agents(config):
         check_by_records(built, multiplier=multiplier)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ...training.graphs.missing import MISSING
 from .schema import Assumption, Audit, AuditCheck
 
 __all__ = ["DECLARED", "Declared", "Facts", "assumptions"]
@@ -63,6 +64,7 @@ class Facts:
         counted_as_public: what was read off the records and is counted as public, in words.
         batches: how they are drawn, in sentences, where they are not Poisson.
         participation: in how many rounds agents take part, where a public list says so.
+        missing: how many agents may be missing from any round, where some may.
         records_of_user: the cap on the records of a user, where the figures are about users.
         users_known: whether the data say whose a record is, so that the cap was checked.
     """
@@ -85,6 +87,7 @@ class Facts:
     counted_as_public: tuple[str, ...] = ()
     batches: str | None = None
     participation: str | None = None
+    missing: str | None = None
     records_of_user: int | None = None
     users_known: bool = False
 
@@ -350,6 +353,16 @@ def _from_run_file(facts: Facts) -> Sequence[Assumption]:
                 status="assumed",
                 how=f"an agent takes part in {facts.participation}; the ledger's header holds the "
                 "digest of the list, for which alone the figures are",
+            )
+        )
+    if facts.missing is not None:
+        listed.append(
+            Assumption(
+                name="missing",
+                text=f"{facts.missing[0].upper()}{facts.missing[1:]}. {MISSING}",
+                status="assumed",
+                how="each figure is that of the worst set of so many in every round; the run was "
+                "trained with everybody there",
             )
         )
     return [

@@ -172,6 +172,8 @@ class LedgerHeader(Described):
     cost is here."""
     participation: str | None = None
     """SHA-256 of the list of who takes part in which round; None where everybody does in all."""
+    missing: Count | None = None
+    """How many agents may be missing from any round although nobody knew it; None where none."""
 
 
 class MetricsLine(Described):

@@ -290,6 +290,10 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
             "the list of who takes part in which round is not the one that the run was begun with; "
             "put it back, or start a new run in another folder"
         )
+    missing = 0 if plan.missing is None else plan.missing.at_most
+    if (header.missing or 0) != missing:
+        then = f"[participation] missing={header.missing or 0}, not {missing}"
+        raise InputError(f"the run was begun with {then}; put it back, or start a new run")
     for name in {**planned, **held}:
         begun, now = _costs(held.get(name)), _costs(planned.get(name))
         for what in {**begun, **now}:

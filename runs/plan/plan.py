@@ -20,6 +20,7 @@ from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import ScheduledGraph, Topology
+from ...training.graphs.missing import missing_words
 from ...training.graphs.participation import participation_words
 from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
@@ -35,6 +36,7 @@ from ..run_file.build import (
     drawn_of,
     draws_otherwise,
     graph_of,
+    missing_of,
     records_of,
     sampling_rate_of,
     says_whose,
@@ -43,7 +45,7 @@ from ..run_file.build import (
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
-from .schema import Participation, Planned, PlannedAdversary, PublishedBound, Target
+from .schema import Missing, Participation, Planned, PlannedAdversary, PublishedBound, Target
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -69,6 +71,7 @@ class Plan:
         published_bound: what the algorithm's paper claims at this noise multiplier.
         summary: what the paragraph to paste starts from.
         participation: who takes part in which round; None where everybody does in all.
+        missing: how many agents may be missing besides; None where none may.
     """
 
     statement: Statement
@@ -85,6 +88,7 @@ class Plan:
     victims: Mapping[str, Sequence[float | None]] | None = None
     summary: Summary | None = None
     participation: Participation | None = None
+    missing: Missing | None = None
 
     def guarantee(self, adversary: str) -> Guarantee:
         """The statement for one adversary."""
@@ -114,6 +118,8 @@ class Plan:
         )
         if self.participation is not None:
             found = found.model_copy(update={"participation": self.participation})
+        if self.missing is not None:
+            found = found.model_copy(update={"missing": self.missing})
         if self.victims is None:
             return found
         every = {name: list(of) for name, of in self.victims.items()}
@@ -137,12 +143,13 @@ class Plan:
 
     def _head(self) -> list[str]:
         said = self.statement
+        taking = self.participation or self.missing
         return [
             f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'} at sampling rate "
             f"{self.sampling_rate:g}, noise multiplier {rounded_up(self.noise_multiplier, 6)}",
             f"{said.adjacency} {said.unit.name_with(said.records_per_person)}, "
             f"delta {said.delta:g}, accountant {said.accountant}",
-            *([] if self.participation is None else [f"participation: {self.participation.words}"]),
+            *([] if taking is None else [f"participation: {taking.words}"]),
         ]
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -212,6 +219,7 @@ def make_plan(
             batch_size=None if needs_records else batch_size,
             records=records,
             drawn=drawn_of(config, data),
+            missing=missing_of(config),
         ),
         statement=statement,
         goal=None if p is None else p.goal,
@@ -257,6 +265,7 @@ def make_plan(
             users=users_words(statement, known=known),
         ),
         participation=participation_of(graph),
+        missing=_missing_of(config),
     )
 
 
@@ -272,6 +281,13 @@ def participation_of(graph: Topology) -> Participation | None:
         digest=graph.digest,
         words=participation_words(graph) or "every round",
     )
+
+
+def _missing_of(config: RunFile) -> Missing | None:
+    most, agents = missing_of(config), config.data.agents
+    if not most:
+        return None
+    return Missing(at_most=most, agents=agents, words=missing_words(most, agents))
 
 
 def _target(privacy: PrivacyTable | None, statement: Statement, *, reached: float | None) -> Target:

@@ -12,6 +12,7 @@ from ...privacy.goal import Goal
 from ..described import Adjacency, Count, Delta, Described, Fraction, NotNegative, Status
 
 __all__ = [
+    "Missing",
     "Participation",
     "Planned",
     "PlannedAdversary",
@@ -145,6 +146,15 @@ class Participation(Described):
     words: str
 
 
+class Missing(Described):
+    """How many agents may be missing from any round, which nobody knew when noise was made."""
+
+    at_most: Count
+    """For every set of so many agents, or fewer, the figures hold in every round."""
+    agents: Count
+    words: str
+
+
 class Planned(Described):
     """The object of `overhear plan --json`."""
 
@@ -161,3 +171,5 @@ class Planned(Described):
     """By adversary epsilon of every agent's records, null for members of it; where asked for."""
     participation: Participation | None = None
     """Where the run file has a list of who takes part; else everybody does, in every round."""
+    missing: Missing | None = None
+    """Where agents may be missing that no list has."""

@@ -57,7 +57,7 @@ def graph_of(config: RunFile) -> Topology:
         path=g.path,
     )
     p = config.participation
-    if p is None:
+    if p is None or p.missing is not None:
         return graph
     agents, rounds = graph.agents, config.training.rounds
     if p.path is None:
@@ -76,6 +76,11 @@ def graph_of(config: RunFile) -> Topology:
             f"rounds={rounds}; give a row for each round"
         )
     return scheduled(graph, active[:rounds], told="public list of a file")
+
+
+def missing_of(config: RunFile) -> int:
+    """How many agents may be missing from a round although nobody knew it."""
+    return 0 if config.participation is None else config.participation.missing or 0
 
 
 def data_of(config: RunFile) -> Dataset:

@@ -108,6 +108,11 @@ class RunFile(Table):
                 f"[participation] agents_per_round={taking.agents_per_round} must be at most the "
                 f"{agents} agents of [data]"
             )
+        if taking is not None and (taking.missing or 0) >= agents:
+            problems.append(
+                f"[participation] missing={taking.missing} must be less than the {agents} agents "
+                "of [data]: one of them is there whose records are at risk"
+            )
         if problems:
             raise InputError("\n".join(problems))
         resolved: dict[str, Table | None] = {

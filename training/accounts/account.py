@@ -19,10 +19,20 @@ from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Statement, Unit
 from ..algorithms.algorithm import Algorithm, Form
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
+from ..graphs.missing import check_missing
 from ..tracing.trace import check_noise
 from .figures import Asked, adversaries_of, figures_of
 from .price import price_of
-from .request import algorithm_of, check_drawn, drawn_of, goal_of, held_by, topology_of
+from .request import (
+    algorithm_of,
+    check_drawn,
+    check_with_missing,
+    drawn_of,
+    goal_of,
+    held_by,
+    named_in,
+    topology_of,
+)
 from .result import Account
 from .subject import Subject
 from .warnings import unknown_users, warnings_of
@@ -51,6 +61,7 @@ def account(  # every number that a figure depends on has a name here
     victim: int | None = None,
     links: str = "clear",
     active: object = None,
+    missing: int = 0,
     clip_norm: float | None = 1.0,
     learning_rate: float = 0.01,
     batch_size: float | None = None,
@@ -91,6 +102,8 @@ def account(  # every number that a figure depends on has a name here
         links: "clear", or "encrypted" where nobody on a link can read what crosses it.
         active: (T, A) public list of who takes part in which round: 1, or 0 for an agent that is
             absent; None where everybody takes part in all. The figure holds for this list.
+        missing: how many agents may be missing from any round although nobody knew it when noise
+            was made. The figure is that of the worst set of so many, in every round.
         clip_norm: bound on the L2 norm of one example's gradient; None or infinite does not clip.
         learning_rate: step size.
         batch_size: public normaliser of a batch's sum: the expected size of a batch. What a round
@@ -135,6 +148,13 @@ def account(  # every number that a figure depends on has a name here
     ...     noise_multiplier=100, clip="batch", unit="agent", adjacency="replace-one",
     ...     adversaries=["eavesdropper"]).epsilon("eavesdropper"), 3)
     6.573
+
+    Where one agent may be missing from any round, noise that is shared lacks a part; an agent that
+    adds noise enough of its own needs no others:
+
+    >>> round(account("dp-dpsgd", graph="ring:5", rounds=500, sampling_rate=0.01, delta=1e-5,
+    ...     noise_multiplier=1, missing=1, adversaries=["eavesdropper"]).epsilon("eavesdropper"), 3)
+    1.326
 
     All records of one user, of whom nobody has more than five:
 
@@ -188,6 +208,7 @@ def account(  # every number that a figure depends on has a name here
             rate=sampling_rate,
             largest=largest_batch,
         ),
+        missing=check_missing(missing, topology),
     )
     return account_of(
         subject,
@@ -256,6 +277,7 @@ def account_of(
             f"victim={victim} is about the records of one agent, and holders about a person with "
             "records at several; give one of them"
         )
+    check_with_missing(subject, statement)
     names = adversaries_of(
         adversaries,
         target=adversary,
@@ -263,6 +285,7 @@ def account_of(
         encrypted=encrypted,
         holders=statement.holders,
     )
+    subject = named_in(subject, names, victim=victim)
     price = price_of(subject)
     if limited:
         price.check()

@@ -9,13 +9,14 @@ Either way what is accounted for is what the step does at the noise with which i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError
 from ...privacy.goal import Goal
-from ...privacy.guarantee import Statement, Unit
+from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.view.view import UnsupportedView
 from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 from ..exposure.infinite import replace_infinite_by_whole_run
@@ -86,15 +87,36 @@ class Asked(NamedTuple):
         )
         if traces.noise_multiplier == 0 or subject.drawn is not None:
             return dict(found)
-        return dict(
-            replace_infinite_by_whole_run(
-                traces,
-                found,
-                sampling_rate=subject.sampling_rate,
-                victim=self.victim,
-                encrypted=self.encrypted,
-            )
+        settled = replace_infinite_by_whole_run(
+            traces._replace(without=(), alike=frozenset()),
+            found,
+            sampling_rate=subject.sampling_rate,
+            victim=self.victim,
+            encrypted=self.encrypted,
         )
+        if not traces.without:
+            return dict(settled)
+        pairs = zip(found, settled, strict=True)
+        return {name: _one_by_one(of, whole) for (name, of), (_, whole) in pairs}
+
+
+def _one_by_one(found: JointSensitivity, whole: JointSensitivity) -> JointSensitivity:
+    """The same, where a view of all rounds together says nothing, since agents may be missing.
+
+    Nothing is proven of noise that is shared by rounds from which other agents are missing. What
+    nothing protects with everybody there is protected by nothing.
+
+    Args:
+        found: round by round.
+        whole: the same, or of all rounds together with everybody there.
+    """
+    if math.isfinite(found.largest):
+        return found
+    if whole.status is Status.NO_PROTECTION and not math.isfinite(whole.largest):
+        return whole
+    said = "where agents may be missing rounds are accounted for one by one alone"
+    because = f"{found.because}; {said}" if found.because else said
+    return found._replace(status=Status.CANNOT_BE_EXPRESSED, because=because)
 
 
 class Figures(NamedTuple):

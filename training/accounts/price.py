@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from ..graphs.missing import number_of_sets
+from ..step.missing import alike_agents
 from ..step.perform import perform
-from ..step.script import TooManyOperations
+from ..step.script import Entry, TooManyOperations
 from ..tracing.scripts import trace_round, with_copies
 from ..tracing.traced_round import TracedRound
 from .subject import Subject
@@ -48,6 +50,7 @@ class Price(NamedTuple):
         links: over which messages of a round go.
         batches: that an agent draws in a round.
         repeats: the algorithm's own numbers that may repeat what it does, as "name=number".
+        sets: of missing agents, for each of which all of it is done once more.
     """
 
     seconds: float
@@ -56,6 +59,7 @@ class Price(NamedTuple):
     links: int
     batches: int
     repeats: tuple[str, ...] = ()
+    sets: int = 0
 
     @property
     def words(self) -> str | None:
@@ -77,7 +81,9 @@ class Price(NamedTuple):
         if self.seconds <= _MOST:
             return
         share = _MOST / self.seconds
-        if self.apart > 1:
+        if self.sets:
+            remedy = f"lower missing or agents, so that they are {int(self.sets * share)} or less"
+        elif self.apart > 1:
             remedy = (
                 f"lower rounds, to {int(self.apart * share)} or less, or choose numbers and a "
                 "graph that do not change from round to round"
@@ -101,6 +107,8 @@ class Price(NamedTuple):
     @property
     def _why(self) -> str:
         several = f"{self.apart} rounds differ, each with" if self.apart > 1 else "a round has"
+        if self.sets:
+            several = f"{self.sets} sets of missing agents are looked at, and {several}"
         drawn = f", in which an agent draws {self.batches} batches" if self.batches > 1 else ""
         return f"{several} {self.links} links{drawn}"
 
@@ -117,7 +125,7 @@ def price_of(subject: Subject) -> Price:
     >>> price_of(Subject(algorithm=known.algorithm, settings=known.settings, form=Form.REPAIRED,
     ...     graph=graph_of("ring:10"), rounds=50, sampling_rate=0.1, clip_norm=1.0,
     ...     learning_rate=0.1))[2:]
-    (1, 30, 9, ('local_steps=9',))
+    (1, 30, 9, ('local_steps=9',), 0)
     """
     graph, repeats = subject.graph, _repeats(subject.settings)
     try:
@@ -140,18 +148,29 @@ def price_of(subject: Subject) -> Price:
     links = max(of.receivers.size for of in graph.graphs)
     by_agent = _BY_AGENT * (_CHANGING if len(set(graph.graphs)) > 1 else 1.0)
     by_agent += _BY_BATCH * math.pow(batches - 1, _POWER)
+    sets = _sets_of(subject, [begun.script, call.script])
     held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
     return Price(
-        seconds=_BASE + apart * (_BY_ROUND + by_agent * graph.agents + _BY_LINK * links),
+        seconds=_BASE
+        + (1 + 2 * sets) * apart * (_BY_ROUND + by_agent * graph.agents + _BY_LINK * links),
         megabytes=_BASE_MEGABYTES
-        + apart * held
+        + (1 + 2 * sets) * apart * held
         + links * _MEGABYTES_BY_LINK
         + batches * _MEGABYTES_BY_BATCH,
         apart=apart,
         links=links,
         batches=batches,
         repeats=repeats,
+        sets=sets,
     )
+
+
+def _sets_of(subject: Subject, scripts: Sequence[Sequence[Entry]]) -> int:
+    """How many sets of missing agents there are to look at."""
+    if not subject.missing:
+        return 0
+    alike = alike_agents(scripts, subject.same)
+    return number_of_sets(subject.graph, subject.missing, alike=alike, victim=subject.victim)
 
 
 def _repeats(settings: Any) -> tuple[str, ...]:

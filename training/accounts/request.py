@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ...privacy._validate import check_real
 from ...privacy.accounting.request import Accountant, check_count
+from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.batches.drawing import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.goal import Goal
@@ -29,10 +30,12 @@ __all__ = [
     "Chosen",
     "algorithm_of",
     "check_drawn",
+    "check_with_missing",
     "drawn_of",
     "goal_of",
     "graph_of",
     "held_by",
+    "named_in",
     "topology_of",
 ]
 
@@ -362,3 +365,36 @@ def check_drawn(subject: Subject, statement: Statement) -> None:
             f"accountant='{statement.accountant}' adds up Poisson batches alone, not "
             f"'{scheme}' ones; use accountant='pld'"
         )
+
+
+def check_with_missing(subject: Subject, statement: Statement) -> None:
+    """Refuse what nothing is proven of where agents may be missing that nobody knew of."""
+    if not subject.missing:
+        return
+    if statement.holders:
+        raise InputError(
+            f"missing={subject.missing} has no bound with holders: which of a person's agents are "
+            "missing is not told apart; leave one of the two out"
+        )
+    if subject.drawn is not None and subject.drawn[0].scheme.in_epochs:
+        raise InputError(
+            f"missing={subject.missing} has no bound with batches drawn "
+            f"'{subject.drawn[0].scheme}', since which rounds make an epoch then differs from "
+            "agent to agent; draw Poisson batches, or leave missing out"
+        )
+
+
+def named_in(subject: Subject, names: Sequence[str], *, victim: int | None) -> Subject:
+    """The subject with the agents that are named, where agents may be missing.
+
+    Raises:
+        ValueError: an adversary or a victim that does not exist.
+    """
+    agents = subject.graph.agents
+    if not subject.missing:
+        return subject
+    if victim is not None and not 0 <= victim < agents:
+        raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
+    single = [name for name in names if name not in (WORST_NEIGHBOUR, ALL_OTHERS)]
+    named = frozenset[int]().union(*(parse_adversary(name, agents).agents for name in single))
+    return dataclasses.replace(subject, victim=victim, named=named)

@@ -274,5 +274,6 @@ class Account:
             encrypted=self.encrypted,
             batches=self.subject.batches,
             participation=participation_words(self.subject.graph),
+            missing=self.subject.missing_words,
             users=users_words(self.said_of),
         )

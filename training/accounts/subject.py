@@ -18,8 +18,9 @@ from ...privacy.batches.drawing import Drawing
 from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
-from ..graphs.graph import Topology
-from ..tracing.trace import AlgorithmTrace, trace
+from ..graphs.graph import ScheduledGraph, Topology
+from ..graphs.missing import check_missing, missing_words
+from ..tracing.trace import AlgorithmTrace, trace, with_missing
 
 __all__ = ["Subject"]
 
@@ -43,6 +44,9 @@ class Subject:
         batch_size: public normaliser of a batch's sum; None where it is not known yet.
         records: public number of records of an average agent; None unless the start needs it.
         drawn: how each agent draws its batches; each record on its own where it is None.
+        missing: how many agents may be missing from a round that nobody knew of.
+        victim: who is at risk, where agents may be missing; None where nobody is named.
+        named: agents that belong to an adversary by number, likewise.
 
     Raises:
         ValueError: a number out of range, or records that the start needs.
@@ -60,9 +64,13 @@ class Subject:
     batch_size: float | None = None
     records: float | None = None
     drawn: tuple[Drawing, ...] | None = None
+    missing: int = 0
+    victim: int | None = None
+    named: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         """Check every number, so that no trace is made of one that double precision loses."""
+        object.__setattr__(self, "missing", check_missing(self.missing, self.graph))
         object.__setattr__(self, "rounds", check_count(self.rounds))
         check_real("sampling_rate", self.sampling_rate)
         if not 0 < self.sampling_rate <= 1:
@@ -136,6 +144,18 @@ class Subject:
         return self._bound(noise_multiplier, clip_norm=clip_norm, batch_size=batch_size)
 
     @property
+    def same(self) -> frozenset[int]:
+        """Agents whom neither an adversary's name nor how they draw batches tells apart."""
+        if self.drawn is not None and len(set(self.drawn)) > 1:
+            return frozenset()
+        return frozenset(range(self.graph.agents)) - self.named - {self.victim}
+
+    @property
+    def missing_words(self) -> str | None:
+        """How many agents may be missing, in words; None where none may."""
+        return missing_words(self.missing, self.graph.agents) if self.missing else None
+
+    @property
     def _batch_size(self) -> float | None:
         if self.batch_size is None and self.algorithm.needs_records and self.records is not None:
             return max(self.sampling_rate * self.records, math.ulp(1.0))
@@ -163,10 +183,21 @@ class Subject:
         )
 
     def _traced(self, bound: Bound, noise_multiplier: float) -> AlgorithmTrace:
-        return trace(
+        found = trace(
             bound.init,
             bound.step,
             graph=self.graph,
             rounds=self.rounds,
             noise_multiplier=noise_multiplier,
+        )
+        if not self.missing or isinstance(self.graph, ScheduledGraph):
+            return found
+        return with_missing(
+            found,
+            bound.init,
+            bound.step,
+            graph=self.graph,
+            missing=self.missing,
+            victim=self.victim,
+            same=self.same,
         )

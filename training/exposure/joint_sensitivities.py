@@ -19,21 +19,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.errors import InexpressibleView
 from ...privacy.guarantee import Status, Unit
-from ...privacy.participation import Draws, Reach
 from ...privacy.view.view import UnsupportedView, View
-from ..tracing.round_trace import RoundTrace
-from ..tracing.trace import AlgorithmTrace
+from ..tracing.trace import AlgorithmTrace, parts_of
 from .candidates import candidates
 from .events import check_draws
 from .local_views import AdversaryView, LocalViews
 from .residue import Residues
-from .sensitivity import JointSensitivity, Release, cost, rounded, worst
+from .sensitivity import JointSensitivity, Release, cost, rounded, single_message, worst
 
 
 def joint_sensitivities(
@@ -61,13 +58,15 @@ def joint_sensitivities(
         UnsupportedView: the adversary contains the victim, or no view can be proven.
         UnsupportedMechanism: a step whose batches cannot be drawn so.
     """
-    run = _Run(traces, rate=sampling_rate, encrypted=encrypted, drawn=drawn)
+    runs = _runs(traces, rate=sampling_rate, encrypted=encrypted, drawn=drawn)
     found = []
     for name in names:
-        every = run.sensitivities(candidates(traces, name, victim))
-        top = max(range(len(every)), key=lambda i: cost(every[i]))
-        every[top] = run.named(every[top])
-        found.append((name, worst(every, absent=run.absent)))
+        asked = candidates(traces, name, victim)
+        each = [(run, one) for run in runs for one in run.of_those_there(asked)]
+        top = max(range(len(each)), key=lambda i: cost(each[i][1]))
+        every = [one for _, one in each]
+        every[top] = each[top][0].named(every[top])
+        found.append((name, worst(every, absent=runs[0].absent)))
     return found
 
 
@@ -105,15 +104,33 @@ def joint_sensitivities_by_victim(
     >>> [round(e.largest**2, 6) for e in found]
     [4.0, 2.0, 2.0, 2.0]
     """
-    run = _Run(traces, rate=sampling_rate, encrypted=encrypted, drawn=drawn)
+    runs = _runs(traces, rate=sampling_rate, encrypted=encrypted, drawn=drawn)
     found = []
     for name in names:
         by_victim: dict[int, list[JointSensitivity]] = {}
-        for sensitivity in run.sensitivities(candidates(traces, name)):
-            by_victim.setdefault(sensitivity.victim, []).append(sensitivity)
-        of_each = [worst(by_victim[v], absent=run.absent) for v in sorted(by_victim)]
-        found.append((name, [run.named(sensitivity) for sensitivity in of_each]))
+        asked = candidates(traces, name)
+        for sensitivity in (one for run in runs for one in run.of_those_there(asked)):
+            # Of alike agents those that are there stand for all of them.
+            v = sensitivity.victim
+            for of in traces.alike if v in traces.alike else (v,):
+                by_victim.setdefault(of, []).append(sensitivity._replace(victim=of))
+        of_each = [worst(by_victim[v], absent=runs[0].absent) for v in sorted(by_victim)]
+        found.append((name, [runs[0].named(sensitivity) for sensitivity in of_each]))
     return found
+
+
+def _runs(
+    traces: AlgorithmTrace,
+    *,
+    rate: float,
+    encrypted: bool,
+    drawn: Sequence[Drawing] | None,
+) -> list[_Run]:
+    """The run with everybody there, and without each set of agents that may be missing."""
+    every = [(frozenset[int](), traces), *traces.without]
+    return [
+        _Run(one, rate=rate, encrypted=encrypted, drawn=drawn, away=away) for away, one in every
+    ]
 
 
 class _Run:
@@ -126,8 +143,10 @@ class _Run:
         rate: float,
         encrypted: bool,
         drawn: Sequence[Drawing] | None = None,
+        away: frozenset[int] = frozenset(),
     ) -> None:
         self._traces, self._rate, self._encrypted = traces, rate, encrypted
+        self._away = away
         self._parts = parts_of(traces)
         if traces.start.unit is Unit.AGENT:
             drawn = None  # an agent takes part in every batch, however it is drawn
@@ -149,6 +168,12 @@ class _Run:
     @cached_property
     def _local_views(self) -> list[LocalViews]:
         return [LocalViews(base) for base in self._bases]
+
+    def of_those_there(
+        self, asked: Sequence[tuple[Adversary, Sequence[int]]]
+    ) -> list[JointSensitivity]:
+        """Those of `sensitivities` whose victims are not missing."""
+        return [one for one in self.sensitivities(asked) if one.victim not in self._away]
 
     def sensitivities(
         self, asked: Sequence[tuple[Adversary, Sequence[int]]]
@@ -299,6 +324,11 @@ class _Run:
 
         The names are those of the adversary's whole view, which is formed for nothing else.
         """
+        if self._away and math.isfinite(sensitivity.largest):
+            who = ", ".join(str(agent) for agent in sorted(self._away))
+            one = "agent" if len(self._away) == 1 else "agents"
+            because = f"{sensitivity.because}; most while {one} {who} would be missing"
+            return sensitivity._replace(because=because)
         if sensitivity.because:
             return sensitivity
         effective = self._under_encryption(sensitivity.adversary)
@@ -339,58 +369,3 @@ def _figures(sensitivity: JointSensitivity) -> list[float]:
 
 def _most(reasons: Sequence[tuple[float, str]]) -> str:
     return max(reasons, default=(0.0, "nothing about the data is released"))[1]
-
-
-class Part(NamedTuple):
-    """The trace of `rounds` rounds from `first` on."""
-
-    trace: RoundTrace
-    first: int
-    rounds: int
-
-    @property
-    def base(self) -> RoundTrace:
-        """The trace whose mu is looked at: of the rounds that differ by a scale, the first."""
-        return self.trace if self.trace.scale_of is None else self.trace.scale_of[0]
-
-    @property
-    def factor(self) -> float:
-        """Mu of these rounds over mu of the base."""
-        return 1.0 if self.trace.scale_of is None else self.trace.scale_of[1]
-
-
-def parts_of(traces: AlgorithmTrace) -> list[Part]:
-    """The start and the rounds, those that touch data."""
-    parts, first = [Part(traces.start, 0, 1)], 1
-    for one, count in traces.rounds:
-        parts.append(Part(one, first, count))
-        first += count
-    return [part for part in parts if part.trace.has_contributions]
-
-
-def single_message(
-    traces: AlgorithmTrace, who: Adversary, victim: int, *, rate: float
-) -> JointSensitivity:
-    """What one message alone says of a victim: what papers usually account for."""
-    releases, kinds = [], []
-    for part in parts_of(traces):
-        alone, kind = part.base.single_message(victim)
-        mu = traces.per_multiplier(alone * part.factor)
-        own = part.base.of_victim(victim)
-        under = {batch for batch, cohort in own if cohort is not None}
-        drawn = [
-            draws for key, (_, _, draws) in own.items() if key[1] is not None or key[0] not in under
-        ]
-        likely = max(drawn, key=lambda one: one.cohort * one.rate(rate), default=Draws())
-        ball = all(reach is Reach.BALL for reach, _ in part.base.reaches(victim))
-        coin = likely.cohort if likely.scheme == Scheme.POISSON else 1.0
-        reach = Reach.BALL if ball else Reach.SUM
-        one = Release(mu, coin * likely.rate(rate), part.rounds, 1, part.first, reach)
-        releases.append(one.in_cohort(likely, part.base, who))
-        kinds.append((mu, kind))
-    most, kind = max(kinds, default=(0.0, "none"))
-    because = f"one message alone ({kind}); no adversary sees so little"
-    status = Status.NO_PROTECTION if math.isinf(most) else Status.HEURISTIC
-    return JointSensitivity(
-        who, victim, tuple(releases), status, because, noise_multiplier=traces.noise_multiplier
-    )

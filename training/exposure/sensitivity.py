@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from ...privacy.guarantee import Status, Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.view import UnsupportedView
 from ..tracing.round_trace import RoundTrace
+from ..tracing.trace import AlgorithmTrace, parts_of
 
 __all__ = [
     "JointSensitivity",
@@ -24,6 +26,7 @@ __all__ = [
     "cost",
     "of_records",
     "rounded",
+    "single_message",
     "worst",
 ]
 
@@ -297,3 +300,31 @@ def bound_of(
 def cost(one: JointSensitivity) -> tuple[float, bool]:
     """What the worst victim is chosen by: the figures, and of equal ones that nothing protects."""
     return one.sum_of_squares, one.status is Status.NO_PROTECTION
+
+
+def single_message(
+    traces: AlgorithmTrace, who: Adversary, victim: int, *, rate: float
+) -> JointSensitivity:
+    """What one message alone says of a victim: what papers usually account for."""
+    releases, kinds = [], []
+    for part in parts_of(traces):
+        alone, kind = part.base.single_message(victim)
+        mu = traces.per_multiplier(alone * part.factor)
+        own = part.base.of_victim(victim)
+        under = {batch for batch, cohort in own if cohort is not None}
+        drawn = [
+            draws for key, (_, _, draws) in own.items() if key[1] is not None or key[0] not in under
+        ]
+        likely = max(drawn, key=lambda one: one.cohort * one.rate(rate), default=Draws())
+        ball = all(reach is Reach.BALL for reach, _ in part.base.reaches(victim))
+        coin = likely.cohort if likely.scheme == Scheme.POISSON else 1.0
+        reach = Reach.BALL if ball else Reach.SUM
+        one = Release(mu, coin * likely.rate(rate), part.rounds, 1, part.first, reach)
+        releases.append(one.in_cohort(likely, part.base, who))
+        kinds.append((mu, kind))
+    most, kind = max(kinds, default=(0.0, "none"))
+    because = f"one message alone ({kind}); no adversary sees so little"
+    status = Status.NO_PROTECTION if math.isinf(most) else Status.HEURISTIC
+    return JointSensitivity(
+        who, victim, tuple(releases), status, because, noise_multiplier=traces.noise_multiplier
+    )

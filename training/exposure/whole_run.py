@@ -35,9 +35,8 @@ from ...privacy.view.whole_run import StreamedView
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import contributions_of, streamed_view
-from .joint_sensitivities import single_message
 from .residue import Residues
-from .sensitivity import JointSensitivity, Release, worst
+from .sensitivity import JointSensitivity, Release, single_message, worst
 
 Participation = str | int | Sequence[int]
 EVERY = "every"

@@ -46,6 +46,7 @@ class Graph:
             graphs that a `GraphSequence` takes in turn.
         absent: Agents that take no part in the round: they compute, make noise, send and receive
             nothing, and keep their state. Each has its self-loop alone.
+        unannounced: Whether nobody knew who is absent when noise was made; see `missing`.
 
     Attributes:
         receivers: (E,) int64, the receiving agent of each directed edge.
@@ -68,6 +69,7 @@ class Graph:
     weights: NDArray[np.float64]
     connected: bool = True
     absent: frozenset[int] = frozenset()
+    unannounced: bool = False
     receivers: NDArray[np.int64] = field(init=False, repr=False)
     senders: NDArray[np.int64] = field(init=False, repr=False)
     sums: Sums = field(init=False)
@@ -113,7 +115,7 @@ class Graph:
         every.setflags(write=False)
         made = object.__new__(Graph)
         derived = {"name": name, "weights": weights, "connected": False, "sums": Sums.BOTH}
-        derived |= {"absent": frozenset[int]()}
+        derived |= {"absent": frozenset[int](), "unannounced": False}
         for attribute, value in {**derived, "receivers": every, "senders": every}.items():
             object.__setattr__(made, attribute, value)
         return made
@@ -146,6 +148,11 @@ class Graph:
         mask = np.ones(self.agents, dtype=bool)
         mask[list(self.absent)] = False
         return mask
+
+    @property
+    def announced(self) -> NDArray[np.bool_]:
+        """(A,) which agents take part, as far as is known when noise is made."""
+        return np.ones_like(self.active) if self.unannounced else self.active
 
     @property
     def lasting(self) -> Graph | None:

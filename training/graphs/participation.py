@@ -39,6 +39,7 @@ __all__ = [
     "participation_words",
     "read_active_file",
     "scheduled",
+    "without",
 ]
 
 _MOST_ENTRIES = 50_000_000  # of a list: rounds times agents
@@ -226,13 +227,13 @@ def scheduled(graph: Topology, active: NDArray[np.bool_], *, told: str) -> Sched
                     f"the list has more than {len(made)} different sets of agents, too many for "
                     f"agents={graph.agents}: lower rounds or agents, or repeat sets of agents"
                 )
-            made[key] = _without(whole, row)
+            made[key] = without(whole, row)
         graphs.append(made[key])
     return ScheduledGraph(base=graph, graphs=tuple(graphs), told=told)
 
 
-def _without(graph: Graph, active: NDArray[np.bool_]) -> Graph:
-    """The graph of those that take part; the others have themselves alone."""
+def without(graph: Graph, active: NDArray[np.bool_]) -> Graph:
+    """The graph of those that take part, by a mask; the others have themselves alone."""
     if active.all():
         return graph
     weights = graph.weights * np.outer(active, active)

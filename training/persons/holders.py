@@ -39,12 +39,11 @@ from ...privacy.errors import InexpressibleView, InputError
 from ...privacy.guarantee import Status
 from ...privacy.participation import Reach
 from ...privacy.view.view import UnsupportedView
-from ..exposure.joint_sensitivities import Part, parts_of
 from ..exposure.local_views import AdversaryView, LocalColumns, LocalViews
 from ..exposure.residue import Residues
 from ..exposure.sensitivity import JointSensitivity, Release, cost, worst
 from ..tracing.round_trace import UNCLIPPED, RoundTrace
-from ..tracing.trace import AlgorithmTrace
+from ..tracing.trace import AlgorithmTrace, Part, parts_of
 
 __all__ = ["Holders", "person_joint_sensitivities", "usual_of_person"]
 

@@ -11,6 +11,7 @@ from ...privacy.batches.sampling import Sampling
 from ...privacy.guarantee import Guarantee, Status, Unit
 from ..exposure.events import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity
+from ..graphs.missing import MISSING
 from .summary import Summary, rounded_down, rounded_up
 
 __all__ = ["as_paragraph"]
@@ -74,6 +75,8 @@ def as_paragraph(summary: Summary, sensitivities: Mapping[str, JointSensitivity]
             f"An agent takes part in {summary.participation}; the list is fixed beforehand and "
             "does not depend on the data, and each figure holds for it alone."
         )
+    if summary.missing is not None:
+        said.append(f"{summary.missing[0].upper()}{summary.missing[1:]}. {MISSING}")
     alike: dict[tuple[object, ...], list[Guarantee]] = {}
     for stated in summary.guarantees:
         if stated.adversary != SINGLE_MESSAGE.name:

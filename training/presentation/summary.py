@@ -54,6 +54,7 @@ class Summary:
     encrypted: bool
     batches: str | None = None
     participation: str | None = None
+    missing: str | None = None
     users: str | None = None
 
     @property
@@ -67,6 +68,8 @@ class Summary:
     @property
     def _taking(self) -> str:
         """In how many rounds agents take part, where that is said."""
+        if self.missing is not None:
+            return f", {self.missing}"
         if self.participation is None:
             return ""
         return f", an agent takes part in {self.participation}"

@@ -65,7 +65,8 @@ def at_unit(traces: AlgorithmTrace, unit: Unit) -> AlgorithmTrace:
         return known[id(part)]
 
     rounds = [(of(part), count) for part, count in traces.rounds]
-    return traces._replace(start=of(traces.start), rounds=rounds)
+    without = tuple((away, at_unit(one, unit)) for away, one in traces.without)
+    return traces._replace(start=of(traces.start), rounds=rounds, without=without)
 
 
 def _of_agents(group: Contributions) -> Contributions:

@@ -204,6 +204,21 @@ class Recorder:
             base = value.base
             self.given.append(base if isinstance(base, Tensor) else base.matrix)
 
+    def check_received(self, rows: LinearForms) -> None:
+        """Refuse rows of what their agents hold and have not sent, whatever the weights are.
+
+        Raises:
+            UndeclaredOperation: they hold noise or a clipped contribution as it was made.
+        """
+        for g in self.groups:
+            own = isinstance(g, Contributions | NoiseSources) and g.start < rows.matrix.shape[1]
+            if own and rows.matrix[:, g.start : g.start + g.size].nnz:
+                raise UndeclaredOperation(
+                    "round.sum_in with weights of values that were not sent, in a round from which "
+                    "agents may be missing: weights follow from who is there, and what was not "
+                    "sent does not; send it first (round.broadcast), or leave missing out"
+                )
+
     def count_as_seen(self, value: Value, why: str) -> None:
         """Count a value as seen by everybody."""
         if self.is_private(value, why):

@@ -16,6 +16,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
 from ..graphs.graph import Graph, Topology
+from ..graphs.missing import ReducedGraph
 from ..step.perform import perform
 from ..step.script import Entry, UnplannedOperation
 from ..step.values import Agents
@@ -72,7 +73,7 @@ class PlannedScripts:
         rounds: Sequence[Lines],
         *,
         last: int,
-        graph: Topology,
+        graph: Topology | ReducedGraph,
         sampling_rate: float | None = None,
     ) -> None:
         self.start, self._last = start, last
@@ -93,6 +94,11 @@ class PlannedScripts:
             )
         return self._rounds[(index - 1) % len(self._rounds)]
 
+    @property
+    def rounds(self) -> Sequence[Lines]:
+        """Of the rounds, in turn."""
+        return self._rounds
+
     def at_rate(self, sampling_rate: float) -> PlannedScripts:
         """The same for batches that are drawn at a rate, for which there are figures."""
         return PlannedScripts(
@@ -109,7 +115,7 @@ class PlannedScripts:
         Raises:
             ValueError: the setting is not the planned one.
         """
-        if not _same_links(graph, self._graph):
+        if isinstance(self._graph, ReducedGraph) or not _same_links(graph, self._graph):
             raise InputError(
                 f"graph {graph.name!r} of {graph.agents} agents is not the planned one, "
                 f"{self._graph.name!r} of {self._graph.agents}; plan the run that is to be done"
@@ -208,7 +214,12 @@ def state_column(field: str) -> str:
 
 
 def check_repeats(
-    init: Step, step: Step, start: Lines, calls: Sequence[TracedCall], *, graph: Topology
+    init: Step,
+    step: Step,
+    start: Lines,
+    calls: Sequence[TracedCall],
+    *,
+    graph: Topology | ReducedGraph,
 ) -> None:
     """Trace everything twice more, backwards and forwards, and compare.
 

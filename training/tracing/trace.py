@@ -18,7 +18,9 @@ from torch import Tensor
 from ...privacy._validate import check_real
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
-from ..graphs.graph import Graph, Topology
+from ..graphs.graph import Graph, GraphSequence, Topology
+from ..graphs.missing import ReducedGraph, number_of_sets, reduced, sets_missing
+from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
 from ..step.perform import Performed, perform
 from .equivalent_rounds import EarlierRounds, repeats
 from .round_trace import RoundTrace
@@ -39,12 +41,17 @@ class AlgorithmTrace(NamedTuple):
         noise_multiplier: at which noise it was made; None where nobody said, so that it shows what
             is sent and gives no figure.
         scripts: what a run of the same algorithm has to follow.
+        without: where agents may be missing from rounds, sets of those that are and the trace of
+            the same rounds without them.
+        alike: agents that change places with each other in these sets, of which some stand for all.
     """
 
     start: RoundTrace
     rounds: Sequence[tuple[RoundTrace, int]]
     noise_multiplier: float | None
     scripts: PlannedScripts
+    without: Sequence[tuple[frozenset[int], AlgorithmTrace]] = ()
+    alike: frozenset[int] = frozenset()
 
     def per_multiplier(self, mu: float) -> float:
         """A mu of this trace times its noise multiplier: the joint sensitivity.
@@ -65,7 +72,12 @@ class AlgorithmTrace(NamedTuple):
 
 
 def trace(
-    init: Step, step: Step, *, graph: Topology, rounds: int, noise_multiplier: float | None
+    init: Step,
+    step: Step,
+    *,
+    graph: Topology | ReducedGraph,
+    rounds: int,
+    noise_multiplier: float | None,
 ) -> AlgorithmTrace:
     """Run `init` and `step` on symbols: every message as linear forms over gradients and noise.
 
@@ -131,7 +143,54 @@ def trace(
     return AlgorithmTrace(start, in_turn, noise_multiplier, scripts)
 
 
-def _first_turns(graph: Topology, rounds: int) -> dict[Graph, int]:
+def with_missing(
+    found: AlgorithmTrace,
+    init: Step,
+    step: Step,
+    *,
+    graph: Graph | GraphSequence,
+    missing: int,
+    victim: int | None = None,
+    same: frozenset[int] = frozenset(),
+) -> AlgorithmTrace:
+    """A trace with those of its rounds from which agents are missing, whom nobody knew of.
+
+    Each set of missing agents is traced. Only of agents that nothing in the start and the rounds
+    tells apart, `interchangeable`, one set a number is traced: any other one is that one with
+    agents renamed.
+
+    Args:
+        found: with everybody there.
+        init: as it was traced.
+        step: likewise.
+        graph: of the run.
+        missing: the most agents that are missing from a round.
+        victim: in no set of them; None where nobody is named.
+        same: agents that neither an adversary's name nor how they draw batches tells apart.
+
+    Raises:
+        ValueError: too many sets.
+        UnsupportedView: what the step does, other than to weigh what it receives, depends on who
+            is missing.
+    """
+    rounds = sum(count for _, count in found.rounds)
+    scripts = [found.scripts.start, *found.scripts.rounds]
+    alike = alike_agents(scripts, same)
+    number_of_sets(graph, missing, alike=alike, victim=victim)
+    for script in found.scripts.rounds:
+        check_weights(script)
+    without = list[tuple[frozenset[int], AlgorithmTrace]]()
+    for away in sets_missing(graph.agents, missing, alike=alike, victim=victim):
+        for left in reduced(graph, away, links=uses_links(scripts)):
+            one = trace(
+                init, step, graph=left, rounds=rounds, noise_multiplier=found.noise_multiplier
+            )
+            check_unaware(scripts, [one.scripts.start, *one.scripts.rounds], away)
+            without.append((away, one))
+    return found._replace(without=tuple(without), alike=alike)
+
+
+def _first_turns(graph: Topology | ReducedGraph, rounds: int) -> dict[Graph, int]:
     """Of every graph the first round in which it is used."""
     found: dict[Graph, int] = {}
     for index in range(1, min(rounds, len(graph.graphs)) + 1):
@@ -139,7 +198,7 @@ def _first_turns(graph: Topology, rounds: int) -> dict[Graph, int]:
     return found
 
 
-def _last_turns(graph: Topology, rounds: int) -> dict[Graph, int]:
+def _last_turns(graph: Topology | ReducedGraph, rounds: int) -> dict[Graph, int]:
     """Of every graph that is used more than once the last round, in the order of the first."""
     period, first = len(graph.graphs), _first_turns(graph, rounds)
     found = dict.fromkeys(first, 0)
@@ -181,7 +240,7 @@ def check_noise(noise_multiplier: float | None, *functions: Step) -> None:
 
 
 def _every_round(
-    init: Step, step: Step, begun: Performed, *, graph: Topology, rounds: int
+    init: Step, step: Step, begun: Performed, *, graph: Topology | ReducedGraph, rounds: int
 ) -> tuple[list[tuple[RoundTrace, int]], PlannedScripts]:
     """Each round by itself; one that repeats an earlier one is the same object."""
     found, earlier, calls = list[RoundTrace](), EarlierRounds(), list[TracedCall]()
@@ -201,3 +260,30 @@ def _every_round(
 def _same_public(before: Any, after: Any) -> bool:
     pairs = zip(before, after, strict=True)
     return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
+
+
+class Part(NamedTuple):
+    """The trace of `rounds` rounds from `first` on."""
+
+    trace: RoundTrace
+    first: int
+    rounds: int
+
+    @property
+    def base(self) -> RoundTrace:
+        """The trace whose mu is looked at: of the rounds that differ by a scale, the first."""
+        return self.trace if self.trace.scale_of is None else self.trace.scale_of[0]
+
+    @property
+    def factor(self) -> float:
+        """Mu of these rounds over mu of the base."""
+        return 1.0 if self.trace.scale_of is None else self.trace.scale_of[1]
+
+
+def parts_of(traces: AlgorithmTrace) -> list[Part]:
+    """The start and the rounds, those that touch data."""
+    parts, first = [Part(traces.start, 0, 1)], 1
+    for one, count in traces.rounds:
+        parts.append(Part(one, first, count))
+        first += count
+    return [part for part in parts if part.trace.has_contributions]

@@ -98,8 +98,8 @@ class TracedRound(Operations):
 
     @property
     def active_table(self) -> Tensor:
-        """(A, 1) 1 for each agent that takes part."""
-        return torch.from_numpy(self._graph.active.astype(np.float64))[:, None]
+        """(A, 1) 1 for each agent that takes part, as far as is known when noise is made."""
+        return torch.from_numpy(self._graph.announced.astype(np.float64))[:, None]
 
     @property
     def everybody(self) -> bool:
@@ -295,8 +295,8 @@ class TracedRound(Operations):
         what = "an average under a secret cohort"
         if self._graph.absent:
             raise UndeclaredOperation(
-                f"{what} in a round from which agents are absent by a public list: who takes part "
-                "is secret or public, not both; leave one of the two out"
+                f"{what} in a round from which agents are absent by a public list, or may be "
+                "missing: nothing is known of both together; leave one of the two out"
             )
         found = self._record.bounds_of_secret(value, what)
         if not found.centred:
@@ -317,8 +317,8 @@ class TracedRound(Operations):
         return Server(combined(share, self._record.rows(drawn, "average")))
 
     def _mean(self, rows: LinearForms) -> Server:
-        active = self._graph.active
-        return Server(combined(active[None, :] / max(1, int(active.sum())), rows))
+        of = max(1, int(self._graph.announced.sum()))  # as many as noise was made for
+        return Server(combined(self._graph.active[None, :] / of, rows))
 
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """See `Round.sum_in`."""
@@ -326,6 +326,8 @@ class TracedRound(Operations):
 
         check_holder("sum_in", value, Edges)
         rows = self._record.rows(value if weights is None else value * weights, "sum_in")
+        if weights is not None and self._graph.unannounced:
+            self._record.check_received(rows)
         edges = np.arange(len(self._receivers))
         return Agents(combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
 
@@ -350,8 +352,7 @@ class TracedRound(Operations):
         blame: str,
     ) -> Agents:
         """See `Round.bounded`; what the function does matters to a run alone."""
-        del fn
-        # What others released counts as seen; private arguments are held fixed.
+        del fn  # what others released counts as seen; private arguments are held fixed
         check_holder("bounded", secret, Agents)
         for held in private:
             check_holder("bounded", held, Agents)
