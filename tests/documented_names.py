@@ -60,6 +60,10 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+# What constants are that hold neither names nor a string.
+CONSTANTS = {"ALL": "The whole data of an agent in place of a batch, for `Round.local_update`."}
+
+
 def table_of(name: str) -> str:
     """The names that a package exports, or those of `CHOSEN`, as Markdown."""
     whole: Mapping[str, Sequence[str] | None]
@@ -70,7 +74,7 @@ def table_of(name: str) -> str:
         for public in names or module.__all__:
             value = getattr(module, public)
             home = getattr(value, "__module__", place) if _has_docstring(value) else place
-            told = _told(value).replace("|", "\\|")
+            told = (CONSTANTS.get(public) or _told(value)).replace("|", "\\|")
             lines.append(f"| `{public}` | {told} | `{home.removeprefix('overhear.')}` |")
     return "\n".join(lines) + "\n"
 

@@ -16,8 +16,7 @@ No batch may hold a record twice, which leaves nothing to chance. A shuffled epo
 equally often and never twice (participations too even, batches too even, none in common); slots
 that are fixed meet again as a whole (in common at one lag, and unevenly); a batch that comes once
 more agrees with an earlier one in all records; one seed for two agents, or for two batches of a
-round, draws the same positions. Rounds beyond those that ran are drawn as
-the engine would draw them, without training.
+round, draws the same positions. Rounds after those that ran are drawn as well, but not trained.
 
 Cohorts of a step are held to the same laws, with agents in place of records: those that are drawn
 by coins to these, others to those of `schemes`.

@@ -150,13 +150,13 @@ def _names(annotation: Any) -> tuple[list[str], bool]:
 
 def _tables() -> dict[str, dict[str, Any]]:
     """By table its keys, and by key its annotation."""
-    from ...runs.run_file import data_table, tables
+    from ...runs.run_file.run_file import RunFile
+    from ...runs.run_file.tables import Table
 
-    names = ("graph", "model", "algorithm", "privacy", "training", "intercept", "attack")
-    return {
-        name: {
-            key: field.annotation
-            for key, field in getattr(tables, f"{name.title()}Table").model_fields.items()
-        }
-        for name in (*names, "audit")
-    } | {"data": {key: of.annotation for key, of in data_table.DataTable.model_fields.items()}}
+    found: dict[str, dict[str, Any]] = {}
+    for name, held in RunFile.model_fields.items():
+        of = held.annotation  # a table, or a table or None
+        for one in (of, *get_args(of)):
+            if isinstance(one, type) and issubclass(one, Table):
+                found[name] = {key: f.annotation for key, f in one.model_fields.items()}
+    return found

@@ -215,11 +215,8 @@ class Facts:
     def audited(self, adversary: str) -> Claim | None:
         """The claim that an audited adversary is held against: its own, or as the worst one."""
         asked = adversary_key(adversary)
-        worst = (
-            one
-            for one in self.claims
-            if one.worst_adversary is not None and adversary_key(one.worst_adversary) == asked
-        )
+        searched = (one for one in self.claims if one.worst_adversary is not None)
+        worst = (one for one in searched if adversary_key(one.worst_adversary or "") == asked)
         return self.claim(adversary) or next(worst, None)
 
     @property

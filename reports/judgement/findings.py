@@ -334,9 +334,8 @@ def _remedies(
         yield Remedy(action=_STANDARD[kind])
         return
     if kind is Kind.NO_TARGET:
-        unnoised = math.isinf(claim.epsilon) and not fixes and hiding(facts) is Action.ADD_NOISE
-        if unnoised:  # that remedy sets a target
-            return
+        if math.isinf(claim.epsilon) and not fixes and hiding(facts) is Action.ADD_NOISE:
+            return  # that remedy sets a target
         yield Remedy(action=Action.SET_TARGET if facts.private else Action.ADD_PRIVACY)
         return
     of_reader = claim.name == SINGLE_MESSAGE.name

@@ -169,7 +169,7 @@ def _spoilt(report: Any, *path: str | int, value: Any) -> Any:
         (("ledger", "epsilon", "eavesdropper"), "infinite"),
         (("plan", "adversaries", 0, "delta"), 0.0),
         (("plan", "adversaries", 0, "status"), "nearly proven"),
-        (("plan", "adversaries", 0, "unit"), "agent"),
+        (("plan", "adversaries", 0, "unit"), "household"),
         (("ledger", "torn"), 1),
         (("epsilon_by_round", "eavesdropper", 0), [1]),
         (("assumptions", 0), {"text": "x"}),

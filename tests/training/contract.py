@@ -18,11 +18,14 @@ from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.data.dataset import Examples
 from overhear.training.engine.engine import Engine, Setting
+from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.engine.tensor_round import DrawBatch, TensorRound
 from overhear.training.engine.transcript import Message, Tap, Transcript
+from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
+from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights
 from overhear.training.step.values import Agents
 from overhear.training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
@@ -100,6 +103,23 @@ def started(
     )
     engine.start()
     return engine
+
+
+def bare_round(
+    kind: type[TensorRound] = TensorRound, draw: DrawBatch = lambda *_: []
+) -> TensorRound:
+    """A first round of five agents with models of 23 zeros, outside of any run."""
+    s = setting(ring(5))
+    return kind(
+        Links(s.graph, device=s.device, dtype=s.dtype),
+        index=1,
+        initial=torch.zeros(23, dtype=torch.float64),
+        gradients=PairGradients(s.model, "loop", dtype=torch.float64),
+        draw=draw,
+        take_all=lambda: s.shards,
+        draw_cohort=lambda _: torch.ones(5, 1),
+        randomness=SecretRandomness(3),
+    )
 
 
 def traced(init, step, graph: Graph) -> RoundTrace:

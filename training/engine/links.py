@@ -81,6 +81,8 @@ class Links:
         weights: (E, 1) mixing weights.
         active: (A,) which agents take part; `active_here` of those that are here, and `everybody`
             whether nobody is absent.
+        active_positions: (active agents,) their numbers, by which rows are taken without waiting:
+            of a mask the host would have to count what is left.
         self_loops, other_edges: the edges that stay with their agent, and those that do not.
         in_degrees: for each agent that is here the number of its in-edges.
         neighbourhoods: the agents here by their number of in-edges.
@@ -116,6 +118,7 @@ class Links:
         )
         self.weights = torch.from_numpy(graph.edge_weights[here]).to(device, dtype)[:, None]
         self.active = torch.from_numpy(graph.active.copy()).to(device)
+        self.active_positions = self._keep(np.flatnonzero(graph.active))
         here_active = graph.active[self.mine.start : self.mine.stop]
         self.active_here = torch.from_numpy(here_active.copy()).to(device)
         self.self_loops = self._keep(np.flatnonzero(receivers == senders))
@@ -202,7 +205,7 @@ class Links:
         crossing = np.flatnonzero(self.graph.receivers != self.graph.senders)
         crosses = torch.from_numpy(crossing).to(self._device)
         every = torch.arange(self.agents, device=self._device)
-        active = every[self.active]
+        active = self.active_positions
         server = torch.full_like(active, SERVER)
         return Routes(
             broadcast=Route(every, torch.stack([senders[crosses], receivers[crosses]], dim=1)),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from ..device.copies import on_device
 from ..functions.purity import PureFunction
 from ..step.delegated import Delegated
 from ..step.local_steps import LocalSteps
@@ -247,8 +248,9 @@ class Recording(Delegated):
         return change
 
     def _average_of(self, value: Agents, cohort: Cohort) -> Server:
-        taking = self._recorded.cohorts[cohort.call]
-        self._recorded.contributions.append(value.rows * taking.to(value.rows))
+        rows: Tensor = value.rows
+        taking = on_device(self._recorded.cohorts[cohort.call], rows.device, rows.dtype)
+        self._recorded.contributions.append(rows * taking)
         self._recorded.calls.append(WholeCall("average"))
         return super()._average_of(value, cohort)
 

@@ -144,6 +144,11 @@ class TensorRound(Operations):
         """(A, 1) 1 for each agent that takes part."""
         return torch.from_numpy(self._links.graph.active.copy()).double()[:, None]
 
+    @property
+    def everybody(self) -> bool:
+        """See `Operations.everybody`."""
+        return self._links.everybody
+
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""
         return Agents(torch.where(self._links.active_here[:, None], new.rows, old.rows))
@@ -299,15 +304,16 @@ class TensorRound(Operations):
         return self._mean(value.rows)
 
     def _average_of(self, value: Agents, cohort: Cohort) -> Server:
-        taking = self._taking_part[cohort.call].to(value.rows)
-        return self._mean(value.rows * taking) * (1.0 / cohort.rate)
+        rows: Tensor = value.rows
+        taking = on_device(self._taking_part[cohort.call], rows.device, rows.dtype)
+        return self._mean(rows * taking) * (1.0 / cohort.rate)
 
     def _mean(self, rows: Tensor) -> Server:
         """The mean over all agents, of the same rows in the same order on every rank."""
         ranks, shares = self._links.ranks, self._links.agent_shares
         every = rows if ranks is None else gather(rows, shares=shares, ranks=ranks)
         if not self._links.everybody:
-            present = every[self._links.active]
+            present = every[self._links.active_positions]
             return Server(present.sum(dim=0, keepdim=True) / max(1, len(present)))
         return Server(every.contiguous().mean(dim=0, keepdim=True))
 

@@ -342,8 +342,8 @@ def at_least(
     """What shuffled batches give away at least, for worst-case gradients; None if not known.
 
     It is known of rounds that are all alike, where a record moves one sum: then its joint
-    sensitivity is what it moves, and not only a bound on it. Whoever sees final models alone sees
-    less than the rounds, whose releases bound what it learns from above only. Where agents
+    sensitivity is what it moves, and not only a bound on it. It is stated of who reads every link;
+    others see less, and what counts as seen bounds what they learn from above only. Where agents
     hold different numbers of records, the least of their lower bounds is given.
 
     Args:
@@ -354,7 +354,7 @@ def at_least(
     releases = spent_releases(sensitivity.releases)
     if len(releases) != 1 or sensitivity.status is not Status.PROVEN or not noise_multiplier > 0:
         return None
-    if sensitivity.adversary.sees is Sees.END_STATES:
+    if sensitivity.adversary.sees is not Sees.LINKS:
         return None
     (one,) = releases
     simple = one.contributions == 1 and one.reach is Reach.SUM

@@ -392,10 +392,5 @@ def single_message(
     because = f"one message alone ({kind}); no adversary sees so little"
     status = Status.NO_PROTECTION if math.isinf(most) else Status.HEURISTIC
     return JointSensitivity(
-        who,
-        victim,
-        tuple(releases),
-        status,
-        because,
-        noise_multiplier=traces.noise_multiplier,
+        who, victim, tuple(releases), status, because, noise_multiplier=traces.noise_multiplier
     )

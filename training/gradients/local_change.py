@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Examples
+from ..device.copies import on_device
 from ..step.local_steps import LocalSteps
 from ..step.values import Batch
 from .clipping import clipped_rows
@@ -44,7 +45,7 @@ def local_change(
             x, (rows, rows), taken, clip_norm=None, pairs_of_run=pairs_of_run
         )
         sizes = torch.tensor([max(1, len(of.targets)) for of in taken], dtype=sums.dtype)
-        mean = sums / sizes.to(sums.device)[:, None]
+        mean = sums / on_device(sizes, sums.device)[:, None]
         if asked.proximal:
             mean = mean + asked.proximal * (x - start)
         direction = asked.momentum * direction + mean if asked.momentum else mean

@@ -54,6 +54,11 @@ class Delegated(Operations):
         """See `Operations.active_table`."""
         return self._inner.active_table
 
+    @property
+    def everybody(self) -> bool:
+        """See `Operations.everybody`."""
+        return self._inner.everybody
+
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""
         return self._inner.kept(old, new)

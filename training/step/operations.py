@@ -76,6 +76,11 @@ class Operations(ABC):
     def active_table(self) -> Tensor:
         """(A, 1) 1 for each agent that takes part, 0 for an absent one; float64 on the CPU."""
 
+    @property
+    @abstractmethod
+    def everybody(self) -> bool:
+        """Whether no agent is absent from the round."""
+
     @abstractmethod
     def kept(self, old: Agents, new: Agents) -> Agents:
         """What agents hold after the round: an absent one what it held before."""

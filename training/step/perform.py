@@ -139,7 +139,7 @@ def _closed(returned: Any, script: Script, before: Any) -> Any:
 
 def _with_absent(operations: Operations, before: Any, end: Any) -> Any:
     """The state after a round: absent agents keep what they held, in every field."""
-    if before is None or bool(operations.active_table.all()):
+    if before is None or operations.everybody:
         return end
     fields = {
         name: operations.kept(getattr(before, name), held)

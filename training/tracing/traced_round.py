@@ -101,6 +101,11 @@ class TracedRound(Operations):
         """(A, 1) 1 for each agent that takes part."""
         return torch.from_numpy(self._graph.active.astype(np.float64))[:, None]
 
+    @property
+    def everybody(self) -> bool:
+        """See `Operations.everybody`."""
+        return not self._graph.absent
+
     def kept(self, old: Agents, new: Agents) -> Agents:
         """See `Operations.kept`."""
         active = self._graph.active

@@ -13,7 +13,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.functions.purity import PureFunction
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights
-from overhear.training.step import round as facade
+from overhear.training.step import script
 from overhear.training.step.handles import Agents, value_of
 from overhear.training.step.values import UndeclaredOperation
 from tests.attacks.checks.watched import PRIVATE, a_run, a_setting
@@ -48,7 +48,7 @@ def unlooked_at(monkeypatch):
     def passed(fn, operation):
         return PureFunction(name=getattr(fn, "__qualname__", "?"), fingerprint=operation, run=fn)
 
-    monkeypatch.setattr(facade, "purified", passed)
+    monkeypatch.setattr(script, "purified", passed)
     STASH.clear()
 
 

@@ -9,6 +9,7 @@ import torch
 from overhear.attacks.interception.estimate import estimate
 from overhear.attacks.interception.replay import replay, trace_of
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd
+from overhear.training.algorithms.compressed.compression import Compressor, Settings
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
@@ -17,18 +18,25 @@ from tests.attacks.interception.replays import CLIP, planted, shown, trial
 
 PRIVATE = [name for name, known in ALGORITHMS.items() if known.private]
 CENTRAL = ("cdp-dsgd", "dp-sgda")  # only a sum over agents leaves the server
+LOCAL = ("dp-fedavg",)  # what an agent gives is what it changed in several steps: no gradient
+COMPRESSED = ("choco-sgd", "porter")  # what is sent is a function of a noisy gradient
 OUTSIDE = [
     (name, who)
     for name in PRIVATE
     for who in ("eavesdropper", "all-others")
-    if not (name in CENTRAL and who == "eavesdropper")
+    if name not in LOCAL and not (name in CENTRAL and who == "eavesdropper")
 ]
+
+
+def linear(name: str) -> object:
+    """Hyper-parameters with which every message is linear in what was drawn; None by default."""
+    return Settings(compressor=Compressor.NONE) if name in COMPRESSED else None
 
 
 @pytest.mark.parametrize("records", [3])
 @pytest.mark.parametrize(("name", "who"), [*OUTSIDE, ("dsgd", "eavesdropper")])
 def test_without_noise_the_planted_gradients_come_back(name, who, records):
-    t, batch = trial(name, adversary=who), planted(records)
+    t, batch = trial(name, adversary=who, settings=linear(name)), planted(records)
     seen = estimate(replay(t, batch)).observation
     assert seen is not None
     assert not seen.is_noisy
@@ -38,7 +46,8 @@ def test_without_noise_the_planted_gradients_come_back(name, who, records):
 @pytest.mark.some_quick(6)
 @pytest.mark.parametrize(("name", "who"), OUTSIDE)
 def test_the_whitened_error_is_standard_normal(name, who):
-    t, batch = trial(name, adversary=who, noise_std=0.02, round=2), planted()
+    t = trial(name, adversary=who, noise_std=0.02, round=2, settings=linear(name))
+    batch = planted()
     traces, errors = trace_of(t), []
     for _ in range(4):
         seen = estimate(replay(t, batch, traces=traces), bounded=False).observation
@@ -65,7 +74,7 @@ def test_the_whitened_error_is_standard_normal(name, who):
 )
 def test_no_estimate_is_better_than_the_accountant_says(name, who, graph):
     """Contributions that all point one way are told apart at most as well as mu says."""
-    t = trial(name, adversary=who, noise_std=CLIP, graph=graph, round=2)
+    t = trial(name, adversary=who, noise_std=CLIP, graph=graph, round=2, settings=linear(name))
     traces = trace_of(t)
     seen = estimate(replay(t, planted(), traces=traces)).observation
     ((_, found),) = joint_sensitivities(traces, [who], sampling_rate=1.0, victim=t.victim)
@@ -203,7 +212,25 @@ def test_a_single_message_is_no_view():
 def test_every_form_of_every_algorithm_can_be_looked_at(form):
     for name in ALGORITHMS:
         found = estimate(replay(trial(name, form=form), planted()))
-        assert found.observation is not None or found.missing
+        assert found.observation is not None or found.missing or name in LOCAL
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+@pytest.mark.parametrize("noise_std", [0.0, 0.02])
+@pytest.mark.parametrize("compressor", [Compressor.TOP_K, Compressor.QUANTISED])
+def test_a_gradient_under_compressed_messages_is_missing_by_name(name, noise_std, compressor):
+    t = trial(name, noise_std=noise_std, settings=Settings(compressor=compressor))
+    found = estimate(replay(t, planted()))
+    assert found.observation is None
+    assert found.missing == ("round 3, batch 0, at agent 1's model",)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_what_an_agent_changed_is_no_gradient_to_be_estimated(name):
+    for who in ("eavesdropper", "all-others"):
+        found = estimate(replay(trial(name, adversary=who), planted()))
+        assert found.observation is None
+        assert found.identified == found.missing == ()
 
 
 def test_an_empty_transcript_is_refused():

@@ -55,7 +55,7 @@ def test_adversaries_can_be_asked_for() -> None:
     [
         ("privacy.adversaries=", 5),
         ("attack.presets=", 4),
-        ("graph.name=", 9),
+        ("graph.name=", 10),
         ("training.rounds=", 0),
         ("nothing.at.all=", 0),
     ],

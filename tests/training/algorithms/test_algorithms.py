@@ -18,6 +18,7 @@ from overhear.training.graphs.topologies import build_graph, full, ring, star
 from overhear.training.models.evaluation import evaluate
 from overhear.training.models.parameters import flatten
 from tests.training.contract import (
+    bare_round,
     bound_to,
     check_added_noise,
     check_mean_is_kept,
@@ -171,35 +172,18 @@ def test_noise_has_the_declared_variance_and_sources_are_independent(name):
     check_noise(engine(name, ring(5), noise_std=0.4))
 
 
-def _bare_round(draws=lambda *_: None):
-    from overhear.training.engine.links import Links
-    from overhear.training.engine.tensor_round import TensorRound
-
-    s = setting(ring(5))
-    width = flatten(s.model).numel()
-    gradients = PairGradients(s.model, "loop", dtype=torch.float64)
-    return TensorRound(
-        Links(s.graph, device=s.device, dtype=s.dtype),
-        index=1,
-        initial=torch.zeros(width, dtype=torch.float64),
-        gradients=gradients,
-        draw=draws,
-        randomness=SecretRandomness(3),
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_added_to_a_message_has_the_declared_deviation(dtype):
-    check_added_noise(_bare_round(), dtype=dtype)
+    check_added_noise(bare_round(), dtype=dtype)
 
 
 def test_a_batch_of_another_round_is_refused_in_a_run_too():
     from overhear.training.step.values import UndeclaredOperation
 
     def draws(*_):
-        return Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
+        return [Examples(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))] * 5
 
-    one, other = _bare_round(draws), _bare_round(draws)
+    one, other = bare_round(draw=draws), bare_round(draw=draws)
     batch = one.draw()
     with pytest.raises(UndeclaredOperation, match="another round"):
         other.clipped_sums(other.initial(), batch=batch, clip_norm=1.0)
@@ -208,7 +192,7 @@ def test_a_batch_of_another_round_is_refused_in_a_run_too():
 def test_nothing_is_broadcast_over_coordinates():
     from overhear.training.step.values import Agents, UndeclaredOperation
 
-    one = _bare_round()
+    one = bare_round()
     narrow = Agents(torch.zeros(5, 1, dtype=torch.float64))
     with pytest.raises(UndeclaredOperation, match="same width"):
         one.initial() + narrow

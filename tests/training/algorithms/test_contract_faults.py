@@ -10,16 +10,17 @@ import pytest
 import torch
 
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet
-from overhear.training.engine.links import Links
+from overhear.training.engine import messages
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.gradients.gradients import PairGradients
+from overhear.training.engine.transcript import Message
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.step.round import Round
 from overhear.training.step.values import Agents, Edges
 from tests.training.contract import (
     CLIP,
+    bare_round,
     bound_to,
     check_added_noise,
     check_clipping,
@@ -28,7 +29,6 @@ from tests.training.contract import (
     check_noise,
     check_rows,
     check_tracker_keeps_the_sum,
-    setting,
     started,
     traced,
 )
@@ -168,18 +168,6 @@ def half_asked_for(state, round, *, noise_std, **numbers):
     return dp_dpsgd.step(state, round, noise_std=math.sqrt(0.5) * noise_std, **numbers)
 
 
-def bare(kind: type[TensorRound]) -> TensorRound:
-    s = setting(ring(5))
-    return kind(
-        Links(s.graph, device=s.device, dtype=s.dtype),
-        index=1,
-        initial=torch.zeros(23, dtype=torch.float64),
-        gradients=PairGradients(s.model, "loop", dtype=torch.float64),
-        draw=lambda *_: None,
-        randomness=SecretRandomness(3),
-    )
-
-
 @pytest.mark.slow
 def test_noise_that_is_drawn_with_half_the_variance_is_found():
     bound = bound_to("dp-dpsgd", ring(5))  # whose own noise passes: test_algorithms
@@ -189,9 +177,9 @@ def test_noise_that_is_drawn_with_half_the_variance_is_found():
 
 def test_noise_that_is_added_with_half_the_variance_is_found(rounds_of):
     bound = bound_to("dp-dpsgd", ring(5))
-    check_added_noise(bare(TensorRound), dtype=torch.float64)
+    check_added_noise(bare_round(), dtype=torch.float64)
     with pytest.raises(AssertionError, match="variance of what is added"):
-        check_added_noise(bare(HalfAdded), dtype=torch.float64)
+        check_added_noise(bare_round(HalfAdded), dtype=torch.float64)
     rounds_of(HalfAdded)
     check_noise(started(bound, ring(5)))  # what is drawn is in order, so only the rows tell
     with pytest.raises(AssertionError, match="row of"):
@@ -225,11 +213,9 @@ def unseen(tap, *, kind: str, whole: bool = False):
     return heard
 
 
-class Whispered(TensorRound):
-    """One link carries a message that no tap hears."""
-
-    def _send(self, kind, *, rows, senders, links):
-        super()._send(kind, rows=rows, senders=senders, links=links[:-1])
+def whispered(**of):
+    """A message as taps are told of it, without the last link that carries it."""
+    return Message(**of | {"links": of["links"][:-1]})
 
 
 @pytest.mark.parametrize("kind", ["model", "cross-gradient", "half", "momentum"])
@@ -242,10 +228,10 @@ def test_a_tap_that_misses_a_link_or_a_message_is_found(kind):
 
 
 @pytest.mark.parametrize("name", ["dp-dpsgd", "muffliato", "dp-sgda", "cdp-dsgd"])
-def test_a_round_that_tells_no_tap_of_a_link_is_found(name, rounds_of):
+def test_a_round_that_tells_no_tap_of_a_link_is_found(name, monkeypatch):
     bound = bound_to(name, ring(5))
     check_rows(bound, ring(5))
-    rounds_of(Whispered)
+    monkeypatch.setattr(messages, "Message", whispered)
     with pytest.raises(AssertionError, match="links of"):
         check_rows(bound, ring(5))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from overhear.training.algorithms import ALGORITHMS, dp_cga
 from overhear.training.engine.engine import Engine, Setting
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.graphs.participation import scheduled
 from overhear.training.graphs.topologies import ring
 from tests.devices.stand_in import StandIn
 from tests.training.contract import bound_to, setting
@@ -112,6 +114,26 @@ def test_nothing_is_read_back_within_a_round(name, where):
         with device.watched():
             one = engine._make_round(3, planted={}, recorded=None)
             perform_only(engine, one)
+
+
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("name", ["dp-dpsgd", "cdp-dsgd"])
+def test_nothing_is_read_back_where_agents_are_absent(name, where):
+    often = np.tile(np.array([[1, 0, 1, 1]], dtype=bool), (4, 1))  # by an upload or on links
+    held = of(name, scheduled(ring(4), often, told="a list"))
+    here = engine_of(name, held)
+    with a_device(where, BETWEEN) as device:
+        there = replace(held, device=device.device)
+        alike, watched = engine_of(name, there), engine_of(name, there, randomness=None)
+        for engine in (here, alike, watched):
+            engine.advance()
+            engine.advance()
+        off = float((alike.snapshot()["x"] - here.models()).norm() / here.models().norm())
+        assert off <= 1e-9
+        gc.collect()
+        with device.watched():
+            one = watched._make_round(3, planted={}, recorded=None)
+            perform_only(watched, one)
 
 
 def unsettled(triangle: Tensor) -> Tensor:

@@ -4,13 +4,21 @@ import numpy as np
 import pytest
 import torch
 
+from overhear.privacy.errors import InputError
 from overhear.testing import algorithm as contract
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.participation import scheduled
 from overhear.training.graphs.topologies import build_graph
 
+# Whose rounds no agent may be absent from, and why.
+REFUSED = {
+    "dp-fedavg": "who takes part is secret or public, not both",
+    "choco-sgd": "changes from round to round, as any does from which agents are absent",
+    "porter": "changes from round to round, as any does from which agents are absent",
+}
 NAMES = list(ALGORITHMS)
+SERVED = [name for name in NAMES if name not in REFUSED]
 # Rounds 1 to 5, of which the contract looks at the third, and the rest so that noise can be drawn.
 LIST = np.array(
     [[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 1, 0]] * 20,
@@ -30,7 +38,7 @@ def _bound(name, graph, *, form=None):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [(name, form) for name in NAMES for form in ALGORITHMS[name].forms]
+    ("name", "form"), [(name, form) for name in SERVED for form in ALGORITHMS[name].forms]
 )
 def test_messages_and_states_with_absent_agents_are_what_the_trace_says(name, form):
     graph = _topology(LIST)
@@ -53,7 +61,21 @@ def test_a_list_of_everybody_changes_no_bit(name):
         assert torch.equal(value, listed.snapshot()[field]), field
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_absent_agent_is_refused_before_anything_is_sent_where_no_round_can_be_without_it(name):
+    graph, heard = _topology(LIST), contract.Transcript()
+
+    def run():
+        engine = contract._engine(_bound(name, graph), graph, taps=[heard])
+        engine.advance()  # the first round of the list has everybody
+        engine.advance()
+
+    with pytest.raises(InputError, match=REFUSED[name]):
+        run()
+    assert not heard.of(round=2)
+
+
+@pytest.mark.parametrize("name", SERVED)
 def test_an_absent_agent_draws_nothing_sends_nothing_and_keeps_its_state(name):
     graph = _topology(LIST)
     heard = contract.Transcript()

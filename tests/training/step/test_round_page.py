@@ -49,7 +49,9 @@ def shown(parameter: inspect.Parameter) -> str:
         return f"*{parameter.name}"
     if parameter.default is inspect.Parameter.empty:
         return parameter.name
-    return f"{parameter.name}={parameter.default!r}"
+    default = parameter.default
+    written = f'"{default}"' if isinstance(default, str) else repr(default)
+    return f"{parameter.name}={written}"
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)

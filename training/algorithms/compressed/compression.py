@@ -141,11 +141,12 @@ def prepare(
     >>> prepare(graph=ring(3), compressor=Compressor.TOP_K, **numbers)["compression"].kept
     0.1
     """
-    if len(graph.graphs) > 1:
+    if len(set(graph.graphs)) > 1:
         raise InputError(
-            f"graph {graph.name!r} changes from round to round: an agent holds the sum of its "
-            "neighbours' compressed differences, which is of use under one set of weights alone; "
-            "give one graph, such as ring or erdos-renyi"
+            f"graph {graph.name!r} changes from round to round, as any does from which agents are "
+            "absent in some rounds: an agent holds the sum of its neighbours' compressed "
+            "differences, which is of use under one set of weights alone; give one graph, such as "
+            "ring or erdos-renyi, and let the same agents take part in every round"
         )
     return {"compression": Compression(compressor, kept or 1.0, bits or 0, mask_seed or 0)}
 
