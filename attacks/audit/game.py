@@ -41,12 +41,10 @@ __all__ = [
     "MOST",
     "CanaryGame",
     "Game",
-    "LinkGuesses",
     "Played",
     "Progress",
     "play",
 ]
-
 
 MOST = 250  # canaries of an agent in one run
 SHORT = 25  # of so many one more is planted that is shorter than the clip norm
@@ -189,10 +187,14 @@ class CanaryGame:
 
     @property
     def room(self) -> int:
-        """Directions that a host has; where its records stay as many, half of these at most."""
+        """Directions that a host has; where its records stay as many, also places for canaries.
+
+        Half of the records are replaced at most, and no more than all rounds draw.
+        """
         most = self.dimension // len(self.hosts) if self.apart else self.dimension
-        if self.scheme is not Scheme.POISSON:
-            most = min(most, *(max(1, self.setting.shards[h].size // 2) for h in self.hosts))
+        sampler = self.setting.sampler
+        for drawn in () if sampler is None else (sampler.drawn[h] for h in self.hosts):
+            most = min(most, max(1, drawn.records // 2), drawn.size * self.rounds)
         return most
 
     @property
@@ -316,11 +318,8 @@ def _one_run(
 ) -> Scorer:
     objective, sampler = game.setting.task or game.setting.model, game.setting.sampler
     directions = Directions(game.directions, game.dimension, generator=generator)
-    agents, short = (
-        len(game.setting.shards),
-        game.directions - game.of_each * (len(game.hosts) if game.apart else 1),
-    )
-    norms = drawn_norms(agents, game.directions - short, short, generator=generator)
+    agents, long = len(game.setting.shards), game.of_each * (len(game.hosts) if game.apart else 1)
+    norms = drawn_norms(agents, long, game.directions - long, generator=generator)
     if game.batch_clipped:
         norms[:] = LENGTH
     task = CanaryTask(objective, directions=directions)

@@ -66,11 +66,12 @@ def game_of(
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
     whole, held = unit is Unit.AGENT, config.audit.canaries
+    alone = whole or (setting.sampler is not None and setting.sampler.scheme is Scheme.FIXED)
     adversaries = hosts_of(
         by_victim,
-        canaries=min(held, _dimension(built)) if whole else held,
+        canaries=min(held, _dimension(built)) if alone else held,
         encrypted=encrypted,
-        most=1 if whole else MOST,
+        most=1 if alone else MOST,
     )
     against = [
         _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)

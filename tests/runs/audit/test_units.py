@@ -148,6 +148,22 @@ def test_several_records_in_shuffled_batches_are_named_and_not_measured(run_file
     assert made.linked is None
 
 
+def test_one_canary_of_each_agent_is_planted_in_batches_of_fixed_size(run_file) -> None:
+    made, against, why, plan = game(drawn(run_file, "fixed"), "privacy.adjacency=zero-out")
+    assert (made.of_each, len(made.hosts), made.runs, why) == (1, 4, 100, "")
+    figures = {g.adversary: g.epsilon for g in plan.guarantees}
+    assert {one.name: one.epsilon for one in against} == pytest.approx(figures)
+
+
+def test_of_rounds_that_are_audited_epochs_count_that_they_begin(run_file) -> None:
+    """Of 359 records batches of 100 make epochs of three rounds; four rounds are in two of them."""
+    sets = ["privacy.adjacency=zero-out", "training.rounds=9"]
+    for rounds, epochs in (("1", 1), ("3", 1), ("4", 2), ("9", 3)):
+        made, against, _, _ = game(drawn(run_file, "cyclic"), *sets, f"audit.rounds={rounds}")
+        ((_, count),) = against[0].claim.events.items()
+        assert (made.rounds, count) == (int(rounds), epochs)
+
+
 @pytest.mark.slow
 def test_shuffled_batches_are_audited_and_half_the_noise_is_found(run_file, capsys) -> None:
     """400 canaries; at half of the noise mu is twice the claimed: missed below 1e-6."""
