@@ -50,8 +50,8 @@ from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
 from ..bounds.power import LEAST_SHARE, canaries_for
 from ..watching.result import Check
 from .audited import AGAIN, Audited, Proven, Verdict, exceeds, not_measured
-from .game import MOST, Game, LinkGuesses, Played, Progress
-from .message_bounds import LinkBound, link_bounds
+from .game import MOST, Game, Played, Progress
+from .message_bounds import LinkBound, LinkGuesses, link_bounds
 
 __all__ = [
     "AGAIN",

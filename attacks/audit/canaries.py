@@ -112,8 +112,9 @@ class CanaryTask:
     """A network's cross-entropy, or a task's loss, and beside it that of canaries.
 
     Targets are `coded`: behind each record's own stands 0, or the code of a canary. That of canary
-    j is `1 + 2 j`, one more for the opposite sign. Of n canaries with a length for each of several
-    agents, that of canary j of agent a is `1 + 2 (a n + j)`.
+    j is `1 + 2 j`, one more for the opposite sign, and `-1 - j` for a blank record in its place,
+    whose gradient is 0 and which is left out of what is computed. Of n canaries with a length for
+    each of several agents, that of canary j of agent a is `1 + 2 (a n + j)`.
 
     Args:
         objective: what the run minimises.
@@ -182,6 +183,7 @@ class Released(NamedTuple):
         batches: the ordinary records of each data owner.
         present: (holders, n) which canaries were in each data owner's batch: 1, -1 for the opposite
             vector of a replace-one game, 0 for absent; of several records of one person how many.
+        drawn: (holders, n) whether each canary, or the blank record in its place, was drawn.
         signs: (rows, n) the sign of each canary in each row.
         norms: (holders, n) of each canary's gradient before clipping, in clip norms.
         clip_norm, coefficients: of the call.
@@ -192,6 +194,7 @@ class Released(NamedTuple):
     holders: Tensor
     batches: Sequence[Batch]
     present: np.ndarray
+    drawn: np.ndarray
     signs: np.ndarray
     norms: np.ndarray
     clip_norm: float | None
@@ -243,12 +246,15 @@ class PlantedGradients:
         holders = torch.as_tensor(pairs[1], dtype=torch.int64).cpu()
         signs = self._generator.integers(2, size=(len(owners), self._count)) * 2 - 1
         present = np.zeros((len(batches), self._count), dtype=np.int16)
+        drawn = np.zeros(present.shape, dtype=bool)
         ordinary, canaries = list[Batch](), list[tuple[Batch, np.ndarray]]()
         for d, (inputs, targets) in enumerate(batches):
             own, codes = uncoded(targets)
-            planted = codes > 0
-            ordinary.append((inputs[~planted], own[~planted]))
+            planted, empty = codes > 0, codes == 0
+            ordinary.append((inputs[empty], own[empty]))
             code = (codes[planted] - 1).cpu().numpy()
+            drawn[d, code // 2] = True
+            drawn[d, (-1 - codes[codes < 0]).cpu().numpy()] = True
             np.add.at(present[d], code // 2, 1 - 2 * (code % 2))
             canaries.append(((inputs[planted], own[planted]), code))
         norms = self._norms
@@ -261,6 +267,7 @@ class PlantedGradients:
                 holders=holders,
                 batches=ordinary,
                 present=present,
+                drawn=drawn,
                 signs=signs,
                 norms=norms,
                 clip_norm=clip_norm,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.adversary import Adversary
+from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.store import Held
@@ -31,23 +32,23 @@ from ..watching.result import Check
 from .canaries import LENGTH, CanaryTask, Directions, PlantedGradients, drawn_norms
 from .canary_checks import canary_checks
 from .canary_noise import CanaryNoise, Residue, gathered
-from .coded import with_codes
+from .coded import with_codes_behind, with_codes_in_place
 from .layout_clipping import layout_check
+from .message_bounds import LinkGuesses
 from .scores import HappenedRound, Scorer
 
 __all__ = [
     "MOST",
     "CanaryGame",
     "Game",
-    "LinkGuesses",
     "Played",
     "Progress",
     "play",
 ]
 
-
 MOST = 250  # canaries of an agent in one run
 SHORT = 25  # of so many one more is planted that is shorter than the clip norm
+_SCORED = (Scheme.POISSON, Scheme.FIXED, Scheme.SHUFFLED, Scheme.CYCLIC)
 Progress = Callable[[int, int], None]
 _Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]  # scores and coins
 
@@ -147,6 +148,14 @@ class CanaryGame:
                 f"together={self.together} records of one person are scored in sums, and not in "
                 "clipped means nor message by message"
             )
+        if self.scheme not in _SCORED:
+            raise InputError(f"canaries are not scored in batches that are '{self.scheme}'")
+        other = self.together > 1 or self.batch_clipped or self.linked is not None
+        if other and self.scheme is not Scheme.POISSON:
+            raise InputError(
+                f"in batches that are '{self.scheme}' canaries are single records, scored in sums "
+                "and not message by message"
+            )
         if not 0 < self.clip_norm < math.inf:
             raise InputError(
                 f"clip_norm={self.clip_norm} must be a positive number: without clipping no bound "
@@ -166,24 +175,42 @@ class CanaryGame:
         return sum(p.numel() for p in self.setting.model.parameters())
 
     @property
+    def scheme(self) -> Scheme:
+        """How batches are drawn."""
+        sampler = self.setting.sampler
+        return Scheme.POISSON if sampler is None else sampler.scheme
+
+    @property
+    def one_of_each(self) -> bool:
+        """Whether an agent can hold one canary only: of others its share in what is seen tells."""
+        return self.batch_clipped or self.scheme is Scheme.FIXED
+
+    @property
     def room(self) -> int:
-        """Directions that a host has."""
-        return self.dimension // len(self.hosts) if self.apart else self.dimension
+        """Directions that a host has; where its records stay as many, also places for canaries.
+
+        Half of the records are replaced at most, and no more than all rounds draw.
+        """
+        most = self.dimension // len(self.hosts) if self.apart else self.dimension
+        sampler = self.setting.sampler
+        for drawn in () if sampler is None else (sampler.drawn[h] for h in self.hosts):
+            most = min(most, max(1, drawn.records // 2), drawn.size * self.rounds)
+        return most
 
     @property
     def runs(self) -> int:
         """How many runs share the canaries."""
         held = max(1, MOST // self.together)  # so that no agent has many more records
-        most = 1 if self.batch_clipped else max(1, min(held, self.room - self.short))
+        most = 1 if self.one_of_each else max(1, min(held, self.room - self.short))
         return -(-self.canaries // (most * len(self.hosts)))
 
     @property
     def short(self) -> int:
         """Canaries of a host, beside those that are guessed, that are shorter than the clip norm.
 
-        Where a batch's mean is clipped an agent can hold one canary only, and none is short.
+        Where an agent can hold one canary only, none is short.
         """
-        return 0 if self.batch_clipped else min(MOST, self.room) // SHORT
+        return 0 if self.one_of_each else min(MOST, self.room) // SHORT
 
     def own(self, host: int) -> slice:
         """Which directions are those of the host's canaries that are guessed."""
@@ -218,22 +245,6 @@ class CanaryGame:
     def play(self, *, generator: np.random.Generator, progress: Progress | None = None) -> Played:
         """See `play`."""
         return play(self, generator=generator, progress=progress)
-
-
-class LinkGuesses(NamedTuple):
-    """One message and the canaries of one host that enter it.
-
-    Attributes:
-        message: its name.
-        host: whose records are in it.
-        rounds: how often the message had which mu for one record and which sampling rate.
-        guesses: scores of the message alone, and the coins.
-    """
-
-    message: str
-    host: int
-    rounds: Mapping[tuple[float, float], int]
-    guesses: Guesses
 
 
 class Played(NamedTuple):
@@ -305,13 +316,10 @@ def _one_run(
     generator: np.random.Generator,
     progress: Callable[[int], None],
 ) -> Scorer:
-    objective = game.setting.task or game.setting.model
+    objective, sampler = game.setting.task or game.setting.model, game.setting.sampler
     directions = Directions(game.directions, game.dimension, generator=generator)
-    agents, short = (
-        len(game.setting.shards),
-        game.directions - game.of_each * (len(game.hosts) if game.apart else 1),
-    )
-    norms = drawn_norms(agents, game.directions - short, short, generator=generator)
+    agents, long = len(game.setting.shards), game.of_each * (len(game.hosts) if game.apart else 1)
+    norms = drawn_norms(agents, long, game.directions - long, generator=generator)
     if game.batch_clipped:
         norms[:] = LENGTH
     task = CanaryTask(objective, directions=directions)
@@ -332,10 +340,12 @@ def _one_run(
         linked=game.linked,
         own={h: np.r_[game.own(h), game.own_short(h)] for h in game.hosts},
         together=game.together,
+        rates={h: sampler.drawn[h].rate for h in game.hosts} if sampler is not None else {},
+        public=game.scheme.in_epochs,
     )
     transcript = Transcript()
     engine = Engine(
-        replace(game.setting, shards=_shards(game, coins)),
+        replace(game.setting, shards=_shards(game, coins, generator)),
         game.bound,
         taps=[transcript],
         gradients=gradients,
@@ -369,15 +379,21 @@ def _one_run(
     return scorer
 
 
-def _shards(game: CanaryGame, coins: NDArray[np.bool_]) -> Sequence[Held]:
-    """Every agent's records, and the hosts' canaries after them."""
-    shards, none = list(game.setting.shards), torch.zeros(0, dtype=torch.int64)
-    planted = dict[int, Tensor]()
+def _shards(
+    game: CanaryGame, coins: NDArray[np.bool_], generator: np.random.Generator
+) -> Sequence[Held]:
+    """Every agent's records, and the hosts' canaries after them, or in place of some of them."""
+    sampler, planted = game.setting.sampler, dict[int, Tensor]()
     for host, coin in zip(game.hosts, coins, strict=True):
-        codes = 1 + 2 * np.arange(len(coin)) + 2 * game.own(host).start
-        # A canary is there or not; where one record is replaced, it is there with either sign.
-        codes = np.repeat(codes + ~coin if game.replace else codes[coin], game.together)
-        at = game.own_short(host)
-        codes = np.concatenate([codes, 1 + 2 * np.arange(at.start, at.stop)])
+        ways, short = np.r_[game.own(host)], np.r_[game.own_short(host)]
+        # A canary is there or blank; where one record is replaced, it is there with either sign.
+        codes = np.where(coin, 1 + 2 * ways, 2 + 2 * ways if game.replace else -1 - ways)
+        if sampler is None:
+            codes = np.repeat(codes[codes > 0], game.together)
+        codes = np.concatenate([codes, 1 + 2 * short])
         planted[host] = torch.from_numpy(codes.astype(np.int64))
-    return [with_codes(held, planted.get(agent, none)) for agent, held in enumerate(shards)]
+    if sampler is None:
+        return with_codes_behind(game.setting.shards, planted)
+    return with_codes_in_place(
+        game.setting.shards, planted, sampler=sampler, rounds=game.rounds, generator=generator
+    )

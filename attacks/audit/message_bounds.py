@@ -7,15 +7,32 @@ together they hold at `confidence` (C. Bonferroni 1936).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...privacy.guarantee import Statement
+from ..bounds.guesses import Guesses
 from ..bounds.lower_bounds import total_error
 from ..bounds.mechanism import Claim, epsilon
-from .game import LinkGuesses
 
-__all__ = ["LinkBound", "link_bounds"]
+__all__ = ["LinkBound", "LinkGuesses", "link_bounds"]
+
+
+class LinkGuesses(NamedTuple):
+    """One message and the canaries of one host that enter it.
+
+    Attributes:
+        message: its name.
+        host: whose records are in it.
+        rounds: how often the message had which mu for one record and which sampling rate.
+        guesses: scores of the message alone, and the coins.
+    """
+
+    message: str
+    host: int
+    rounds: Mapping[tuple[float, float], int]
+    guesses: Guesses
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

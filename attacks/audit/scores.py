@@ -12,6 +12,9 @@ records of one person 1 - q + q exp(s - v/2) becomes sum_j p_j exp(j s - j^2 v /
 of j of them to take part, Bin(k, q). What the noise alone adds to s is kept beside it, as it must
 be standard normal (`canary_noise`).
 
+Which records are in which batch of a shuffled or cyclic epoch is public: q is 1 in a canary's round
+of each epoch, and its score is the sum over these.
+
 Known is everything but whether the canary was planted: the models, the ordinary records' gradients,
 all other canaries. A combination of messages without noise decides the round by itself.
 """
@@ -89,12 +92,14 @@ class Planted:
         part: (contributions, n) which take part: 1, -1 for the opposite vector, 0 for none; of
             several records of one person how many.
         norms: (contributions, n) of the canaries' gradients before clipping, in clip norms.
+        drawn: (contributions, n) 1 where a canary, or the blank record in its place, was drawn.
     """
 
     clean: Array
     size: Array
     part: Array
     norms: Array
+    drawn: Array
 
 
 class Scorer:
@@ -109,6 +114,8 @@ class Scorer:
         linked: the adversary of whose view each message is scored by itself, too; None for none.
         own: by host, which directions have canaries of its own; all by default.
         together: how many records of one person a canary is.
+        rates: by host, of batches of fixed size, in place of `sampling_rate`.
+        public: whether everybody knows which records are in which batch, as of shuffled epochs.
 
     Attributes:
         scores: by adversary and host, (n,).
@@ -128,8 +135,10 @@ class Scorer:
         linked: str | None = None,
         own: Mapping[int, NDArray[np.int64]] | None = None,
         together: int = 1,
+        rates: Mapping[int, float] | None = None,
+        public: bool = False,
     ) -> None:
-        self._together = together
+        self._together, self._rates, self._public = together, rates or {}, public
         self._own = own or {}
         self.residues: dict[str, list[Residue]] = {name: [] for name in adversaries}
         self._oracle, self._linked = Oracle(objective), linked
@@ -198,11 +207,12 @@ class Scorer:
                 continue
             found = rows.filter(mine)
             size = planted.size[mine]
-            q = draws.rate(self._rate)
+            q = 1.0 if self._public else draws.rate(self._rates.get(host, self._rate))
+            known = planted.drawn[mine[0]] > 0 if self._public else np.ones(len(total), dtype=bool)
             s = ((found.weights.T @ left) * size).sum(axis=0)
             v = ((found.information @ size) * size).sum(axis=0)
             norms = planted.norms[mine[0]]
-            guessed = own[norms[own] >= 1.0]
+            guessed = own[(norms[own] >= 1.0) & known[own]]
             k = self._together
             strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace, together=k)
             ratio = log_moved(strength, s, v, q=q, together=k)
@@ -211,7 +221,7 @@ class Scorer:
             if found.is_perfect:
                 shown = found.revealing @ left
                 ratio = self._decided(shown, found.revealed @ size, q)
-            total += ratio
+            total += np.where(known, ratio, 0.0)  # who is known to be elsewhere shows nothing
             if not (v[own] > 0).all():
                 continue
             alone = ((found.weights.T @ noise) * size).sum(axis=0)
@@ -283,9 +293,9 @@ class Scorer:
         n = self._directions.count
         groups = [g for g in happened.trace.groups if isinstance(g, Contributions)]
         total = sum(g.size for g in groups)
-        clean, size, part, norms = (np.zeros((total, n)) for _ in range(4))
+        clean, size, part, norms, drawn = (np.zeros((total, n)) for _ in range(5))
         calls = iter(happened.calls)
-        own: dict[int, tuple[Array, Array, Array, Array]] = {}
+        own: dict[int, tuple[Array, ...]] = {}
         done, at = set[int](), 0
         for place, group in enumerate(groups):
             here = slice(at, at + group.size)
@@ -293,7 +303,7 @@ class Scorer:
             if group.block != 0:
                 continue
             if group.blame is not None:  # a bounded function of the owners' own clipped sums
-                c, z, part[here], norms[here] = own[group.batch]
+                c, z, part[here], norms[here], drawn[here] = own[group.batch]
                 gain = group.bounds[:, None] / np.abs(z).max()
                 clean[here], size[here] = gain * c, gain * z
                 continue
@@ -306,9 +316,11 @@ class Scorer:
             clean[here], size[here] = self._amounts(call, mean_of, bound=float(group.bounds[0]))
             part[here] = call.present[call.holders.numpy()]
             norms[here] = call.norms[call.holders.numpy()]
+            drawn[here] = call.drawn[call.holders.numpy()]
             loops = at - group.size + np.flatnonzero((call.owners == call.holders).numpy())
-            own.setdefault(group.batch, (clean[loops], size[loops], part[loops], norms[loops]))
-        return Planted(clean=clean, size=size, part=part, norms=norms)
+            kept = tuple(one[loops] for one in (clean, size, part, norms, drawn))
+            own.setdefault(group.batch, kept)
+        return Planted(clean=clean, size=size, part=part, norms=norms, drawn=drawn)
 
     def _amounts(
         self, call: Released, mean_of: float | None, *, bound: float

@@ -11,7 +11,9 @@ from ...attacks.audit.game import MOST, CanaryGame, Game
 from ...attacks.audit.observed_rows import shares_noise
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
+from ...privacy.batches.drawing import Scheme
 from ...privacy.guarantee import Guarantee, Unit
+from ...training.batches.sampler import Sampler
 from ...training.exposure.guarantees import group_of, run_epsilon, status_of
 from ...training.exposure.joint_sensitivities import (
     joint_sensitivities,
@@ -35,6 +37,7 @@ _OTHER_HOST = (
     "one agent alone holds a canary where cohorts are of fixed size, and it is not one that "
     "loses most to this adversary"
 )
+_SEVERAL_DRAWN = "several records of one person are scored in Poisson batches alone"
 _SEVERAL_IN_A_MEAN = "what several records of a batch move its clipped mean by is not scored"
 
 
@@ -62,11 +65,12 @@ def game_of(
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
     whole, held = unit is Unit.AGENT, config.audit.canaries
+    alone = whole or (setting.sampler is not None and setting.sampler.scheme is Scheme.FIXED)
     adversaries = hosts_of(
         by_victim,
-        canaries=min(held, _dimension(built)) if whole else held,
+        canaries=min(held, _dimension(built)) if alone else held,
         encrypted=encrypted,
-        most=1 if whole else MOST,
+        most=1 if alone else MOST,
     )
     against = [
         _proven(g, plan.exposures[g.adversary], config, multiplier=multiplier, rounds=rounds)
@@ -99,12 +103,15 @@ def game_of(
             replace=replaced,
         )
         return agents, against, ""
+    sampler = setting.sampler
+    if why := _reason_against_batches(sampler, plan, clipped=_clips_batches(built, of_unit)):
+        return None, against, why
     # Of a user all records are the canary, and no row is about one of them.
     of_user = p.records_per_person if unit is Unit.USER else 1
     batch_clipped = _clips_batches(built, of_unit)
     if of_user > 1 and batch_clipped:
         return None, against, _SEVERAL_IN_A_MEAN
-    links = of_user == 1 and _LINKED in adversaries and not encrypted
+    links = of_user == 1 and sampler is None and _LINKED in adversaries and not encrypted
     game = CanaryGame(
         setting=setting,
         bound=bound,
@@ -119,7 +126,7 @@ def game_of(
         batch_clipped=batch_clipped,
         together=of_user,
     )
-    if p.records_per_person == 1 or unit is Unit.USER or setting.sampler is not None:
+    if p.records_per_person == 1 or unit is Unit.USER:
         return game, against, ""
     several = [
         _proven(
@@ -133,6 +140,9 @@ def game_of(
         for g in plan.guarantees
         if g.adversary in adversaries
     ]
+    if sampler is not None:
+        several = [replace(one, why=_SEVERAL_DRAWN) for one in several]
+        return game, [*against, *several], ""
     if game.batch_clipped:
         several = [replace(one, why=_SEVERAL_IN_A_MEAN) for one in several]
         return game, [*against, *several], ""
@@ -140,6 +150,26 @@ def game_of(
     named = {group_name(name, p.records_per_person): of for name, of in adversaries.items()}
     group = replace(game, adversaries=named, linked=None, together=p.records_per_person)
     return GroupedGame(single=game, group=group), against, ""
+
+
+def _reason_against_batches(sampler: Sampler | None, plan: Plan, *, clipped: bool) -> str:
+    """Why no record can be scored in batches that are drawn so; empty if it can."""
+    if sampler is None:
+        return ""
+    said, scheme = plan.statement, sampler.scheme
+    if scheme is Scheme.TRUNCATED:
+        return (
+            "canaries are not scored in Poisson batches that are cut, from which one record pushes "
+            "another"
+        )
+    if said.adjacency is Adjacency.ADD_OR_REMOVE_ONE:
+        return (
+            f"canaries in {scheme} batches keep the number of records: they are scored under "
+            "adjacency 'zero-out' and 'replace-one'"
+        )
+    if said.at_once > 1:
+        return _SEVERAL_DRAWN
+    return f"canaries in clipped means are not scored in {scheme} batches" if clipped else ""
 
 
 def _traced(built: Built, multiplier: float) -> AlgorithmTrace:

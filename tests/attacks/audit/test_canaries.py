@@ -73,6 +73,28 @@ def test_ordinary_records_keep_their_gradients() -> None:
     torch.testing.assert_close(one, other)
 
 
+def test_a_blank_record_is_drawn_and_adds_nothing() -> None:
+    net = _network()
+    planted = PlantedGradients(
+        CanaryTask(net, directions=_directions()),
+        clip_norm=CLIP,
+        generator=np.random.default_rng(3),
+        device=CPU,
+        dtype=torch.float64,
+    )
+    inputs, labels = torch.randn(4, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0])
+    point = torch.randn(1, 23, dtype=torch.float64)
+    blank = [(inputs, coded(labels, torch.tensor([0, -1 - 3, 0, -1])))]
+    found = planted.clipped_sums(point, ([0], [0]), blank, clip_norm=CLIP)
+    without = [(inputs[[0, 2]], labels[[0, 2]])]
+    own = PairGradients(net, "vmap", dtype=torch.float64)
+    torch.testing.assert_close(found, own.clipped_sums(point, ([0], [0]), without, clip_norm=CLIP))
+    (call,) = planted.calls
+    assert call.drawn.tolist() == [[True, False, False, True, False]]
+    assert not call.present.any()
+    assert len(call.batches[0][1]) == 2
+
+
 @pytest.mark.parametrize("coefficients", [(1.0,), (1.0, -0.6)])
 def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficients) -> None:
     net = _network()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from overhear.attacks.audit.canaries import CanaryTask, Directions, PlantedGradients
-from overhear.attacks.audit.coded import with_codes
+from overhear.attacks.audit.coded import with_codes_behind
 from overhear.attacks.audit.scores import HappenedRound, Scorer
 from overhear.attacks.audit.strength import log_mixture
 from overhear.privacy.adversary import parse_adversary
@@ -42,7 +42,8 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
         device=base.device,
         dtype=base.dtype,
     )
-    shards = [with_codes(s, torch.arange(count) * 2 + 1) for s in base.shards]
+    codes = dict.fromkeys(range(len(base.shards)), torch.arange(count) * 2 + 1)
+    shards = with_codes_behind(base.shards, codes)
     traces = trace(
         bound.init, bound.step, graph=graph, rounds=200, noise_multiplier=bound.noise_multiplier
     )
