@@ -335,7 +335,7 @@ def _one_run(
     )
     transcript = Transcript()
     engine = Engine(
-        replace(game.setting, shards=_shards(game, coins)),
+        replace(game.setting, shards=_shards(game, coins), users=None),
         game.bound,
         taps=[transcript],
         gradients=gradients,

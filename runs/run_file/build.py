@@ -346,6 +346,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             repeats=config.training.evaluation_noise_seed is not None,
             sampler=None if drawn is None else Sampler(drawn=drawn, order_seed=seed),
             order_seed=seed,
+            users=None if data.users is None else [data.users[part] for part in parts],
         ),
         algorithm=algorithm_named(config.algorithm.name),
         form=Form(config.algorithm.form),

@@ -245,7 +245,9 @@ class _Run:
                 ):
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
                     rate = draws.rate(self._rate)
-                    one = Release(mu, rate, part.rounds, count, part.first, *reach)
+                    one = Release(
+                        mu, rate, part.rounds, count, part.first, *reach, whole=draws.whole
+                    )
                     releases.append(one.in_cohort(draws, part.base, who))
             return self._as_drawn(
                 JointSensitivity(who, victim, tuple(releases), status, str(reason))
@@ -265,6 +267,7 @@ class _Run:
                 s.interleaved,
                 cohort=s.draws.cohort,
                 several=s.several,
+                whole=s.draws.whole,
             ).in_cohort(s.draws, part.base, who)
             for part in self._parts
             for s in found[id(part.base)]
@@ -386,6 +389,7 @@ def single_message(
         coin = likely.cohort if likely.scheme == Scheme.POISSON else 1.0
         reach = Reach.BALL if ball else Reach.SUM
         one = Release(mu, coin * likely.rate(rate), part.rounds, 1, part.first, reach)
+        one = one._replace(whole=all(draws.whole for draws in drawn) and bool(drawn))
         releases.append(one.in_cohort(likely, part.base, who))
         kinds.append((mu, kind))
     most, kind = max(kinds, default=(0.0, "none"))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
+from ..batches.users import needs_users
 from ..graphs.graph import Graph, Topology
 from ..step.perform import perform
 from ..step.script import Entry, UnplannedOperation
@@ -48,6 +49,11 @@ class Scripts(Protocol):
 
     def check_setting(self, graph: Topology, sampling_rate: float) -> None:
         """Refuse a run that is not the planned one."""
+        ...
+
+    @property
+    def by_user(self) -> bool:
+        """Whether some round is known to draw or clip by user."""
         ...
 
     def of(self, index: int, state: Any) -> Lines:
@@ -92,6 +98,11 @@ class PlannedScripts:
                 f"round {index} was not planned: {self._last} rounds were; plan more"
             )
         return self._rounds[(index - 1) % len(self._rounds)]
+
+    @property
+    def by_user(self) -> bool:
+        """Whether some round draws or clips by user."""
+        return any(map(needs_users, (self.start, *set(self._rounds))))
 
     def at_rate(self, sampling_rate: float) -> PlannedScripts:
         """The same for batches that are drawn at a rate, for which there are figures."""
@@ -150,6 +161,11 @@ class ScriptsOnDemand:
 
     def check_setting(self, graph: Topology, sampling_rate: float) -> None:
         """Any: each round is traced as it is done."""
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the start does; of rounds it shows when they come."""
+        return needs_users(self.start)
 
     def of(self, index: int, state: Any) -> Lines:
         """The script of a round that begins with the public tensors of a state."""
