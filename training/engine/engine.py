@@ -132,7 +132,7 @@ class Engine:
             sampling_rate=self.setting.sampling_rate,
             at=Place(round, call, agent, rate),
             generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
-            users=self.setting.users_of(agent) if per is Per.USER else None,
+            users=self.setting.users_of(agent) if Per(per) is Per.USER else None,
         )
         return torch.from_numpy(chosen)
 
