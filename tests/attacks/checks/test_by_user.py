@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.noise.residuals import residual_check
+from overhear.attacks.checks.messages import message_check
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.checks.sensitivity import sensitivity_check
 from overhear.attacks.watching.watched_run import watch
@@ -36,7 +36,7 @@ def sensitivity(run):
     return sensitivity_check(run, records=15, generator=np.random.default_rng(1))
 
 
-CHECKS = {"residuals": residual_check, "sampler": sampler_check, "sensitivity": sensitivity}
+CHECKS = {"messages": message_check, "sampler": sampler_check, "sensitivity": sensitivity}
 
 
 def passed(run):
@@ -88,8 +88,8 @@ def test_a_sound_run_passes():
     ("fault", "by"),
     [
         (unclipped, "sensitivity"),
-        (unclipped, "residuals"),
-        (by_record, "residuals"),
+        (unclipped, "messages"),
+        (by_record, "messages"),
         (drawn_by_record, "sampler"),
         (first_user_always, "sampler"),
     ],
