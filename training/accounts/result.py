@@ -276,4 +276,5 @@ class Account:
             batches=self.subject.batches,
             participation=participation_words(self.subject.graph),
             users=users_words(self.said_of),
+            whole_users=self.scripts.draws_users,
         )

@@ -56,6 +56,11 @@ class Scripts(Protocol):
         """Whether some round is known to draw or clip by user."""
         ...
 
+    @property
+    def draws_users(self) -> bool:
+        """Whether every batch is known to be drawn by user."""
+        ...
+
     def of(self, index: int, state: Any) -> Lines:
         """Of a round that begins with a state."""
         ...
@@ -103,6 +108,13 @@ class PlannedScripts:
     def by_user(self) -> bool:
         """Whether some round draws or clips by user."""
         return any(map(needs_users, (self.start, *set(self._rounds))))
+
+    @property
+    def draws_users(self) -> bool:
+        """Whether every batch is drawn by user."""
+        every = (entry for script in (self.start, *set(self._rounds)) for entry in script)
+        drawn = [entry for entry in every if entry.operation == "draw"]
+        return bool(drawn) and all(needs_users([one]) for one in drawn)
 
     def at_rate(self, sampling_rate: float) -> PlannedScripts:
         """The same for batches that are drawn at a rate, for which there are figures."""
@@ -166,6 +178,11 @@ class ScriptsOnDemand:
     def by_user(self) -> bool:
         """Whether the start does; of rounds it shows when they come."""
         return needs_users(self.start)
+
+    @property
+    def draws_users(self) -> bool:
+        """Nothing is known of rounds that are yet to come."""
+        return False
 
     def of(self, index: int, state: Any) -> Lines:
         """The script of a round that begins with the public tensors of a state."""
