@@ -37,7 +37,7 @@ class Coins(NamedTuple):
         how: dict[str, Any] = {} if self.per is Per.RECORD else {"per": self.per}
         return run.engine.draw_batch(round=round, call=call, agent=agent, rate=self.rate, **how)
 
-    def count(self, run: WatchedRun, agent: int) -> int:
+    def many(self, run: WatchedRun, agent: int) -> int:
         """How many of an agent's have a coin."""
         if self.per is Per.RECORD:
             return len(run.setting.shards[agent].targets)

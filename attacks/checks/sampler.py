@@ -152,7 +152,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 found.note(1.0 if same else 0.0, tests=1, what=what)
                 if run.setting.sampler is not None:  # sizes are tested with those that follow
                     continue
-                count, rate = coins.count(run, agent), coins.rate
+                count, rate = coins.many(run, agent), coins.rate
                 there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
                 what = f"{where} has {there} of {count} {coins.named} at a rate of {rate:.4g}"
                 found.note(_exact(there, count, rate), tests=1, what=what)
@@ -166,7 +166,7 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
     }
     every = []
     for call, coins in sorted(steady.items()):
-        rate, sizes = coins.rate, [coins.count(run, a) for a in range(run.setting.graph.agents)]
+        rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
         count = _enough(rate, sum(sizes)) if rounds is None else rounds
         if run.setting.sampler is not None and rounds is None:
             most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))

@@ -243,9 +243,8 @@ def test_a_run_that_clips_by_user_costs_a_user_what_a_record_does(run_file, tmp_
     assert main(["train", str(run_file), "--out", str(run)]) == 0
     assert main(["report", str(run)]) == 0
     report = json.loads((run / "privacy.json").read_text(encoding="utf-8"))
-    (stated,) = report["adversaries"]
-    assert stated["epsilon"] == pytest.approx(expected, rel=1e-6)
-    # Agents of either form are the same run; one without users, or with too many records, is none.
+    assert report["ledger"]["epsilon"]["eavesdropper"] == pytest.approx(expected, rel=1e-6)
+    # Without users, with too many records of one, or with other batches there is no run.
     for before, after, why in (
         ('user = "who"\n', "", "the step draws or clips by user, and nothing says whose a record"),
         ("person = 3", "person = 2", "a user has more than 2 records"),
