@@ -181,11 +181,14 @@ class Draws(NamedTuple):
             no batch at all is sure participation.
         cohort: probability that the agent itself takes part, which nobody sees.
         scheme: how such a cohort is drawn; by a coin of each agent, or as `batches.cohorts` has it.
+        whole: whether all records of a user move it by one vector together; the rates are then
+            those of what brings the user in.
     """
 
     rates: tuple[float | None, ...] = (None,)
     cohort: float = 1.0
     scheme: str = "poisson"
+    whole: bool = False
 
     def rate(self, run: float) -> float:
         """The probability of a record to be in at least one batch, if its agent takes part.

@@ -124,6 +124,7 @@ def _engine(
         graph=graph,
         model=net,
         shards=shards,
+        users=[torch.arange(_RECORDS) // 2] * graph.agents,
         sampling_rate=_RATE,
         device=torch.device("cpu"),
         dtype=torch.float64,

@@ -345,7 +345,7 @@ def _one_run(
     )
     transcript = Transcript()
     engine = Engine(
-        replace(game.setting, shards=_shards(game, coins, generator)),
+        replace(game.setting, shards=_shards(game, coins, generator), users=None),
         game.bound,
         taps=[transcript],
         gradients=gradients,

@@ -9,6 +9,7 @@ handed what it was given the first time: then it must return the same, bit for b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,9 +60,9 @@ def function_check(run: WatchedRun) -> Check:
 class _OneRecordLess(Engine):
     """An engine whose batches lack a record; one that would be empty has a record instead."""
 
-    def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
+    def draw_batch(self, *, agent: int, **how: Any) -> Tensor:
         """See `Engine.draw_batch`."""
-        drawn = super().draw_batch(round=round, call=call, agent=agent, rate=rate)
+        drawn = super().draw_batch(agent=agent, **how)
         if len(drawn):
             return drawn[1:]
         return torch.arange(min(1, len(self.setting.shards[agent].targets)))

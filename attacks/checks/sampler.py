@@ -19,7 +19,8 @@ more agrees with an earlier one in all records; one seed for two agents, or for 
 round, draws the same positions. Rounds after those that ran are drawn as well, but not trained.
 
 Cohorts of a step are held to the same laws, with agents in place of records: those that are drawn
-by coins to these, others to those of `schemes`.
+by coins to these, others to those of `schemes`. So are batches of whole users, with users in place
+of records; that a user is there with all of its records or none is exact.
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
-from ...training.engine.recording import WholeCall
-from ...training.tracing.linear_forms import Contributions
 from ..watching.result import TOTAL_FALSE_ALARM, Check, Finding
-from ..watching.watched_run import WatchedRound, WatchedRun
+from ..watching.watched_run import WatchedRun
 from .cohorts import DrawnCohort, cohort_words, drawn_cohorts, test_drawn_cohorts
+from .coins import declared_coins
 from .schemes import enough_rounds, test_schemes
 
 __all__ = ["Batches", "sampler_check", "test_batches"]
@@ -133,29 +133,11 @@ def test_batches(found: Finding, every: Sequence[Batches]) -> None:
             _test_calls(found, one, other)
 
 
-def _rates(run: WatchedRun, watched: WatchedRound) -> dict[int, float]:
-    """The declared sampling rate of each call of `draw` whose batch is used."""
-    rate, found = run.setting.sampling_rate, dict[int, float]()
-    groups = [g for g in watched.trace.groups if isinstance(g, Contributions)]
-    for g, call in zip(groups, watched.recorded.calls, strict=True):
-        if isinstance(call, WholeCall):  # of several batches, of all data, or of a cohort
-            of_batches = zip(call.batches, g.drawn.rates, strict=False)
-            found |= {batch: rate if own is None else own for batch, own in of_batches}
-        elif g.cohort is None and call is not None:
-            found[g.batch] = rate if g.sampling_rate is None else g.sampling_rate
-    return found
-
-
-def _positions(run: WatchedRun, *, round: int, call: int, agent: int, rate: float) -> np.ndarray:
-    at = run.engine.draw_batch(round=round, call=call, agent=agent, rate=rate)
-    return np.asarray(at.numpy())
-
-
 def _test_recorded(found: Finding, run: WatchedRun) -> None:
     """The batches that ran are those that the engine draws, and their sizes binomial."""
     for watched in run.rounds:
         absent = run.setting.graph.at(watched.number).absent
-        for call, rate in _rates(run, watched).items():
+        for call, coins in declared_coins(run, watched).items():
             for agent, at in enumerate(watched.recorded.batches[call]):
                 if at is None:
                     continue
@@ -164,26 +146,27 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                     found.note(0.0 if len(at) else 1.0, tests=1, what=what)
                     continue
                 where = f"batch {call} of agent {agent} in round {watched.number}"
-                again = _positions(run, round=watched.number, call=call, agent=agent, rate=rate)
-                same = np.array_equal(at.numpy(), again)
+                again = coins.draw(run, round=watched.number, call=call, agent=agent)
+                same = np.array_equal(at.numpy(), again.numpy())
                 what = f"{where} is not what the engine draws"
                 found.note(1.0 if same else 0.0, tests=1, what=what)
                 if run.setting.sampler is not None:  # sizes are tested with those that follow
                     continue
-                records = len(run.setting.shards[agent].targets)
-                what = f"{where} has {len(at)} of {records} records at a rate of {rate:.4g}"
-                found.note(_exact(len(at), records, rate), tests=1, what=what)
+                count, rate = coins.many(run, agent), coins.rate
+                there = len(coins.whose(found, run, at.numpy(), agent=agent, where=where))
+                what = f"{where} has {there} of {count} {coins.named} at a rate of {rate:.4g}"
+                found.note(_exact(there, count, rate), tests=1, what=what)
 
 
 def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Batches]:
     """Batches of as many rounds as the tests ask for, of calls whose rate does not change."""
-    by_round = [_rates(run, watched) for watched in run.rounds[1:]]
+    by_round = [declared_coins(run, watched) for watched in run.rounds[1:]]
     steady = {
         c: q for c, q in (by_round or [{}])[0].items() if all(r.get(c) == q for r in by_round)
     }
-    sizes = [len(shard.targets) for shard in run.setting.shards]
     every = []
-    for call, rate in sorted(steady.items()):
+    for call, coins in sorted(steady.items()):
+        rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
         count = _enough(rate, sum(sizes)) if rounds is None else rounds
         if run.setting.sampler is not None and rounds is None:
             most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))
@@ -192,11 +175,11 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
         members = [np.zeros((count, size), dtype=bool) for size in sizes]
         for t in range(count):
             for agent, of in enumerate(members):
-                at = _positions(run, round=t + 1, call=call, agent=agent, rate=rate)
-                of[t, at] = True
-                once = int(of[t].sum()) == len(at)
-                what = f"batch {call} of agent {agent} in round {t + 1} holds a record twice"
-                found.note(1.0 if once else 0.0, tests=0 if once else 1, what=what)
+                at = coins.draw(run, round=t + 1, call=call, agent=agent).numpy()
+                where = f"batch {call} of agent {agent} in round {t + 1}"
+                of[t, coins.whose(found, run, at, agent=agent, where=where)] = True
+                once = len(np.unique(at)) == len(at)
+                found.note(once * 1.0, tests=int(not once), what=f"{where} holds a record twice")
         every.append(Batches(call, rate, members))
     return every
 

@@ -100,7 +100,7 @@ class LastModelGame:
         added = self.canary.inside if included else self.canary.outside
         shards = list(self.setting.shards)
         shards[self.victim] = followed_by(shards[self.victim], added)
-        setting = replace(self.setting, shards=shards)
+        setting = replace(self.setting, shards=shards, users=None)
         engine = Engine(setting, self.bound, scripts=self.scripts)
         engine.start()
         for _ in range(self.rounds):

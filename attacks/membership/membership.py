@@ -99,7 +99,7 @@ class _Trainer:
     scripts: Scripts | None
 
     def confidences(self, included: Coins) -> dict[str, Array]:
-        setting = replace(self.setting, shards=self.pool.shards(included))
+        setting = replace(self.setting, shards=self.pool.shards(included), users=None)
         engine = Engine(setting, self.bound, scripts=self.scripts)
         engine.start()
         for _ in range(self.rounds):

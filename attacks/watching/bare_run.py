@@ -69,6 +69,7 @@ def bare_engine(
         setting,
         model=model,
         shards=[empty] * setting.graph.agents,
+        users=[torch.zeros(0, dtype=torch.int64)] * setting.graph.agents,
         sampler=None,
         task=_Blank(width, blocks) if setting.task else None,
     )

@@ -21,6 +21,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from torch.nn.functional import cross_entropy
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
 from ...training.models.tasks import Task
+from ...training.step.values import Per
 
 __all__ = ["Oracle"]
 
@@ -144,16 +146,25 @@ class Oracle:
         found = [self._each(at, weights, *part).norm(dim=1) for part in parts if len(part[1])]
         return torch.cat([torch.zeros(0, dtype=torch.float64), *found])
 
-    def contributions(self, call: GradientCall, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    def contributions(
+        self,
+        call: GradientCall,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        *,
+        users: Sequence[Tensor | None] = (),
+    ) -> Tensor:
         """What a recorded call of `clipped_sums` or `clipped_mean` must have given.
 
         Args:
             call: what was asked, as `Recorded` has it.
             batches: each agent's records of that call of `draw`.
+            users: of each batch whose each record is, where users are clipped; None of one record.
 
         Returns:
             (rows, D) float64, all blocks side by side.
         """
+        if call.per is Per.USER:
+            return self._by_user(call, batches, users)
         sums = self.sums(
             call.models,
             call.owners,
@@ -163,6 +174,28 @@ class Oracle:
             coefs=call.coefs,
         )
         return sums if call.mean_of is None else _clipped(sums / call.mean_of, call.clip_norm)
+
+    def _by_user(
+        self,
+        call: GradientCall,
+        batches: Sequence[tuple[Tensor, Tensor]],
+        users: Sequence[Tensor | None],
+    ) -> Tensor:
+        """The same of users' sums: of each the gradients are added, and the total is clipped."""
+        total = torch.zeros(len(call.holders), call.models.shape[2], dtype=torch.float64)
+        for row, (owner, holder) in enumerate(
+            zip(_numbers(call.owners), _numbers(call.holders), strict=True)
+        ):
+            inputs, targets = _plain(*batches[holder])
+            own = users[holder]
+            whose = [0] * len(targets) if own is None else own.tolist()
+            for user in sorted(set(whose)):
+                mine = torch.tensor([one == user for one in whose])
+                of = [(inputs[mine], targets[mine])]
+                pair: dict[str, Any] = {"batches": of, "holders": [0], "clip_norm": None}
+                summed = self.sums(call.models, [owner], **pair, coefs=call.coefs)
+                total[row] += _clipped(summed, call.clip_norm)[0]
+        return total
 
     def _each(
         self, points: Tensor, weights: Sequence[float | Tensor], inputs: Tensor, targets: Tensor

@@ -217,8 +217,11 @@ class Residuals:
     ) -> Tensor:
         """The contributions of a call in one block, by the oracle."""
         if id(call) not in sums:
+            at = watched.recorded.batches[call.batch]
+            drawn = [None if of is None else of.unique() for of in at]
+            users = [self._setting.whose(agent, of) for agent, of in enumerate(drawn)]
             sums[id(call)] = self._oracle.contributions(
-                call, watched.batches(self._setting, call.batch)
+                call, watched.batches(self._setting, call.batch), users=users
             )
         whole = sums[id(call)]
         if self._dimensions is None:

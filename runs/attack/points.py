@@ -114,6 +114,11 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             f"data {data.name!r} holds no images to rebuild, and no attack rebuilds other records; "
             "overhear audit measures what the run leaks of them"
         )
+    if built.by_user:
+        raise InputError(
+            "the step clips the sums of users, and attacks rebuild records from sums in which each "
+            "is clipped by itself: what they would find is not measured"
+        )
     if built.setting.graph.agents < 2:
         raise InputError("agents=1: nothing crosses a link, so nothing can be intercepted")
     for key in ("rounds", "presets"):

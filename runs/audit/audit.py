@@ -308,7 +308,7 @@ def check_by_records(built: Built, *, multiplier: float) -> None:
     )
     parts = [traced.start, *(part for part, _ in traced.rounds)]
     groups = (g for part in parts for g in part.groups if isinstance(g, Contributions))
-    if any(g.draws is not None and g.blame is None for g in groups):
+    if any(g.draws is not None and g.blame is None and g.users is None for g in groups):
         raise InputError(
             "a step with round.local_update or round.cohort cannot be audited: its contributions "
             "are no sums of records' gradients, in which canaries could be planted; "

@@ -22,7 +22,7 @@ from ...training.exposure.joint_sensitivities import (
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ...training.models.parameters import sizes_of
-from ...training.tracing.agents import at_unit
+from ...training.tracing.agents import at_unit, clips_users
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import AlgorithmTrace, trace
 from ..plan.plan import Plan
@@ -38,6 +38,7 @@ _OTHER_HOST = (
     "loses most to this adversary"
 )
 _SEVERAL_DRAWN = "several records of one person are scored in Poisson batches alone"
+_NO_USERS = "canaries are single records, and what one moves in a user's clipped sum is not scored"
 _SEVERAL_IN_A_MEAN = "what several records of a batch move its clipped mean by is not scored"
 
 
@@ -61,7 +62,7 @@ def game_of(
     setting, rounds = built.setting, config.audit.rounds or config.training.rounds
     unit = Unit(p.unit)
     encrypted = config.graph.links == "encrypted"
-    of_unit = at_unit(_traced(built, 1.0), unit)
+    of_unit = at_unit(_traced(built, 1.0), unit, records=plan.statement.at_once)
     names = [g.adversary for g in plan.guarantees]
     by_victim = _by_victim(of_unit, names, plan, config)
     whole, held = unit is Unit.AGENT, config.audit.canaries
@@ -78,6 +79,8 @@ def game_of(
     ]
     if not adversaries:
         return None, against, ""
+    if not whole and _clips_users(of_unit):
+        return None, against, _NO_USERS
     adversaries = _linked(adversaries, by_victim, of_unit, plan, setting.graph)
     bound, traces = built.bound(multiplier), _traced(built, multiplier)
     replaced = plan.statement.adjacency is Adjacency.REPLACE_ONE
@@ -247,6 +250,11 @@ def _of_one_host(
     hosts = sorted({host for of in adversaries.values() for host in of})
     chosen = max(hosts, key=lambda host: sum(host in of for of in adversaries.values()))
     return {name: {chosen: of[chosen]} for name, of in adversaries.items() if chosen in of}
+
+
+def _clips_users(traces: AlgorithmTrace) -> bool:
+    """Whether the sums of users are clipped."""
+    return any(map(clips_users, (traces.start, *(part for part, _ in traces.rounds))))
 
 
 def _clips_batches(built: Built, traces: AlgorithmTrace) -> bool:

@@ -159,6 +159,8 @@ def plan_session(
     built = build(config)
     graph, size = built.setting.graph, built.batch_size
     plan = make_plan(config, graph=graph, batch_size=size, begun=begun, notice=notice)
+    if plan.scripts.by_user:
+        built.setting.check_by_user()
     return Session(
         config=config, built=built, plan=plan, out=out, progress=progress, last=plan.rounds
     )

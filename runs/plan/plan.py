@@ -18,6 +18,7 @@ from ...training.accounts.subject import Subject
 from ...training.accounts.warnings import unknown_users, warnings_of
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
+from ...training.batches.users import NO_USERS
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.graphs.missing import missing_words
@@ -233,6 +234,8 @@ def make_plan(
     )
     every = _guarantees(config, found)
     known = says_whose(config, data)
+    if found.scripts.by_user and not known and not is_own(config.data.name):
+        raise InputError(NO_USERS)
     return Plan(
         statement=statement,
         noise_multiplier=found.noise_multiplier,

@@ -83,8 +83,10 @@ def check_ready(
 def _rehearse(session: Session) -> None:
     """One round of the run on a few records of every agent, and one evaluation."""
     built, config = session.built, session.config
+    users = built.setting.users
     setting = replace(
         built.setting,
+        users=None if users is None else [of[:_FEW] for of in users],
         shards=[_few(shard) for shard in built.setting.shards],
         sampling_rate=1.0,
         sampler=None,

@@ -36,6 +36,7 @@ from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import ClassWeights, Task
 from ...training.own.algorithms import algorithm_named
 from ...training.own.names import is_own
+from ...training.tracing.trace import trace
 from .cross_checks import cap_problems
 from .device import find_device
 from .run_file import RunFile
@@ -259,6 +260,15 @@ class Built:
             records=len(self.data.targets) / self.setting.graph.agents,
         )
 
+    @property
+    def by_user(self) -> bool:
+        """Whether the step draws or clips by user."""
+        if self.setting.users is None:
+            return False
+        bound, graph = self.bound(1.0), self.setting.graph
+        made = trace(bound.init, bound.step, graph=graph, rounds=self.rounds, noise_multiplier=None)
+        return made.scripts.by_user
+
     def noise_std(self, noise_multiplier: float) -> float:
         """Noise on the sum of clipped gradients."""
         return 0.0 if self.clip_norm is None else noise_multiplier * self.clip_norm
@@ -292,6 +302,11 @@ def check_poisson(built: Built, what: str) -> None:
             f"{what} with other records than those of the run, and batches that are "
             f"'{built.setting.sampler.scheme}' would then be others, of which nothing is proven; "
             "do so for a run of batches = 'poisson' without largest_batch"
+        )
+    if built.by_user:
+        raise InputError(
+            f"{what} with other records than those of the run, and where sums are clipped by user "
+            "nobody says whose these would be: what users lose is not measured"
         )
 
 
@@ -351,6 +366,7 @@ def build(config: RunFile, *, device: torch.device | None = None) -> Built:
             repeats=config.training.evaluation_noise_seed is not None,
             sampler=None if drawn is None else Sampler(drawn=drawn, order_seed=seed),
             order_seed=seed,
+            users=None if data.users is None else [data.users[part] for part in parts],
         ),
         algorithm=algorithm_named(config.algorithm.name),
         form=Form(config.algorithm.form),

@@ -217,3 +217,54 @@ def test_what_a_paper_claims_of_a_record_does_not_stand_beside_a_figure_of_users
     assert json.loads(capsys.readouterr().out)["published_bound"] is None
     assert main(["plan", str(path), "--json", "--set", "privacy.unit=record"]) == 0
     assert json.loads(capsys.readouterr().out)["published_bound"] is not None
+
+
+BY_USER = (
+    (*OF_USERS,),
+    ('name = "dp-dpsgd"', 'name = "dp-dpsgd"\nclip_per = "user"'),
+)
+
+
+def test_a_run_that_clips_by_user_costs_a_user_what_a_record_does(run_file, tmp_path, capsys):
+    text = run_file.read_text()
+    for before, after in BY_USER:
+        text = text.replace(before, after)
+    run_file.write_text(text, "utf-8")
+    run = tmp_path / "run"
+    assert main(["plan", str(run_file), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["adversaries"]
+    expected = composed_epsilon({Event(2.0, group(1, 0.2)): 2}, delta=1e-4)
+    assert row["epsilon"] == pytest.approx(expected, rel=1e-6)
+    assert (row["status"], row["unit"], row["records_per_person"]) == ("proven", "user", 3)
+    assert main(["plan", str(run_file), "--statement"]) == 0
+    said = capsys.readouterr().out
+    assert "clip_per user" in said
+    assert "with Poisson batches of whole users at rate 0.2" in said
+    assert main(["train", str(run_file), "--out", str(run)]) == 0
+    assert main(["report", str(run)]) == 0
+    report = json.loads((run / "privacy.json").read_text(encoding="utf-8"))
+    assert report["ledger"]["epsilon"]["eavesdropper"] == pytest.approx(expected, rel=1e-6)
+    # Without users, with too many records of one, or with other batches there is no run.
+    for before, after, why in (
+        ('user = "who"\n', "", "the step draws or clips by user, and nothing says whose a record"),
+        ("person = 3", "person = 2", "a user has more than 2 records"),
+        ("sampling_rate = 0.2", 'batch_size = 4\nbatches = "fixed"', "has no bound"),
+        ('unit = "user"', 'unit = "agent"', "records_per_person=3 has no effect"),
+    ):
+        run_file.write_text(text.replace(before, after), "utf-8")
+        assert main(["train", str(run_file), "--out", str(tmp_path / "none")]) == 2
+        assert why in capsys.readouterr().err
+        assert not (tmp_path / "none").exists()
+
+
+def test_an_audit_checks_a_run_by_user_and_says_what_canaries_do_not_measure(run_file, capsys):
+    text = run_file.read_text()
+    for before, after in BY_USER:
+        text = text.replace(before, after)
+    run_file.write_text(text, "utf-8")
+    assert main(["audit", str(run_file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(one["passed"] for one in found["checks"])
+    (row,) = found["adversaries"]
+    assert row["verdict"] == "not measured"
+    assert "a user's clipped sum is not scored" in row["words"]

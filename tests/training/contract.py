@@ -116,6 +116,7 @@ def bare_round(
         initial=torch.zeros(23, dtype=torch.float64),
         gradients=PairGradients(s.model, "loop", dtype=torch.float64),
         draw=draw,
+        users_of=lambda _: [],
         take_all=lambda: s.shards,
         draw_cohort=lambda _: torch.ones(5, 1),
         randomness=SecretRandomness(3),

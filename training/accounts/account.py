@@ -121,8 +121,9 @@ def account(  # every number that a figure depends on has a name here
         holders: agents that hold records of one person, one each, or by agent how many it holds;
             every figure is then about all of these together, and not about one record.
         unit: whose data are hidden: "record"; "user" for all records of one user, up to
-            records_per_person of them at one agent, each drawn on its own; or "agent" for all data
-            of one agent, whose contributions have to be clipped as whole vectors.
+            records_per_person of them at one agent, each drawn on its own unless the step draws
+            users; or "agent" for all data of one agent, whose contributions have to be clipped as
+            whole vectors.
         accountant: how rounds are added up.
         settings: the algorithm's own hyper-parameters by name.
 

@@ -132,4 +132,5 @@ def _release(r: Release) -> _Release:
         r.cohort,
         r.several,
         r.members,
+        r.whole,
     )

@@ -66,7 +66,7 @@ class Asked(NamedTuple):
     def _of_one_record(
         self, traces: AlgorithmTrace, subject: Subject
     ) -> dict[str, JointSensitivity]:
-        traces = at_unit(traces, self.unit)
+        traces = at_unit(traces, self.unit, records=self.records)
         if self.holders:
             return dict(
                 person_joint_sensitivities(

@@ -164,7 +164,8 @@ class Account:
 
     def _traces(self) -> AlgorithmTrace:
         """The run at its noise, traced once more."""
-        return at_unit(self.subject.trace(self.noise_multiplier), self.said_of.unit)
+        traced = self.subject.trace(self.noise_multiplier)
+        return at_unit(traced, self.said_of.unit, records=self.said_of.at_once)
 
     def _check_asked(self, adversary: str) -> None:
         if adversary not in self.guarantees:
@@ -276,4 +277,5 @@ class Account:
             participation=participation_words(self.subject.graph),
             missing=self.subject.missing_words,
             users=users_words(self.said_of),
+            whole_users=self.scripts.draws_users,
         )

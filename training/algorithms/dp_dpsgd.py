@@ -17,7 +17,8 @@ descent with differential privacy", IEEE TPAMI 2022; here its synchronous form.
 | eta    | learning_rate | scalar | step size                                  |
 
 Where we differ from the paper: the original does not clip, so its sensitivity has no bound; ours
-clips each example. Either order costs one Gaussian release a round against every adversary.
+clips each example, or with clip_per="user" the sum over all examples of a user. Either order costs
+one Gaussian release a round against every adversary.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 from ..step.handles import Agents
 from ..step.round import Round
+from ..step.values import Per
 from .algorithm import Algorithm
 
 
@@ -40,9 +42,16 @@ class Order(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Hyper-parameters: the order of mixing and stepping."""
+    """Hyper-parameters.
+
+    Attributes:
+        order: of mixing and stepping.
+        clip_per: "record" clips each example's gradient; "user" draws whole users, each by a coin
+            of its own, and clips the sum of each user's gradients.
+    """
 
     order: Order = Order.MIX_THEN_STEP
+    clip_per: Per = Per.RECORD
 
 
 class State(NamedTuple):
@@ -61,13 +70,15 @@ def step(
     round: Round,
     *,
     order: Order,
+    clip_per: Per = Per.RECORD,
     learning_rate: float,
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
 ) -> State:
     """One round; the numbers are the steps above."""
-    sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
+    batch = round.draw(per=clip_per)
+    sums = round.clipped_sums(state.x, batch=batch, clip_norm=clip_norm, per=clip_per)  # 1
     noisy = (sums + round.noise(sums, std=noise_std)) / batch_size
     if order is Order.STEP_THEN_MIX:
         return State(round.mix(state.x - learning_rate * noisy, kind="model"))  # 3

@@ -18,11 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...privacy.batches.drawing import Drawing, Scheme
 from ...privacy.batches.words import counts_words, drawn_words
 from ...privacy.errors import InputError
 from ..data.partition import poisson_batch
+from .users import drawn_users
 
 __all__ = [
     "Indices",
@@ -176,6 +178,7 @@ def drawn_positions(
     sampling_rate: float,
     at: Place,
     generator: np.random.Generator,
+    users: Tensor | None = None,
 ) -> Indices:
     """Positions of one batch, each record on its own where there is no sampler.
 
@@ -185,9 +188,10 @@ def drawn_positions(
         sampling_rate: of the run.
         at: which batch.
         generator: secret, of this batch alone.
+        users: (n,) whose each record is, where all records of a user are drawn together.
 
     Raises:
-        ValueError: a rate of its own of a batch that is not Poisson.
+        ValueError: a rate of its own of a batch that is not Poisson, or users in it.
 
     >>> where = Place(round=1, call=0, agent=0, rate=None)
     >>> secret = np.random.default_rng(0)
@@ -195,8 +199,12 @@ def drawn_positions(
     [1, 2, 3]
     """
     rate = sampling_rate if at.rate is None else at.rate
+    if sampler is None and users is not None:
+        return drawn_users(users, rate, generator=generator)
     if sampler is None:
         return poisson_batch(records, rate, generator=generator)
+    if users is not None:
+        raise InputError(f"whole users cannot be drawn with batches='{sampler.scheme}'")
     if rate != sampling_rate:
         raise InputError(
             f"rate={rate} of a batch is not that of batches='{sampler.scheme}'; use round.draw() "

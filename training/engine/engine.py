@@ -25,7 +25,7 @@ from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..step.operations import Operations
 from ..step.perform import perform
-from ..step.values import Agents, Cohort
+from ..step.values import Agents, Cohort, Per
 from ..tracing.scripts import Scripts, ScriptsOnDemand
 from .exchange import check_same_root, gather, share_root, warm_up
 from .links import Links
@@ -114,7 +114,9 @@ class Engine:
             return SecretRandomness()
         return SecretRandomness(share_root(self.ranks, device=self.setting.device))
 
-    def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
+    def draw_batch(
+        self, *, round: int, call: int, agent: int, rate: float | None, per: Per = Per.RECORD
+    ) -> Tensor:
         """(B,) ascending positions of one batch in an agent's shard, as the run draws it; on host.
 
         Args:
@@ -122,6 +124,7 @@ class Engine:
             call: the number of the call of `draw` within the round.
             agent: whose shard.
             rate: the sampling rate; None is the run's.
+            per: whether each record has a coin, or each user.
         """
         chosen = drawn_positions(
             self.setting.sampler,
@@ -129,6 +132,7 @@ class Engine:
             sampling_rate=self.setting.sampling_rate,
             at=Place(round, call, agent, rate),
             generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
+            users=self.setting.users_of(agent) if Per(per) is Per.USER else None,
         )
         return torch.from_numpy(chosen)
 
@@ -168,14 +172,18 @@ class Engine:
         graph, task = self.setting.graph.at(index), self.setting.task
         links, nothing = self._links_of(graph), torch.zeros(0, dtype=torch.int64)
 
-        def draw(call: int, rate: float | None) -> list[Examples]:
+        whose = dict[int, list[Tensor | None]]()  # by call
+
+        def draw(call: int, rate: float | None, per: Per) -> list[Examples]:
+            how = {} if per is Per.RECORD else {"per": per}
             drawn = {
-                agent: self.draw_batch(round=index, call=call, agent=agent, rate=rate)
+                agent: self.draw_batch(round=index, call=call, agent=agent, rate=rate, **how)
                 for agent in self._mine
                 if agent not in planted and agent not in graph.absent
             } | {agent: nothing for agent in graph.absent if agent in self._mine}
             if recorded is not None:
                 recorded.batches.append([drawn.get(agent) for agent in self._mine])
+            whose[call] = [self.setting.whose(agent, drawn.get(agent)) for agent in self._mine]
             return taken(drawn)
 
         def taken(where: Mapping[int, Tensor]) -> list[Examples]:
@@ -199,6 +207,7 @@ class Engine:
             initial=self._initial,
             gradients=self._gradients,
             draw=draw,
+            users_of=whose.__getitem__,
             take_all=take_all,
             draw_cohort=draw_cohort,
             randomness=randomness,
@@ -257,6 +266,7 @@ class Engine:
         nothing = {} if to_taps else {a: self._no_records(a) for a in self._mine}
         current = self._make_round(0, planted=nothing, recorded=recorded, to_taps=to_taps)
         self._failed = True
+        self.setting.check_users(self.scripts.start)
         watch = self._noise_of_round(0) if to_taps else None
         with computing(self.setting.device, repeats=self.setting.repeats):
             done = perform(
@@ -296,6 +306,7 @@ class Engine:
         number = self.round + 1
         current = self._make_round(number, planted=planted or {}, recorded=recorded)
         script = self.scripts.of(number, self.state)
+        self.setting.check_users(script)
         self._failed = True
         with computing(self.setting.device, repeats=self.setting.repeats):
             done = perform(

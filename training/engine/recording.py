@@ -18,7 +18,7 @@ from ..functions.purity import PureFunction
 from ..step.delegated import Delegated
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V
-from ..step.values import SERVER, Agents, Batch, Cohort, Edges, Server, Value
+from ..step.values import SERVER, Agents, Batch, Cohort, Edges, Per, Server, Value
 from .function_calls import Calls
 from .links import Links, by_coordinate, stacked
 from .randomness import NoiseMaker
@@ -48,6 +48,7 @@ class GradientCall(NamedTuple):
         batch: the call of `draw`.
         clip_norm: bound on an example's vector, or on the mean; None where nothing is clipped.
         mean_of: the divisor where a batch's mean is clipped; None where its records are.
+        per: whether the vector of each record is clipped, or the sum of each user's.
     """
 
     models: Tensor
@@ -57,6 +58,7 @@ class GradientCall(NamedTuple):
     batch: int
     clip_norm: float | None
     mean_of: float | None = None
+    per: Per = Per.RECORD
 
 
 class WholeCall(NamedTuple):
@@ -222,9 +224,11 @@ class Recording(Delegated):
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: float | None,
+        per: Per,
     ) -> tuple[P, ...]:
-        parts = super()._clipped_sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
-        call = self._call(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        how: dict[str, Any] = {"batch": batch, "coefs": coefs, "clip_norm": clip_norm}
+        parts = super()._clipped_sums(points, **how, per=per)
+        call = self._call(points, **how)._replace(per=per)
         self._recorded.contributions += [part.rows.clone() for part in parts]
         self._recorded.calls += [call] * len(parts)
         return parts

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...privacy.errors import InputError
 from ..batches.sampler import Sampler
+from ..batches.users import NO_USERS, check_users_of, needs_users
 from ..data.store import Held
 from ..graphs.graph import Topology
 from ..models.tasks import Task
+from ..step.script import Entry
 
 __all__ = ["Setting"]
 
@@ -34,6 +36,7 @@ class Setting:
         repeats: whether a device is to compute the same bits again, as evaluation runs promise.
         sampler: draws batches that are not Poisson; each record is drawn on its own where None.
         order_seed: of the orders of shuffled cohorts, in [0, 2^64); public.
+        users: of each agent the number of each record's user, (n,) int64; None where nobody says.
     """
 
     graph: Topology
@@ -47,9 +50,10 @@ class Setting:
     repeats: bool = False
     sampler: Sampler | None = None
     order_seed: int = 0
+    users: Sequence[Tensor] | None = None
 
     def __post_init__(self) -> None:
-        """Check that every agent has data and that the rate is a probability."""
+        """Check that every agent has data, whose it is, and that the rate is a probability."""
         if len(self.shards) != self.graph.agents:
             raise InputError(
                 f"{len(self.shards)} shards for {self.graph.agents} agents; give one to each"
@@ -58,3 +62,44 @@ class Setting:
             raise InputError(
                 f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
             )
+        if self.users is not None:
+            check_users_of(self.users, [shard.size for shard in self.shards])
+
+    def users_of(self, agent: int) -> Tensor:
+        """(n,) the number of the user of each of an agent's records.
+
+        Raises:
+            ValueError: nobody says.
+        """
+        if self.users is None:
+            raise InputError(NO_USERS)
+        return self.users[agent]
+
+    def whose(self, agent: int, positions: Tensor | None) -> Tensor | None:
+        """The users of an agent's records at positions; None where nobody says."""
+        if self.users is None or positions is None:
+            return None
+        return self.users[agent][positions]
+
+    def check_users(self, script: Sequence[Entry]) -> None:
+        """Refuse a round by user where nobody says whose a record is, or batches are not Poisson.
+
+        Raises:
+            ValueError: it draws or clips by user.
+        """
+        if (self.users is None or self.sampler is not None) and needs_users(script):
+            self.check_by_user()
+
+    def check_by_user(self) -> None:
+        """Refuse to draw or clip by user: nobody says whose a record is, or how it is drawn.
+
+        Raises:
+            ValueError: either is so.
+        """
+        if self.users is not None and self.sampler is None:
+            return
+        if self.users is None:
+            raise InputError(NO_USERS)
+        raise InputError(
+            "the step draws or clips by user, which has no bound with batches that are not Poisson"
+        )

@@ -23,7 +23,7 @@ from ..functions.projection import no_projection, projection
 from ..functions.purity import PureFunction
 from ..gradients.clipping import clipped_rows
 from ..gradients.gradients import ClippedSums
-from ..gradients.local_change import local_change
+from ..gradients.whole_vectors import ByUser, local_change
 from ..step.local_steps import LocalSteps
 from ..step.operations import Coef, Operations, P, V, reply_order
 from ..step.values import (
@@ -32,6 +32,7 @@ from ..step.values import (
     Batch,
     Cohort,
     Edges,
+    Per,
     Server,
     UndeclaredOperation,
     Value,
@@ -48,8 +49,9 @@ from .transcript import Tap
 __all__ = ["DrawBatch", "TensorRound"]
 
 
-# (call, sampling rate) -> a batch for each agent that is here
-DrawBatch = Callable[[int, float | None], Sequence[Examples]]
+# (call, sampling rate, what has a coin) -> a batch for each agent that is here
+DrawBatch = Callable[[int, float | None, Per], Sequence[Examples]]
+UsersOf = Callable[[int], Sequence[Tensor | None]]  # of the records of the batches of a call
 TakeAll = Callable[[], Sequence[Examples]]  # of each agent that is here
 DrawCohort = Callable[[Cohort], Tensor]  # (agents that are here, 1): whether each takes part
 
@@ -64,6 +66,7 @@ class TensorRound(Operations):
         sizes: coordinates of each block, which add up to D; one block of all D by default.
         gradients: the gradient layout.
         draw: gives the agents' batches for a call of `draw`.
+        users_of: gives whose the records of a batch are.
         take_all: gives all records of the agents.
         draw_cohort: gives who takes part for a call of `cohort`.
         randomness: where noise comes from.
@@ -81,6 +84,7 @@ class TensorRound(Operations):
         initial: Tensor,
         gradients: ClippedSums,
         draw: DrawBatch,
+        users_of: UsersOf,
         take_all: TakeAll,
         draw_cohort: DrawCohort,
         randomness: NoiseMaker,
@@ -98,7 +102,7 @@ class TensorRound(Operations):
         self._outbox = Outbox(links, round=index, taps=taps, gathered=gathered)
         self._projection = projection or no_projection
         self._noise_calls = 0
-        self._take_all, self._draw_cohort = take_all, draw_cohort
+        self._take_all, self._draw_cohort, self._users_of = take_all, draw_cohort, users_of
         self._drawn: list[Batch] = []
         self._records: list[Sequence[Examples]] = []
         self._cohorts: list[Cohort] = []
@@ -162,11 +166,11 @@ class TensorRound(Operations):
         rows: Tensor = value.rows
         return type(value)(torch.where(held[:, None], rows, torch.zeros_like(rows)))
 
-    def draw(self, sampling_rate: float | None = None) -> Batch:
+    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
         """See `Round.draw`."""
-        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
+        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate, per=Per(per))
         self._drawn.append(batch)
-        self._records.append(self._draw(batch.call, sampling_rate))
+        self._records.append(self._draw(batch.call, sampling_rate, batch.per))
         return batch
 
     def _clipped_sums(
@@ -176,9 +180,10 @@ class TensorRound(Operations):
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: float | None,
+        per: Per,
     ) -> tuple[P, ...]:
         kind = type(points[0][0])
-        sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        sums = self._sums(points, batch=batch, coefs=coefs, clip_norm=clip_norm, per=per)
         parts = sums.split(self._sizes, dim=1)
         return tuple(self._of_active(kind(part)) for part in parts)
 
@@ -201,10 +206,13 @@ class TensorRound(Operations):
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: float | None,
+        per: Per = Per.RECORD,
     ) -> Tensor:
         models, owners = stacked(points, sizes=self._sizes, links=self._links)
         links, on_links = self._links, isinstance(points[0][0], Edges)
-        return self._gradients.clipped_sums(
+        of_users = per is Per.USER
+        made = ByUser(self._gradients, self._users_of(batch.call)) if of_users else self._gradients
+        return made.clipped_sums(
             models,
             (owners, links.on_host(links.receivers_here) if on_links else list(range(len(owners)))),
             self._records[batch.call],

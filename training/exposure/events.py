@@ -204,7 +204,7 @@ def counted(
                 f"several holders makes, have no bound under adjacency='{adjacency}'; take all "
                 "contributions of a batch before those of the next, or use round.clipped_sums"
             )
-        held = max(records, r.records)
+        held = r.held(records)
         if r.several > 1 and held > 1:
             raise UnsupportedMechanism(
                 f"records_per_person={held} has no bound where {r.several} batches of one "
@@ -316,6 +316,12 @@ def check_draws(trace: RoundTrace, scheme: Scheme, *, first: int) -> None:
         UnsupportedMechanism: with the reason, and what can be drawn so.
     """
     groups = [g for g in trace.groups if isinstance(g, Contributions)]
+    if any(g.users is not None for g in groups):
+        raise UnsupportedMechanism(
+            f"sums that are clipped by user have no bound with batches='{scheme}': records of one "
+            "user, or of others that stand in their place, move several sums together; use "
+            "batches='poisson' without largest_batch"
+        )
     if any(g.sampling_rate is not None for g in groups):
         raise UnsupportedMechanism(
             f"the step draws a batch at a rate of its own, which batches='{scheme}' does not have; "

@@ -66,7 +66,7 @@ def run_epsilon(
     if noise_multiplier == 0 or math.isinf(sensitivity.largest):
         return math.inf
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
-    if len(releases) == 1 and max(records, releases[0].records) == 1 and releases[0].is_plain:
+    if len(releases) == 1 and releases[0].held(records) == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events
         return accounting.epsilon(
             noise_multiplier=event.noise_multiplier,
@@ -263,7 +263,7 @@ def calibrated_multiplier(
             f"nothing about the data is released to {sensitivity.adversary.name}, so epsilon is 0 "
             "at every noise; give noise_multiplier in place of epsilon"
         )
-    held = max(statement.at_once, *(r.records for r in releases))
+    held = max(r.held(statement.at_once) for r in releases)
     events = counted(releases, 1.0, statement.adjacency, records=statement.at_once)
     if len(releases) == 1 and held == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events

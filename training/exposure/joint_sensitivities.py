@@ -270,7 +270,9 @@ class _Run:
                 ):
                     mu, count = math.inf if any(bounds) else 0.0, part.base.count(columns)
                     rate = draws.rate(self._rate)
-                    one = Release(mu, rate, part.rounds, count, part.first, *reach)
+                    one = Release(
+                        mu, rate, part.rounds, count, part.first, *reach, whole=draws.whole
+                    )
                     releases.append(one.in_cohort(draws, part.base, who))
             return self._as_drawn(
                 JointSensitivity(who, victim, tuple(releases), status, str(reason))
@@ -290,6 +292,7 @@ class _Run:
                 s.interleaved,
                 cohort=s.draws.cohort,
                 several=s.several,
+                whole=s.draws.whole,
             ).in_cohort(s.draws, part.base, who)
             for part in self._parts
             for s in found[id(part.base)]

@@ -54,6 +54,8 @@ class Release(NamedTuple):
         several: how many batches of a cohort have this joint sensitivity each.
         members: how this cohort is drawn where it is not by a coin of each agent, among those that
             the adversary is not. Of an agent that is itself at risk it is `drawn`.
+        whole: whether all records of a person move it by the joint sensitivity together; the
+            sampling rate is then that of any of them being there.
     """
 
     joint_sensitivity: float
@@ -69,6 +71,15 @@ class Release(NamedTuple):
     cohort: float = 1.0
     several: int = 1
     members: Drawing | None = None
+    whole: bool = False
+
+    def held(self, records: int) -> int:
+        """How many of a person's records move it one by one.
+
+        >>> Release(1.0, 0.5, 3, 1, records=2).held(1), Release(1.0, 0.5, 3, 1, whole=True).held(3)
+        (2, 1)
+        """
+        return 1 if self.whole else max(records, self.records)
 
     def in_cohort(self, draws: Draws, trace: RoundTrace, who: Adversary) -> Release:
         """The same in the cohort that a contribution is in; as it is where coins decide.
@@ -158,7 +169,8 @@ class JointSensitivity(NamedTuple):
 def of_records(sensitivity: JointSensitivity, records: int) -> JointSensitivity:
     """The same of so many records of the victim, which are all there or none is.
 
-    Each is drawn on its own, and each moves what it is in by the joint sensitivity at most.
+    Each is drawn on its own, and each moves what it is in by the joint sensitivity at most; or all
+    move it together, which then is what the joint sensitivity is of.
 
     Args:
         sensitivity: of one record.
@@ -173,7 +185,7 @@ def of_records(sensitivity: JointSensitivity, records: int) -> JointSensitivity:
         return sensitivity
 
     def held(releases: tuple[Release, ...]) -> tuple[Release, ...]:
-        return tuple(r._replace(records=records) for r in releases)
+        return tuple(r if r.whole else r._replace(records=records) for r in releases)
 
     each = tuple(held(of) for of in sensitivity.each)
     return sensitivity._replace(releases=held(sensitivity.releases), each=each)
@@ -320,6 +332,7 @@ def single_message(
         coin = likely.cohort if likely.scheme == Scheme.POISSON else 1.0
         reach = Reach.BALL if ball else Reach.SUM
         one = Release(mu, coin * likely.rate(rate), part.rounds, 1, part.first, reach)
+        one = one._replace(whole=all(draws.whole for draws in drawn) and bool(drawn))
         releases.append(one.in_cohort(likely, part.base, who))
         kinds.append((mu, kind))
     most, kind = max(kinds, default=(0.0, "none"))

@@ -159,7 +159,10 @@ def _of(
         mu = _joint_sensitivity(view, victim, bounds, participation)
         reaches = {reach for part in parts for reach, _ in part.reaches(victim)}
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
-        release = Release(traces.per_multiplier(mu), 1.0, 1, len(bounds), 0, reach, not every)
+        whole = all(draws.whole for p in parts for _, _, draws in p.of_victim(victim).values())
+        release = Release(
+            traces.per_multiplier(mu), 1.0, 1, len(bounds), 0, reach, not every, whole=whole
+        )
         because = _because(view, victim, mu, participation)
         status = Status.NO_PROTECTION if math.isinf(mu) else finite
         found.append(

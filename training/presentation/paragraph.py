@@ -142,9 +142,10 @@ def _drawn(summary: Summary) -> str:
         return f"batches at rate {summary.sampling_rate:.12g}"
     if summary.sampling_rate == 1:
         return "every record in every batch"
+    whole = " of whole users" if summary.whole_users else ""
     return (
-        f"Poisson batches at rate {summary.sampling_rate:.12g} where the step names no rate of "
-        "its own"
+        f"Poisson batches{whole} at rate {summary.sampling_rate:.12g} where the step names no rate "
+        "of its own"
     )
 
 

@@ -35,6 +35,7 @@ class Summary:
         encrypted: whether nobody on a link can read it.
         participation: in how many rounds agents take part; None where everybody does in all.
         users: what is assumed of users, in a sentence; None where the unit is another one.
+        whole_users: whether every batch is one of whole users, each drawn by a coin of its own.
     """
 
     algorithm: str
@@ -56,6 +57,7 @@ class Summary:
     participation: str | None = None
     missing: str | None = None
     users: str | None = None
+    whole_users: bool = False
 
     @property
     def title(self) -> str:

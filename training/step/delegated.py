@@ -11,7 +11,7 @@ from ...privacy.batches.drawing import Scheme
 from ..functions.purity import PureFunction
 from .local_steps import LocalSteps
 from .operations import Coef, Operations, P, V
-from .values import Agents, Batch, Cohort, Edges, Server, Value
+from .values import Agents, Batch, Cohort, Edges, Per, Server, Value
 
 __all__ = ["Delegated"]
 
@@ -75,9 +75,9 @@ class Delegated(Operations):
         """See `Round.of_edges`."""
         return self._inner.of_edges(table)
 
-    def draw(self, sampling_rate: float | None = None) -> Batch:
+    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
         """See `Round.draw`."""
-        self._drawn.append(self._inner.draw(sampling_rate))
+        self._drawn.append(self._inner.draw(sampling_rate, per=per))
         return self._drawn[-1]
 
     def _clipped_sums(
@@ -87,10 +87,11 @@ class Delegated(Operations):
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: float | None,
+        per: Per,
     ) -> tuple[P, ...]:
         seen = [tuple(self._seen(value) for value in point) for point in points]
         parts: tuple[P, ...] = self._inner.clipped_sums(
-            *seen, batch=batch, coefs=coefs, clip_norm=clip_norm
+            *seen, batch=batch, coefs=coefs, clip_norm=clip_norm, per=per
         )
         return parts
 

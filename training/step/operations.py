@@ -26,6 +26,7 @@ from .values import (
     Batch,
     Cohort,
     Edges,
+    Per,
     Server,
     UndeclaredOperation,
     check_drawn,
@@ -86,7 +87,7 @@ class Operations(ABC):
         """What agents hold after the round: an absent one what it held before."""
 
     @abstractmethod
-    def draw(self, sampling_rate: float | None = None) -> Batch:
+    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
         """See `Round.draw`."""
 
     def clipped_sums(
@@ -95,11 +96,13 @@ class Operations(ABC):
         batch: Batch,
         coefs: Sequence[Coef] = (1.0,),
         clip_norm: float | None,
+        per: str = Per.RECORD,
     ) -> Any:
         """See `Round.clipped_sums`."""
-        check_drawn(batch, self._drawn)
+        of = Per(per)
+        check_drawn(batch, self._drawn, clipped=of)
         blocks = _split_points(points, coefs)
-        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        sums = self._clipped_sums(blocks, batch=batch, coefs=coefs, clip_norm=clip_norm, per=of)
         return sums if isinstance(points[0], tuple) else sums[0]
 
     @abstractmethod
@@ -110,6 +113,7 @@ class Operations(ABC):
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: float | None,
+        per: Per,
     ) -> tuple[P, ...]:
         """`clipped_sums` after the checks that both kinds of round share."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["REMEDY", "remedy"]
+__all__ = ["REMEDY", "foreign_weights", "remedy"]
 
 REMEDY = (
     "declare it: round.postprocess(fn, ...) for a function of released values, "
@@ -56,3 +56,15 @@ def remedy(name: str) -> str:
     'how many coordinates a value has is the same for all of a block'
     """
     return _BY_NAME.get(name, REMEDY)
+
+
+def foreign_weights(given: object) -> str:
+    """What is wrong with weights of `round.sum_in` that are no value of the round.
+
+    >>> foreign_weights(0.5)[:34]
+    'round.sum_in with weights of float'
+    """
+    return (
+        f"round.sum_in with weights of {type(given).__name__}: give round.weights, or a table of "
+        "all edges by round.of_edges(table)"
+    )

@@ -6,8 +6,6 @@ script of the round, and a round that trains follows the script of its trace. Wh
 value other than the operations below could not be traced, so it is refused in both cases.
 
     A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
-
-Handles of values and their holders: `handles.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +18,9 @@ from torch import Tensor
 from .handles import Agents, Edges, Handle, Server, argument, handle, raw, shown
 from .noise_watch import NoiseWatch
 from .operations import Coef, Operations
+from .refusals import foreign_weights
 from .script import Script
-from .values import Batch, Cohort, UndeclaredOperation, Value
+from .values import Batch, Cohort, UndeclaredOperation, Value, unusual
 
 __all__ = ["Coef", "P", "Round", "V"]
 
@@ -87,9 +86,12 @@ class Round:
         """
         return _with_table(self, "of_edges", table)
 
-    def draw(self, sampling_rate: float | None = None) -> Batch:
-        """Draw a secret Poisson batch on every agent, at the run's rate unless one is given."""
-        return _do(self, "draw", sampling_rate=sampling_rate)
+    def draw(self, sampling_rate: float | None = None, *, per: str = "record") -> Batch:
+        """Draw a secret Poisson batch on every agent, at the run's rate unless one is given.
+
+        With per="user" each user is drawn on its own, with all of its records.
+        """
+        return _do(self, "draw", sampling_rate=sampling_rate, **unusual(per))
 
     @overload
     def clipped_sums(
@@ -98,6 +100,7 @@ class Round:
         batch: Batch,
         coefs: Sequence[Coef] = ...,
         clip_norm: float | None,
+        per: str = ...,
     ) -> P: ...
 
     @overload
@@ -107,6 +110,7 @@ class Round:
         batch: Batch,
         coefs: Sequence[Coef] = ...,
         clip_norm: float | None,
+        per: str = ...,
     ) -> tuple[P, ...]: ...
 
     def clipped_sums(
@@ -115,6 +119,7 @@ class Round:
         batch: Batch,
         coefs: Sequence[Coef] = (1.0,),
         clip_norm: float | None,
+        per: str = "record",
     ) -> Any:
         """Sum over the holder's batch of per-example gradients, each clipped.
 
@@ -132,15 +137,16 @@ class Round:
                 gradients on model m of d's batch, computed at and held by d.
             batch: of this round.
             coefs: a public number for each point, or a tuple of one for each of its blocks.
-            clip_norm: bound on one example's vector; None does not clip, so one record's influence
-                has no bound.
+            clip_norm: bound on one example's vector; without one its influence has no bound.
+            per: "user" clips the sum of each user's vectors in place of each by itself.
 
         Raises:
             UndeclaredOperation: a batch of another round, points of several holders or of
                 different blocks, or a coefficient that is no public number.
             ValueError: coefficients that are not finite, or not one a point or block.
         """
-        return _do(self, "clipped_sums", *points, batch=batch, coefs=coefs, clip_norm=clip_norm)
+        how = {"coefs": coefs, "clip_norm": clip_norm, **unusual(per)}
+        return _do(self, "clipped_sums", *points, batch=batch, **how)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
@@ -275,12 +281,7 @@ class Round:
     def sum_in(self, value: Edges, *, weights: Edges | None = None) -> Agents:
         """Each holder's sum over its in-edges, times public (E, 1) weights."""
         if weights is not None and not isinstance(weights, Handle):
-            _SCRIPT.__get__(self).refuse(
-                UndeclaredOperation(
-                    f"round.sum_in with weights of {type(weights).__name__}: give round.weights, "
-                    "or a table of all edges by round.of_edges(table)"
-                )
-            )
+            _SCRIPT.__get__(self).refuse(UndeclaredOperation(foreign_weights(weights)))
         return _do(self, "sum_in", value, weights=weights)
 
     def own(self, value: Edges) -> Agents:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NoReturn, Self
 
 import torch
@@ -32,12 +33,14 @@ __all__ = [
     "Cohort",
     "Edges",
     "HiddenRecords",
+    "Per",
     "Server",
     "UndeclaredOperation",
     "Value",
     "check_drawn",
     "check_holder",
     "check_table",
+    "unusual",
 ]
 
 SERVER = -1  # the server among the senders and receivers of messages
@@ -186,15 +189,39 @@ class HiddenRecords(UndeclaredOperation, AttributeError):
     """A step asked a batch for what it holds."""
 
 
+class Per(StrEnum):
+    """What is drawn, or clipped, as one: a record, or all records of a user."""
+
+    RECORD = "record"
+    USER = "user"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Per:
+        raise InputError(f"per={value!r:.40} must be 'record' or 'user'")
+
+
+def unusual(per: str) -> dict[str, str]:
+    """What a script says of a draw or a clip that is not by record; of these it says nothing.
+
+    Raises:
+        ValueError: neither a record nor a user.
+
+    >>> unusual("record"), unusual("user")
+    ({}, {'per': 'user'})
+    """
+    return {} if Per(per) is Per.RECORD else {"per": Per.USER.value}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
     """One secret Poisson batch per agent, as a token: its records stay with the round.
 
-    `call` tells the draws of a round apart.
+    `call` tells the draws of a round apart; `per` is what has a coin of its own.
     """
 
     call: int
     sampling_rate: float | None
+    per: Per = Per.RECORD
 
     def _refuse(self, *_: object) -> NoReturn:
         raise HiddenRecords(f"a step may not read, count or iterate over a batch: {_EXPECTED_SIZE}")
@@ -230,11 +257,14 @@ class Cohort:
     __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __bool__ = _refuse
 
 
-def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:
+def check_drawn(batch: Batch, drawn: Sequence[Batch], *, clipped: Per = Per.RECORD) -> None:
     """Refuse a batch that another round drew: it would be accounted as a fresh sample.
 
+    So is one of whole users of which something else than a user's sum is clipped.
+
     Raises:
-        UndeclaredOperation: the batch is not one of `drawn`.
+        UndeclaredOperation: the batch is not one of `drawn`, or a user would move what is made of
+            it by as many bounds as it has records.
     """
     if batch is ALL:
         raise UndeclaredOperation(
@@ -245,6 +275,12 @@ def check_drawn(batch: Batch, drawn: Sequence[Batch]) -> None:
         raise UndeclaredOperation(
             "a batch of another round: its records would be used again, but accounted as a fresh "
             "sample; call round.draw() in every round"
+        )
+    if batch.per is Per.USER and clipped is not Per.USER:
+        raise UndeclaredOperation(
+            "a batch of whole users, of which all records of one come together, is for "
+            'round.clipped_sums(..., per="user") alone: clipped otherwise they would move it '
+            "together, and by more than one bound; draw each record on its own, by round.draw()"
         )
 
 

@@ -1,14 +1,21 @@
-"""A traced run as all data of an agent act on it: the unit "agent".
+"""A traced run as all data of an agent act on it, or all records of a user.
 
-An agent's data become nothing, or other data; the agent itself stays in the graph, sends what the
-step sends and makes its noise. What a record takes part in and what an agent does differ in two
-facts:
+Unit "agent": an agent's data become nothing, or other data; the agent itself stays in the graph,
+sends what the step sends and makes its noise. What a record takes part in and what an agent does
+differ in two facts:
 
     bound           of a vector that is clipped as a whole to C: it lies in a ball of radius C
                     around 0, where it is without data; a record moves it by up to 2 C
     participation   an agent takes part in all batches of every round, so that all its
                     contributions of a round are one event, and sampling of records amplifies
                     nothing; a secret cohort does
+
+Unit "user": where single records are clipped, its k records act one by one, which the accountant
+sees to. Where the sum of a user's gradients is clipped, they act as one:
+
+    bound           the user adds one vector of length C to what the others add
+    participation   by its own coin where whole users are drawn. Where records are, the vector is
+                    made of those that were: with probability 1 - (1 - q)^k there is any
 
 Everything else of a trace, above all what is seen, is the same.
 """
@@ -23,22 +30,24 @@ from ...privacy.batches.drawing import Scheme
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
+from ..step.values import Per
 from .linear_forms import Contributions
 from .round_trace import RoundTrace
 from .trace import AlgorithmTrace
 
-__all__ = ["at_unit"]
+__all__ = ["at_unit", "clips_users"]
 
 
-def at_unit(traces: AlgorithmTrace, unit: Unit) -> AlgorithmTrace:
+def at_unit(traces: AlgorithmTrace, unit: Unit, *, records: int = 1) -> AlgorithmTrace:
     """The trace with contributions bounded for a unit.
 
     Args:
         traces: of a run, as its step was traced.
         unit: whose data are hidden.
+        records: of a user at most.
 
     Raises:
-        UnsupportedView: single records are clipped, so that nothing bounds what an agent sends.
+        UnsupportedView: records or users are clipped, so that nothing bounds what an agent sends.
 
     >>> from overhear.training import ALGORITHMS, bind, build_graph
     >>> from overhear.training.tracing.trace import trace
@@ -51,13 +60,17 @@ def at_unit(traces: AlgorithmTrace, unit: Unit) -> AlgorithmTrace:
     Traceback (most recent call last):
     overhear...UnsupportedView: at unit='agent' all that an agent sends in a round is clipped as ...
     """
-    if unit is not Unit.AGENT:
+    parts = [traces.start, *(part for part, _ in traces.rounds)]
+    if unit is Unit.RECORD or (unit is Unit.USER and not any(map(clips_users, parts))):
         return traces
     known: dict[int, RoundTrace] = {}
 
+    def as_unit(group: Contributions) -> Contributions:
+        return _of_agents(group) if unit is Unit.AGENT else _of_users(group, records)
+
     def of(part: RoundTrace) -> RoundTrace:
         if id(part) not in known:
-            groups = [_of_agents(g) if isinstance(g, Contributions) else g for g in part.groups]
+            groups = [as_unit(g) if isinstance(g, Contributions) else g for g in part.groups]
             made = RoundTrace(replace(part.record, groups=groups), unit=unit)
             known[id(part)] = made
             if part.scale_of is not None:  # bounds are halved in both
@@ -69,7 +82,31 @@ def at_unit(traces: AlgorithmTrace, unit: Unit) -> AlgorithmTrace:
     return traces._replace(start=of(traces.start), rounds=rounds, without=without)
 
 
+def clips_users(part: RoundTrace) -> bool:
+    """Whether the sums of users are clipped in a round."""
+    return any(isinstance(g, Contributions) and g.users is not None for g in part.groups)
+
+
+def _of_users(group: Contributions, records: int) -> Contributions:
+    """How all records of a user act; one by one, as in the trace, where single ones are clipped."""
+    if group.users is None:
+        return group
+    coins = records if group.users is Per.RECORD else 1
+    return replace(
+        group,
+        bounds=0.5 * group.bounds,
+        reach=Reach.SUM,
+        draws=Draws((group.sampling_rate,) * coins, whole=True),
+    )
+
+
 def _of_agents(group: Contributions) -> Contributions:
+    if group.users is not None and np.isfinite(group.bounds).all():
+        raise UnsupportedView(
+            "at unit='agent' all that an agent sends in a round is clipped as one vector, and "
+            "per='user' clips the sums of single users: use round.clipped_mean or "
+            "round.local_update, or unit='user'"
+        )
     if group.reach is not Reach.BALL and np.isfinite(group.bounds).all():
         raise UnsupportedView(
             "at unit='agent' all that an agent sends in a round is clipped as one vector, and "

@@ -184,8 +184,9 @@ def _layout(record: RoundRecord) -> list[Any]:
 
 def _column_layout(group: Group) -> tuple[Any, ...]:
     if isinstance(group, Contributions):
-        drawn = (group.batch, group.drawn, group.cohort, group.first_vector, group.reach)
-        return (Contributions, group.block, group.blame, *drawn, group.owners.tobytes())
+        drawn = (group.batch, group.drawn, group.users, group.cohort, group.first_vector)
+        own = (group.block, group.blame, group.reach, group.owners.tobytes())
+        return (Contributions, *own, *drawn)
     if isinstance(group, NoiseSources):
         return (NoiseSources, group.block, tuple(group.known_to))
     if isinstance(group, Known):

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.participation import Draws, Reach
-from ..step.values import REMEDY, SERVER, UndeclaredOperation
+from ..step.values import REMEDY, SERVER, Per, UndeclaredOperation
 from .cancellation import Columns, History, cancelled_terms
 from .sparse_rows import added, diagonal, pruned, widened
 
@@ -40,6 +40,7 @@ class Contributions:
     the bound, whatever the record is; that it moves by no more than the bound is always so.
     `draws` says which batches the record may be in where that is not the one batch at
     `sampling_rate`, and `cohort` the call that drew who takes part, where not everybody does.
+    `users` says what was drawn, records or whole users, where the sum of each user is clipped.
     """
 
     start: int
@@ -53,6 +54,7 @@ class Contributions:
     reach: Reach = Reach.SUM
     draws: Draws | None = None
     cohort: int | None = None
+    users: Per | None = None
 
     @property
     def size(self) -> int:

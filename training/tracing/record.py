@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.participation import Draws, Reach
-from ..step.values import Agents, UndeclaredOperation, Value
+from ..step.values import Agents, Batch, Per, UndeclaredOperation, Value
 from .cancellation import Cancelled, Columns, History
 from .linear_forms import (
     Contributions,
@@ -98,13 +99,20 @@ class Recorder:
         self._closed_residues: list[csr_array | None] = []
         self._vectors = 0
         self._taken: dict[int, tuple[int, ...]] = {}  # with which others each batch is taken
+        self._clipped: dict[int, Per] = {}  # what of each batch is clipped as one
 
-    def take(self, calls: tuple[int, ...]) -> None:
+    def take(self, calls: tuple[int, ...], *, per: Per = Per.RECORD) -> None:
         """Note what batches are used for: those of several steps move one vector together.
 
         Raises:
-            UndeclaredOperation: one of several is used for something else as well.
+            UndeclaredOperation: one of several is used for something else as well, or of one batch
+                both records and users are clipped.
         """
+        if any(self._clipped.setdefault(call, per) is not per for call in calls):
+            raise UndeclaredOperation(
+                "of one batch both the sums of users and something else are clipped, and a user "
+                "moves the two by different bounds; draw a batch for each"
+            )
         for call in calls:
             if self._taken.setdefault(call, calls) != calls:
                 raise UndeclaredOperation(
@@ -129,6 +137,54 @@ class Recorder:
         return LinearForms(
             matrix, self.columns, group.block, history=self._noted(group, sent or History())
         )
+
+    def clipped(
+        self,
+        batch: Batch,
+        blocks: Sequence[int],
+        *,
+        owners: np.ndarray,
+        here: np.ndarray,
+        bound: float | None,
+        reach: Reach,
+        per: Per,
+    ) -> list[LinearForms]:
+        """A column for each row and block of sums; the blocks of a row are parts of one vector.
+
+        What stands here is about a record. Of the clipped sum of a user it may turn round the whole
+        vector, which stays in a ball; and where users are drawn as a whole its coin is that of
+        others, which may show it, so it counts as always there. `tracing.agents` has users.
+
+        Args:
+            batch: of whose records.
+            blocks: of the parameters.
+            owners: (rows,) the agent whose data each row holds.
+            here: (rows,) whether that agent takes part; an absent one computes nothing: its rows
+                hold no column, and its columns no record.
+            bound: of a vector; None of one without a bound.
+            reach: of a record whose own vector is clipped.
+            per: what is clipped as one.
+        """
+        of_user = per is Per.USER
+        most = math.inf if bound is None else 2.0 * bound if of_user else bound
+        first, bounds = self.new_vectors(len(owners)), np.where(here, most, 0.0)
+        start = self.width
+        parts = [
+            Contributions(
+                start=start + i * len(owners),
+                owners=owners,
+                bounds=bounds,
+                batch=batch.call,
+                sampling_rate=batch.sampling_rate,
+                first_vector=first,
+                block=block,
+                reach=Reach.BALL if of_user else reach,
+                draws=Draws(()) if batch.per is Per.USER else None,
+                users=batch.per if of_user else None,
+            )
+            for i, block in enumerate(blocks)
+        ]
+        return [only_of(here, self.add(part)) for part in parts]
 
     def contributed(self, active: np.ndarray, *, bounds: np.ndarray, **how: Any) -> Agents:
         """A contribution of every agent that takes part, by a mask of those."""
@@ -261,6 +317,11 @@ class Recorder:
                 if (g.owners[at[1]] != at[0]).any():
                     raise UndeclaredOperation(
                         f"the secret of {operation} holds another agent's data"
+                    )
+                if g.users is not None:
+                    raise UndeclaredOperation(
+                        f"the secret of {operation} holds sums that are clipped by user, of which "
+                        "no bound is known there; clip records, or leave the operation out"
                     )
                 bounds += part @ g.bounds[: part.shape[1]]
                 explained += np.diff(csr_array(part).indptr)

@@ -21,6 +21,7 @@ from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.leak import in_round, leak_sentence
 from ...privacy.view.view import UnsupportedView, View
+from ..step.values import Per
 from .batches import Key, Sensitivity, joined, mu_by_batch
 from .linear_forms import Contributions, Messages, NoiseSources
 from .record import RoundRecord
@@ -252,6 +253,12 @@ class RoundTrace:
         )
         if draws is None:
             return said
+        if draws.whole:
+            return f"{said}; all records of a user enter it as one clipped vector"
+        if self.unit is Unit.RECORD and any(
+            isinstance(g, Contributions) and g.users is Per.USER for g in self.groups
+        ):
+            return f"{said}; other records of its user show whether a record is there"
         coin = draws.rate(1.0) if self.unit is Unit.AGENT else 1.0
         taking = draws._replace(cohort=coin * draws.cohort)
         if taking.cohort < 1.0:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ...privacy.view.view import UnsupportedView
+from ..batches.users import needs_users
 from ..graphs.graph import Graph, Topology
 from ..graphs.missing import ReducedGraph
 from ..step.perform import perform
@@ -49,6 +50,16 @@ class Scripts(Protocol):
 
     def check_setting(self, graph: Topology, sampling_rate: float) -> None:
         """Refuse a run that is not the planned one."""
+        ...
+
+    @property
+    def by_user(self) -> bool:
+        """Whether some round is known to draw or clip by user."""
+        ...
+
+    @property
+    def draws_users(self) -> bool:
+        """Whether every batch is known to be drawn by user."""
         ...
 
     def of(self, index: int, state: Any) -> Lines:
@@ -98,6 +109,18 @@ class PlannedScripts:
     def rounds(self) -> Sequence[Lines]:
         """Of the rounds, in turn."""
         return self._rounds
+
+    @property
+    def by_user(self) -> bool:
+        """Whether some round draws or clips by user."""
+        return any(map(needs_users, (self.start, *set(self._rounds))))
+
+    @property
+    def draws_users(self) -> bool:
+        """Whether every batch is drawn by user."""
+        every = (entry for script in (self.start, *set(self._rounds)) for entry in script)
+        drawn = [entry for entry in every if entry.operation == "draw"]
+        return bool(drawn) and all(needs_users([one]) for one in drawn)
 
     def at_rate(self, sampling_rate: float) -> PlannedScripts:
         """The same for batches that are drawn at a rate, for which there are figures."""
@@ -156,6 +179,16 @@ class ScriptsOnDemand:
 
     def check_setting(self, graph: Topology, sampling_rate: float) -> None:
         """Any: each round is traced as it is done."""
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the start does; of rounds it shows when they come."""
+        return needs_users(self.start)
+
+    @property
+    def draws_users(self) -> bool:
+        """Nothing is known of rounds that are yet to come."""
+        return False
 
     def of(self, index: int, state: Any) -> Lines:
         """The script of a round that begins with the public tensors of a state."""

@@ -21,6 +21,7 @@ from ..step.values import (
     Batch,
     Cohort,
     Edges,
+    Per,
     Server,
     UndeclaredOperation,
     Value,
@@ -34,7 +35,7 @@ from .arguments import (
     checked_number,
     makers_of,
 )
-from .linear_forms import Contributions, Known, LinearForms, NoiseSources, chosen, combined, only_of
+from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, only_of
 from .record import Recorder, RoundRecord
 
 __all__ = ["RoundRecord", "TracedRound"]
@@ -111,14 +112,14 @@ class TracedRound(Operations):
         active = self._graph.active
         return Agents(chosen(active, self._record.rows(new, "state"), old.rows))
 
-    def draw(self, sampling_rate: float | None = None) -> Batch:
+    def draw(self, sampling_rate: float | None = None, *, per: str = Per.RECORD) -> Batch:
         """See `Round.draw`."""
         if sampling_rate is not None:
             remedy = "a probability; leave it out for the run's own rate"
             sampling_rate = checked_number(
                 "sampling_rate", sampling_rate, least=0.0, most=1.0, remedy=remedy
             )
-        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate)
+        batch = Batch(call=len(self._drawn), sampling_rate=sampling_rate, per=Per(per))
         self._drawn.append(batch)
         return batch
 
@@ -129,10 +130,11 @@ class TracedRound(Operations):
         batch: Batch,
         coefs: Sequence[Coef],
         clip_norm: float | None,
+        per: Per = Per.RECORD,
         reach: Reach = Reach.SUM,
     ) -> tuple[P, ...]:
         del coefs  # public; the bound is on the combination, whatever they are
-        self._record.take((batch.call,))
+        self._record.take((batch.call,), per=per)
         # The models count as seen, so that gradients at them are functions of the batch alone.
         blocks = self._blocks(points)
         for point in points:
@@ -140,27 +142,12 @@ class TracedRound(Operations):
             for value in point:
                 self._record.count_as_seen(value, "model at which gradients are taken")
 
-        # A column for each row and block; the blocks of a row are parts of one clipped vector.
         kind, owners = type(points[0][0]), self._holders(points[0][0])
-        first = self._record.new_vectors(len(owners))
-        bound = checked_clip_norm(clip_norm)
-        # An absent agent computes nothing: its rows hold no column, and its columns no record.
-        here = self._graph.active[owners]
-        bounds = np.where(here, math.inf if bound is None else bound, 0.0)
-        parts = [
-            Contributions(
-                start=self._record.width + i * len(owners),
-                owners=owners,
-                bounds=bounds,
-                batch=batch.call,
-                sampling_rate=batch.sampling_rate,
-                first_vector=first,
-                block=block,
-                reach=reach,
-            )
-            for i, block in enumerate(blocks)
-        ]
-        return tuple(kind(only_of(here, self._record.add(part))) for part in parts)
+        here, bound = self._graph.active[owners], checked_clip_norm(clip_norm)
+        rows = self._record.clipped(
+            batch, blocks, owners=owners, here=here, bound=bound, reach=reach, per=per
+        )
+        return tuple(kind(part) for part in rows)
 
     def clipped_mean(
         self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None

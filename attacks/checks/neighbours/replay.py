@@ -119,9 +119,9 @@ class Replay(Engine):
         """Where another record's place in a batch changed, in words; empty where nowhere."""
         return self._moved
 
-    def draw_batch(self, *, round: int, call: int, agent: int, rate: float | None) -> Tensor:
+    def draw_batch(self, *, call: int, agent: int, **how: Any) -> Tensor:
         """See `Engine.draw_batch`; a record that is changed takes part where it did not."""
-        drawn = super().draw_batch(round=round, call=call, agent=agent, rate=rate)
+        drawn = super().draw_batch(call=call, agent=agent, **how)
         recorded = None if self._first is None else self._first.recorded.batches
         before = None if recorded is None or call >= len(recorded) else recorded[call][agent]
         if before is None:
@@ -190,7 +190,8 @@ class Replay(Engine):
 
     def _change_store(self, others: Mapping[int, Examples]) -> None:
         """Put changed shards into the setting and into the engine's own store."""
-        shards = list(self._as_it_was.shards)
+        shards, users = list(self._as_it_was.shards), self._as_it_was.users
+        users = None if users is None else list(users)
         self._shards = dict(self._store)
         for agent, shard in others.items():
             shards[agent], self._shards[agent] = shard, self._placed(shard)
@@ -198,7 +199,9 @@ class Replay(Engine):
             if change.position is None or agent in self._taken_out:
                 shards[agent] = _changed(shards[agent], change)
                 self._shards[agent] = _changed(self._shards[agent], change)
-        self.setting = replace(self._as_it_was, shards=shards)
+            if change.position is None and users is not None:  # one more of the last one's user
+                users[agent] = torch.cat([users[agent], users[agent][-1:]])
+        self.setting = replace(self._as_it_was, shards=shards, users=users)
 
     def _differences(
         self,

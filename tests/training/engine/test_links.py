@@ -227,6 +227,7 @@ def test_a_rank_names_the_pairs_of_the_whole_run_beside_its_own():
             initial=torch.zeros(4),
             gradients=asked,
             draw=lambda *_: [],
+            users_of=lambda _: [],
             take_all=list,
             draw_cohort=lambda _: torch.ones(0, 1),
             randomness=SecretRandomness(1),

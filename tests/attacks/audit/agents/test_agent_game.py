@@ -28,7 +28,7 @@ from overhear.training.data.dataset import Examples
 from overhear.training.engine import engine as engine_module
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import MeanOf, Recorded
-from overhear.training.gradients import local_change as changes
+from overhear.training.gradients import whole_vectors as changes
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
 from overhear.training.step.local_steps import LocalSteps
