@@ -27,7 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...privacy.batches.drawing import Scheme
-from ...privacy.errors import UnsupportedView
+from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ..step.values import Per
@@ -38,15 +38,16 @@ from .trace import AlgorithmTrace
 __all__ = ["at_unit", "clips_users"]
 
 
-def at_unit(traces: AlgorithmTrace, unit: Unit, *, records: int = 1) -> AlgorithmTrace:
+def at_unit(traces: AlgorithmTrace, unit: Unit, *, records: int | None = None) -> AlgorithmTrace:
     """The trace with contributions bounded for a unit.
 
     Args:
         traces: of a run, as its step was traced.
         unit: whose data are hidden.
-        records: of a user at most.
+        records: of a user at most; needed where sums of users are clipped.
 
     Raises:
+        ValueError: nobody says how many records a user may have.
         UnsupportedView: records or users are clipped, so that nothing bounds what an agent sends.
 
     >>> from overhear.training import ALGORITHMS, bind, build_graph
@@ -87,10 +88,12 @@ def clips_users(part: RoundTrace) -> bool:
     return any(isinstance(g, Contributions) and g.users is not None for g in part.groups)
 
 
-def _of_users(group: Contributions, records: int) -> Contributions:
+def _of_users(group: Contributions, records: int | None) -> Contributions:
     """How all records of a user act; one by one, as in the trace, where single ones are clipped."""
     if group.users is None:
         return group
+    if records is None:
+        raise InputError("records, the most of any user, is missing where their sums are clipped")
     coins = records if group.users is Per.RECORD else 1
     return replace(
         group,
