@@ -134,16 +134,17 @@ def test_one_canary_of_an_agent_is_scored_in_batches_of_fixed_size(monkeypatch) 
 
 @pytest.mark.slow
 def test_faults_contradict_what_is_proven_of_shuffled_batches(monkeypatch) -> None:
-    """560 canaries, two epochs. At half of the noise mu of the run is 2 where 1 is claimed.
+    """1,000 canaries, two epochs. At half of the noise mu is 1.41 where .71 is claimed.
 
-    A batch that comes three times in its epoch gives 1.73. Either is missed below 1e-6; a sound run
-    is contradicted with probability .001 over all seeds.
+    A batch that comes three times in its epoch gives 1.22. Either is missed below 1e-6. A sound run
+    is contradicted with probability .001 over all seeds, and measures less than a fifth of what is
+    claimed below 1e-5.
     """
     claim = _claim(Event(1.0 / MU, always()), 2)
-    game = _game("shuffled", canaries=560)
+    game = _game("shuffled", canaries=1000)
     (sound,) = audit(game, [claim], seed=1)
     assert sound.verdict is not Verdict.CONTRADICTED
-    assert sound.measured > 0.3 * claim.epsilon
+    assert sound.measured > 0.2 * claim.epsilon
     with noise_halved():
         (found,) = audit(game, [claim], seed=2)
     assert found.verdict is Verdict.CONTRADICTED
