@@ -79,7 +79,7 @@ def at_unit(traces: AlgorithmTrace, unit: Unit, *, records: int | None = None) -
         return known[id(part)]
 
     rounds = [(of(part), count) for part, count in traces.rounds]
-    without = tuple((away, at_unit(one, unit)) for away, one in traces.without)
+    without = tuple((away, at_unit(one, unit, records=records)) for away, one in traces.without)
     return traces._replace(start=of(traces.start), rounds=rounds, without=without)
 
 

@@ -119,6 +119,15 @@ def test_of_records_that_are_drawn_on_their_own_any_brings_the_user_in(cap, adja
     assert found.epsilon <= apart.epsilon * (1 + 1e-9)
 
 
+def test_a_user_of_several_records_keeps_its_rate_where_agents_may_be_missing():
+    # A trace without the missing that forgot the cap would read the figure of a cap of 1.
+    how = {"unit": "user", "records_per_person": 5, "rounds": 100}
+    found = stated(step_of("record"), missing=1, **how)
+    assert found.epsilon == pytest.approx(stated(step_of("record"), **how).epsilon, rel=1e-6)
+    one = stated(step_of("record"), missing=1, **how | {"records_per_person": 1})
+    assert found.epsilon > 3 * one.epsilon
+
+
 def test_a_record_may_turn_the_clipped_sum_of_its_user_round():
     added, replaced = (
         stated(step_of("record"), adjacency=adjacency)
