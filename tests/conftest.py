@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,30 @@ sampling_rate = 0.02
 ROWS = ("blind guess", "no defence", "clipping only", "defended")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with many cases leave so many, evenly spread, to the quick tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test with many cases leave so many, evenly spread, to the quick tests, or to all."""
+    for item in _others([i for i in items if not i.get_closest_marker("slow")], "some_quick"):
+        item.add_marker(pytest.mark.slow)
+    if os.environ.get("OVERHEAR_TESTS") == "all":
+        return
+    left = set(map(id, _others(items, "some_cases")))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left])
+    items[:] = [item for item in items if id(item) not in left]
+
+
+def _others(items: list[pytest.Item], marker: str) -> list[pytest.Item]:
+    """Of tests with a marker the cases that are not among its number, evenly spread."""
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("some_quick") and not item.get_closest_marker("slow"):
+        if item.get_closest_marker(marker):
             name = getattr(item, "originalname", item.name)
             cases.setdefault((str(item.path), name), []).append(item)
+    found = []
     for of_one in cases.values():
-        most = of_one[0].get_closest_marker("some_quick").args[0]  # type: ignore[union-attr]
-        quick = {round(i * len(of_one) / most) for i in range(most)}
-        for number, item in enumerate(of_one):
-            if number not in quick:
-                item.add_marker(pytest.mark.slow)
+        most = of_one[0].get_closest_marker(marker).args[0]  # type: ignore[union-attr]
+        kept = {round(i * len(of_one) / most) for i in range(most)}
+        found += [item for number, item in enumerate(of_one) if number not in kept]
+    return found
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -50,6 +50,7 @@ def trained(name: str, folder: Path, *, seeded: bool = True) -> Path:
 
 
 @pytest.mark.some_quick(1)
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_run_is_attacked_and_its_members_inferred_on_a_device_and_told(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -75,6 +76,7 @@ def test_a_run_is_attacked_and_its_members_inferred_on_a_device_and_told(
 
 
 @pytest.mark.slow  # a watched run and a game for each
+@pytest.mark.some_cases(3)
 @pytest.mark.parametrize("name", AUDITED)
 def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
     folder = trained(name, tmp_path)
@@ -87,6 +89,7 @@ def test_a_run_is_audited_on_a_device(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # twenty trainings for each
+@pytest.mark.some_cases(2)
 @pytest.mark.parametrize("name", [name for name in KINDS if name in PRIVATE])
 def test_last_models_are_audited_on_a_device(name: str, tmp_path: Path) -> None:
     folder = trained(name, tmp_path, seeded=False)

@@ -273,6 +273,7 @@ def sampled(cases, every):
 
 
 @pytest.mark.some_quick(6)
+@pytest.mark.some_cases(48)
 @pytest.mark.parametrize(("eps", "rounds", "rate", "dlt"), sampled(EXTREMES[::2], 9))
 def test_the_least_noise_meets_its_target_and_hardly_more(eps, rounds, rate, dlt):
     setting = {"rounds": rounds, "sampling_rate": rate}

@@ -140,6 +140,7 @@ LOSSES = [
 @pytest.mark.slow
 @pytest.mark.distributed
 @needs_proc
+@pytest.mark.some_cases(4)
 @pytest.mark.parametrize(("size", "rank", "lose", "named"), LOSSES)
 def test_a_run_that_lost_a_rank_says_which_and_goes_on_to_the_same_models(
     run_file: Path,

@@ -69,6 +69,7 @@ def number(value: float | str) -> float:
 
 
 @pytest.mark.some_quick(1)
+@pytest.mark.some_cases(10)
 @pytest.mark.parametrize(("name", "form"), MATRIX)
 def test_the_ledger_of_a_run_costs_what_its_plan_said(
     name: str, form: Form, tmp_path: Path
