@@ -13,7 +13,7 @@ from overhear.training.graphs.topologies import build_graph
 
 # Whose rounds no agent may be absent from, and why.
 REFUSED = {
-    "dp-fedavg": "who takes part is secret or public, not both",
+    "dp-fedavg": "nothing is known of both together",
     "choco-sgd": "changes from round to round, as any does from which agents are absent",
     "porter": "changes from round to round, as any does from which agents are absent",
 }
