@@ -136,9 +136,10 @@ def test_one_canary_of_an_agent_is_scored_in_batches_of_fixed_size(monkeypatch) 
 def test_faults_contradict_what_is_proven_of_shuffled_batches(monkeypatch) -> None:
     """1,000 canaries, two epochs. At half of the noise mu is 1.41 where .71 is claimed.
 
-    That is missed below 1e-6. A batch that comes three times in its epoch gives 1.22: 3,000 canaries
-    measured 3.62 to 3.74 in three plays, where 2.94 is claimed. A sound run is contradicted with
-    probability .001 over all seeds, and measures less than a fifth of what is claimed below 1e-5.
+    That is missed below 1e-6. A batch that comes three times in its epoch gives 1.22: with 3,000
+    canaries 3.62 to 3.74 is measured in three plays, where 2.94 is claimed. A sound run is
+    contradicted with probability .001 over all seeds, and measures less than a fifth of what is
+    claimed below 1e-5.
     """
     claim = _claim(Event(1.0 / MU, always()), 2)
     game = _game("shuffled", canaries=1000)
