@@ -43,7 +43,7 @@ from ..problem.prior import Box
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
 _AGREES = 1e-3  # of db and the sum of the g_p, whose terms cancel; rounding leaves less
-_DETERMINED = 0.02  # predicted error of a pixel, of the box, up to which a picture is determined
+_DETERMINED = 0.1  # predicted error of a pixel, of the box, up to which a picture is determined
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ def embedded_patches(
         (1, *input_shape) picture in normalised units, clamped into the box; None where there is
         noise or a batch, no layer embeds patches that do not overlap and cover the picture, no
         parameter shows the derivatives of the embeddings, the gradient of the bias contradicts
-        them, or the equations do not determine every patch to a fiftieth of the box.
+        them, or the equations do not determine every patch to a tenth of the box.
 
     Examples:
         >>> from overhear.attacks.problem.observation import observe
