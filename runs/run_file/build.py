@@ -85,8 +85,12 @@ def missing_of(config: RunFile) -> int:
 
 
 def data_of(config: RunFile) -> Dataset:
-    """The data set of a run file."""
-    d = config.data
+    """The data set of a run file, less what it keeps for validation."""
+    found = _read(config.data)
+    return found.with_validation(share) if (share := config.data.validation) else found
+
+
+def _read(d: DataTable) -> Dataset:
     if is_own(d.name):
         return own_dataset(d.name, d.options, classes=d.classes, outputs=d.outputs or 0)
     root = Path(d.root or "").expanduser()
